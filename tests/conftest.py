@@ -26,7 +26,7 @@ def pytest_asyncio_loop_factories(
 
 
 # Their tests start Spark in processes of their own.
-OWN_SESSIONS = ("tests/pipeline/test_kill.py", "tests/pipeline/test_up.py")
+OWN_SESSIONS = "tests/pipeline/test_kill.py"
 
 
 class OneSession(LoadScopeScheduling):  # type: ignore[misc]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 from typing import Any, NamedTuple
 
@@ -24,12 +25,16 @@ class Done(NamedTuple):
 
 def run(*arguments: str) -> int:
     """Run a command; its exit code."""
-    # Some say what SIGTERM is to do for as long as their process lives, which is ours here.
-    before = signal.getsignal(signal.SIGTERM)
+    # Some decide about signals and logging for as long as their process lives, which is ours here.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    root = logging.getLogger()
+    logging_before = root.level, list(root.handlers)
     try:
         return app.run(list(arguments))
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        root.level, root.handlers = logging_before
 
 
 class Command:

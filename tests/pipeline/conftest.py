@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import copytree
@@ -13,6 +14,8 @@ from signalhub.pipeline.lake import Lake, lake_of
 from signalhub.pipeline.run import spark as jars
 from signalhub.pipeline.run.spark import open_session
 from signalhub.pipeline.tables.create import ensure_tables
+from tests.pipeline.command import Command, run
+from tests.pipeline.shop import open_shop
 
 _HERE = Path(__file__).parent
 
@@ -27,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """It lives for so many tests that what Java compiles pays, so it is not a brief one."""
+    """It is used by all tests, so what Java compiles pays, and it is not a brief one."""
     if problem := jars.java_problem():
         pytest.skip(problem)
     with pytest.MonkeyPatch.context() as patch:
@@ -51,3 +54,19 @@ def lake(empty_lake: Path, tmp_path: Path) -> Lake:
     """The lake of the data folder `tmp_path`, with empty tables."""
     copytree(empty_lake, tmp_path / "lake")
     return lake_of(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def shop(spark: SparkSession, empty_lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a hub leaves behind, with its lake; to be read only."""
+    data = tmp_path_factory.mktemp("shop") / "data"
+    asyncio.run(open_shop(data))
+    copytree(empty_lake, data / "lake")
+    assert run("pipeline", "once", "--data", str(data)) == 0
+    return data
+
+
+@pytest.fixture
+def command(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs commands in this process, with its session."""
+    return Command(capsys)

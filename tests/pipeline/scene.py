@@ -12,7 +12,17 @@ from signalhub.log.folder import look
 from signalhub.log.log import Log
 from signalhub.log.recovery import recover
 from signalhub.settings.model import LogSettings as LogSettings
-from signalhub.wire.entry import Body, Entry, Kind, MessageBody, RoomMessageBody, encode_body
+from signalhub.wire.entry import (
+    Body,
+    Entry,
+    Kind,
+    MessageBody,
+    RoomMessageBody,
+    SettledBody,
+    Settlement,
+    SubscriptionDefinitionBody,
+    encode_body,
+)
 
 NOON_MS = 1_700_049_600_000  # 2023-11-15 12:00 UTC.
 
@@ -107,6 +117,20 @@ class LogScene:
         """An entry about a stream that is none of its messages."""
         return Entry(kind, stream, 1 if stream else 0, 0, at_ms, encode_body(body))
 
+    def subscribed(self, name: str, topic: str = "orders", *, start: int = 0) -> Entry:
+        """A subscription was made."""
+        body = SubscriptionDefinitionBody(
+            name, "exclusive", 10, False, 1000, 3, 10, 100, None, False, start=start
+        )
+        return self.about(Kind.SUBSCRIPTION_CREATED, topic, body)
+
+    def settled(
+        self, stream: str, name: str, generation: int, *ends: Settlement, at_ms: int = NOON_MS
+    ) -> Entry:
+        """What became of messages; of a mailbox if no subscription is named."""
+        body = SettledBody(name, generation, list(ends))
+        return self.about(Kind.SETTLED, stream, body, at_ms=at_ms)
+
     def reopen(self) -> None:
         """Stop and start, as a hub does."""
         self.close()
@@ -140,3 +164,10 @@ class LogScene:
     def _next(self, stream: str, epoch: int) -> int:
         seq = self._seqs[stream, epoch] = self._seqs.get((stream, epoch), 0) + 1
         return seq
+
+
+def flip(path: Path, at: int) -> None:
+    """Change one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)

@@ -10,24 +10,22 @@ from typing import NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from signalhub.log.folder import look
 from signalhub.log.retention import keep_footer
-from signalhub.pipeline.audit.audit import NEEDED, Audit, Findings
+from signalhub.operate.audit import audit
+from signalhub.pipeline.audit.audit import NEEDED, STEPS, Audit, Findings
 from signalhub.pipeline.audit.hours import Bounds, Hours
+from signalhub.settings.model import Settings
 from signalhub.wire.entry import (
-    Entry,
     Kind,
     LostBody,
     Outcome,
     PlacedBody,
-    SettledBody,
     Settlement,
     StreamDefinitionBody,
-    SubscriptionDefinitionBody,
-    encode_body,
 )
+from tests.pipeline.command import Command
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.scene import NOON_MS, LogScene
 
@@ -44,32 +42,12 @@ MAIL = 2 + HOUR_ENTRIES + 101
 ORDER_201 = 2 + 2 * HOUR_ENTRIES
 
 
-def definition(name: str) -> SubscriptionDefinitionBody:
-    return SubscriptionDefinitionBody(
-        name=name,
-        mode="shared",
-        window=10,
-        strict=False,
-        ack_timeout_ms=30_000,
-        max_deliveries=6,
-        backoff_ms=100,
-        backoff_cap_ms=1_000,
-        heartbeat_ms=None,
-        auto_ack=False,
-    )
-
-
-def settled(stream: str, subscription: str, *messages: Settlement, at_ms: int) -> Entry:
-    body = encode_body(SettledBody(subscription, 1, list(messages)))
-    return Entry(Kind.SETTLED, stream, 1, 0, at_ms, body)
-
-
 def live(scene: LogScene) -> None:
     """Three hours of orders, a mailbox and a room; the last ten orders are pending."""
     scene.append(
         [
             scene.about(Kind.STREAM_CREATED, "orders", StreamDefinitionBody(is_topic=True)),
-            scene.about(Kind.SUBSCRIPTION_CREATED, "orders", definition("billing")),
+            scene.subscribed("billing"),
         ]
     )
     for hour in range(3):
@@ -79,9 +57,8 @@ def live(scene: LogScene) -> None:
         ]
         first = scene.append(orders)
         acked = [Settlement(one.seq, first + n, Outcome.ACKED) for n, one in enumerate(orders)]
-        scene.append(
-            [settled("orders", "billing", *acked[hour and 1 : 100 - 5 * hour], at_ms=at_ms)]
-        )
+        some = acked[hour and 1 : 100 - 5 * hour]
+        scene.append([scene.settled("orders", "billing", 1, *some, at_ms=at_ms)])
         asks = [
             scene.mailed(BOB, {"n": hour}, at_ms=at_ms),
             scene.mailed(EVE, {"n": hour}, at_ms=at_ms, is_durable=False),
@@ -89,7 +66,8 @@ def live(scene: LogScene) -> None:
         mail = scene.append(asks)
         done = Settlement(hour + 1, mail, Outcome.ACKED)
         written = Settlement(0, mail + 1, Outcome.WRITTEN)
-        scene.append([settled(BOB, "", done, at_ms=at_ms), settled("", "", written, at_ms=at_ms)])
+        scene.append([scene.settled(BOB, "", 1, done, at_ms=at_ms)])
+        scene.append([scene.settled("", "", 1, written, at_ms=at_ms)])
         # Times of rooms are coarse: this one seems to be of the hour before.
         scene.append([scene.said(HASH, at_ms=at_ms - 5_000 if hour else at_ms)])
         scene.seal()
@@ -114,6 +92,7 @@ class Audited(NamedTuple):
 
     data: Path
     findings: Findings
+    steps: list[tuple[int, int]]
 
 
 @pytest.fixture(scope="module")
@@ -121,20 +100,17 @@ def origin(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Aud
     data = tmp_path_factory.mktemp("audited")
     scene = LogScene(data, segment_bytes=2**16)
     live(scene)
-    side = Lakeside(spark, data)
-    side.shape(*NEEDED[1:])
+    Lakeside(spark, data).shape(*NEEDED[1:])
     delete_oldest(scene)
-    return Audited(data, audited(side))
+    steps: list[tuple[int, int]] = []
+    findings = audit(Settings(data=str(data)), progress=lambda *one: steps.append(one))
+    return Audited(data, findings, steps)
 
 
 def copied(spark: SparkSession, origin: Audited, data: Path) -> Lakeside:
     """The same, to be spoiled."""
     shutil.copytree(origin.data, data)
     return Lakeside(spark, data)
-
-
-def audited(side: Lakeside) -> Findings:
-    return Audit(side.spark, side.lake, side.data).run()
 
 
 def exceptions(findings: Findings) -> list[str]:
@@ -159,10 +135,11 @@ def test_a_lake_that_holds_the_log_is_proven_hour_by_hour(
     assert [hour.pending for hour in findings.hours] == [0, 6, 10]
     assert findings.notes == []
     assert all(hour.segment_sha256 for hour in findings.hours)
-    rows = Lakeside(spark, origin.data).table("audit").orderBy("hour").collect()
-    assert [row.verdict for row in rows] == ["proven"] * 3
-    assert {row.run_id for row in rows} == {findings.run_id}
-    assert [row.distinct_rows for row in rows] == [hour.distinct_rows for hour in findings.hours]
+    assert origin.steps == [(done, STEPS) for done in range(STEPS + 1)]
+    rows = Lakeside(spark, origin.data).rows("audit", "hour", "verdict", "run_id", "distinct_rows")
+    assert [row[1:] for row in rows] == [
+        ("proven", findings.run_id, hour.distinct_rows) for hour in findings.hours
+    ]
 
 
 def test_what_retention_took_is_an_exception_by_policy(origin: Audited) -> None:
@@ -175,6 +152,7 @@ def test_what_retention_took_is_an_exception_by_policy(origin: Audited) -> None:
 def spoiled(
     spark: SparkSession, origin: Audited, tmp_path_factory: pytest.TempPathFactory
 ) -> Lakeside:
+    """A lake with a fault of each kind, each among entries that have no other."""
     side = copied(spark, origin, tmp_path_factory.mktemp("spoiled") / "data")
 
     def change(name: str, statement: str) -> None:
@@ -205,145 +183,90 @@ def spoiled(
 
 @pytest.fixture(scope="module")
 def in_lake(spoiled: Lakeside) -> Findings:
-    return audited(spoiled)
+    return Audit(spoiled.spark, spoiled.lake, spoiled.data).run()
 
 
-class TestFaultsInTheLake:
-    """One lake with a fault of each kind, each among entries that have no other."""
-
-    def test_make_their_hours_wrong_and_no_other(self, in_lake: Findings) -> None:
-        assert in_lake.verdict == "wrong"
-        assert [hour.verdict for hour in in_lake.hours] == ["wrong", "wrong", "proven"]
-
-    def test_a_loss_is_named(self, in_lake: Findings) -> None:
-        assert in_lake.hours[1].gaps == 2
-        assert "entries 120 to 121 are missing" in exceptions(in_lake)
-
-    def test_what_an_earlier_audit_has_seen_is_missed_though_no_log_has_it(
-        self, in_lake: Findings
-    ) -> None:
-        assert (in_lake.hours[0].from_offset, in_lake.hours[0].gaps) == (0, 1)
-        assert "entry 0 is missing" in exceptions(in_lake)
-
-    def test_a_duplicate_is_named(self, in_lake: Findings) -> None:
-        assert in_lake.hours[1].duplicates == 1
-        assert "entry 130 is there 2 times" in exceptions(in_lake)
-
-    def test_a_reorder_is_named(self, in_lake: Findings) -> None:
-        named = exceptions(in_lake)
-
-        assert f"entry 140 has seq {SEQ_OF_140 + 1} in its stream, after {SEQ_OF_140 - 1}" in named
-        assert f"entry 141 has seq {SEQ_OF_140} in its stream, after {SEQ_OF_140 + 1}" in named
-        assert "entry 140 differs from the log: seq" in named
-
-    def test_an_altered_body_is_named(self, in_lake: Findings) -> None:
-        assert "entry 150 differs from the log: body" in exceptions(in_lake)
-
-    def test_a_body_goes_only_for_a_reason(self, in_lake: Findings) -> None:
-        named = exceptions(in_lake)
-
-        assert "entry 151 differs from the log: no body" in named
-        assert not any("entry 152" in text for text in named)
-        assert in_lake.hours[1].removed == 1
-
-    def test_a_message_without_its_row_is_named(self, in_lake: Findings) -> None:
-        assert "entry 160 has no row in messages" in exceptions(in_lake)
-
-    def test_a_deleted_delivery_is_named(self, in_lake: Findings) -> None:
-        named = exceptions(in_lake)
-
-        assert f"entry 170: its delivery to {BILLING} is missing in deliveries" in named
-        assert f"entry {MAIL}: its delivery to its actor is missing in deliveries" in named
-
-    def test_a_settlement_that_is_denied_is_named(self, in_lake: Findings) -> None:
-        denied = "is settled in the log and not in deliveries"
-
-        assert f"entry 171: its delivery to {BILLING} {denied}" in exceptions(in_lake)
-
-    def test_a_delivery_without_an_end_is_overdue(self, in_lake: Findings) -> None:
-        text = f"entry {MAIL + 1}: its delivery to its actor is neither settled nor excused"
-
-        assert text in exceptions(in_lake)
-        assert [hour.overdue for hour in in_lake.hours] == [0, 2, 0]
-
-    def test_a_message_that_expired_and_was_passed_over_is_overdue(self, in_lake: Findings) -> None:
-        text = f"entry 173: its delivery to {BILLING} is neither settled nor excused"
-
-        assert text in exceptions(in_lake)
-
-    def test_a_delivery_nobody_was_to_get_is_named(self, in_lake: Findings) -> None:
-        text = "entry 172: its delivery to subscription orders/nobody was never due"
-
-        assert text in exceptions(in_lake)
-
-    def test_only_the_hours_asked_for_are_judged(self, spoiled: Lakeside) -> None:
-        audit = Audit(spoiled.spark, spoiled.lake, spoiled.data)
-        one = datetime.fromtimestamp((NOON_MS + HOUR_MS) / 1000, UTC)
-
-        findings = audit.run(since=one + timedelta(minutes=1), until=one + timedelta(hours=2))
-
-        assert [hour.begin.hour for hour in findings.hours] == [14]
-        assert findings.verdict == "proven"
-
-    def test_nobody_is_named(self, in_lake: Findings) -> None:
-        assert not any("demo" in text for text in exceptions(in_lake))
+FAULTS = {
+    "a loss": "entries 120 to 121 are missing",
+    "a loss that only an earlier audit knows of": "entry 0 is missing",
+    "a duplicate": "entry 130 is there 2 times",
+    "a number too high": f"entry 140 has seq {SEQ_OF_140 + 1} in its stream, after"
+    f" {SEQ_OF_140 - 1}",
+    "a number too low": f"entry 141 has seq {SEQ_OF_140} in its stream, after {SEQ_OF_140 + 1}",
+    "an altered number": "entry 140 differs from the log: seq",
+    "an altered body": "entry 150 differs from the log: body",
+    "a body removed without a reason": "entry 151 differs from the log: no body",
+    "a message without its row": "entry 160 has no row in messages",
+    "a deleted delivery": f"entry 170: its delivery to {BILLING} is missing in deliveries",
+    "a deleted delivery of mail": f"entry {MAIL}: its delivery to its actor is missing in"
+    " deliveries",
+    "a settlement denied": f"entry 171: its delivery to {BILLING} is settled in the log and not"
+    " in deliveries",
+    "a delivery without an end": f"entry {MAIL + 1}: its delivery to its actor is neither settled"
+    " nor excused",
+    "a message that expired and was passed over": f"entry 173: its delivery to {BILLING} is"
+    " neither settled nor excused",
+    "a delivery nobody was to get": "entry 172: its delivery to subscription orders/nobody was"
+    " never due",
+}
 
 
-@pytest.fixture(scope="module")
-def in_log(
-    spark: SparkSession, origin: Audited, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[list[str], Findings]:
-    side = copied(spark, origin, tmp_path_factory.mktemp("cut") / "data")
+@pytest.mark.parametrize("text", FAULTS.values(), ids=FAULTS)
+def test_a_fault_in_the_lake_is_named(in_lake: Findings, text: str) -> None:
+    assert text in exceptions(in_lake)
+
+
+def test_faults_make_their_hours_wrong_and_no_other(in_lake: Findings) -> None:
+    noon, one, _ = in_lake.hours
+
+    assert in_lake.verdict == "wrong"
+    assert [hour.verdict for hour in in_lake.hours] == ["wrong", "wrong", "proven"]
+    assert (noon.from_offset, noon.gaps) == (0, 1)
+    assert (one.gaps, one.duplicates, one.removed) == (2, 1, 1)
+    assert [hour.overdue for hour in in_lake.hours] == [0, 2, 0]
+    named = exceptions(in_lake)
+    assert not any("entry 152" in text for text in named), "its body went for a reason"
+    assert not any("demo" in text for text in named), "nobody is named"
+
+
+def test_only_the_hours_asked_for_are_judged(spoiled: Lakeside) -> None:
+    one = datetime.fromtimestamp((NOON_MS + HOUR_MS) / 1000, UTC)
+    judging = Audit(spoiled.spark, spoiled.lake, spoiled.data)
+
+    findings = judging.run(since=one + timedelta(minutes=1), until=one + timedelta(hours=2))
+
+    assert [hour.begin.hour for hour in findings.hours] == [14]
+    assert findings.verdict == "proven"
+
+
+def test_a_log_that_lost_a_footer_half_a_segment_and_its_end_is_named(
+    spark: SparkSession, origin: Audited, tmp_path: Path, command: Command
+) -> None:
+    side = copied(spark, origin, tmp_path / "data")
     log = side.data / "log"
-    footer, inner, last = (
-        sorted(log.glob("*.footer"))[0],
-        sorted(log.glob("*.log"))[1],
-        sorted(log.glob("*.log"))[-1],
-    )
-    footer.unlink()
-    os.truncate(inner, 20_000)
-    os.truncate(last, 1_000)
-    location = side.lake.location("entries")
-    whole = int(sorted(log.glob("*.log"))[0].stem)
-    spark.sql(f"UPDATE delta.`{location}` SET kind = 'x' WHERE offset = {whole}")
-    return [footer.name, inner.name, last.name, str(whole)], audited(side)
+    footers, segments = sorted(log.glob("*.footer")), sorted(log.glob("*.log"))
+    footers[0].unlink()
+    os.truncate(segments[1], 20_000)
+    os.truncate(segments[-1], 1_000)
+    whole = int(segments[0].stem)
+    entries = f"delta.`{side.lake.location('entries')}`"
+    spark.sql(f"UPDATE {entries} SET kind = 'x' WHERE offset = {whole}")
 
+    wrong = command("audit", "--data", str(side.data), "--json")
 
-class TestFaultsInTheLog:
-    """A log that lost a footer, half a segment and its end, below a lake that has it all."""
-
-    def test_a_footer_that_is_gone_is_missed(
-        self, in_log: tuple[list[str], Findings], origin: Audited
-    ) -> None:
-        (footer, *_), findings = in_log
-        following = sorted((origin.data / "log").glob("*.footer"))[1].name
-
-        assert findings.verdict == "wrong"
-        assert (
-            f"the log: {following}: it should start at {int(footer.split('.')[0])}"
-            in exceptions(findings)
-        )
-
-    def test_a_truncated_segment_is_named(self, in_log: tuple[list[str], Findings]) -> None:
-        (_, inner, *_), findings = in_log
-
-        assert any(text.startswith(f"the log: {inner}") for text in exceptions(findings))
-
-    def test_an_end_that_was_cut_off_is_named(self, in_log: tuple[list[str], Findings]) -> None:
-        _, findings = in_log
-
-        assert any("which the log does not have" in text for text in exceptions(findings))
-
-    def test_whole_segments_are_compared_all_the_same(
-        self, in_log: tuple[list[str], Findings]
-    ) -> None:
-        (*_, whole), findings = in_log
-
-        assert f"entry {whole} differs from the log: kind" in exceptions(findings)
+    *hours, closing = wrong.rows()
+    named = [text for hour in hours for text in hour["exceptions"]]
+    assert (wrong.code, closing["verdict"]) == (1, "wrong")
+    begin = int(footers[0].name.split(".")[0])
+    assert f"the log: {footers[1].name}: it should start at {begin}" in named
+    assert any(text.startswith(f"the log: {segments[1].name}") for text in named)
+    assert any("which the log does not have" in text for text in named)
+    # Whole segments are compared all the same.
+    assert f"entry {whole} differs from the log: kind" in named
 
 
 def test_a_lake_behind_the_log_proves_nothing(
-    spark: SparkSession, origin: Audited, tmp_path: Path
+    spark: SparkSession, origin: Audited, tmp_path: Path, command: Command
 ) -> None:
     side = copied(spark, origin, tmp_path / "data")
     scene = LogScene(side.data, segment_bytes=2**16)
@@ -352,16 +275,14 @@ def test_a_lake_behind_the_log_proves_nothing(
     )
     scene.close()
 
-    findings = audited(side)
+    done = command("audit", "--data", str(side.data), "--json")
 
-    assert findings.verdict == "behind"
-    assert findings.behind == dict.fromkeys(NEEDED, 3)
-    (row,) = side.table("audit").where(F.col("run_id") == findings.run_id).collect()
-    assert (row.verdict, row.from_offset, row.to_offset) == (
-        "behind",
-        findings.head.offset - 3,
-        findings.head.offset - 1,
-    )
+    (closing,) = done.rows()
+    assert (done.code, closing["verdict"]) == (2, "behind")
+    assert closing["behind"] == dict.fromkeys(NEEDED, 3)
+    rows = side.rows("audit", "run_id", "verdict", "from_offset", "to_offset")
+    head = closing["head"]
+    assert (closing["run_id"], "behind", head - 2, head) in rows
 
 
 def test_what_a_later_epoch_gave_up_is_named_and_the_rest_is_proven(
@@ -376,7 +297,7 @@ def test_what_a_later_epoch_gave_up_is_named_and_the_rest_is_proven(
     side.shape(*NEEDED[1:])
     scene.close()
 
-    findings = audited(side)
+    findings = Audit(spark, side.lake, side.data).run()
 
     first, second = findings.hours
     assert [(hour.from_offset, hour.to_offset) for hour in findings.hours] == [(0, 19), (20, 24)]

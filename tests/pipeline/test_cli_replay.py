@@ -1,118 +1,129 @@
-"""`signalhub replay`: dry run, a process killed in the middle, run again, nothing left."""
+"""`signalhub replay` and the same from Python: looked at, killed on its way, run again, done."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import signalhub
-from signalhub import Client
-from signalhub.testing import spawn_hub
+from signalhub.operate.replay import Behind, Sending, replay
+from signalhub.operate.target import UnknownTarget
+from signalhub.settings.model import Settings
+from signalhub.testing import HubProcess, spawn_hub
 from tests.pipeline.command import Command
-from tests.pipeline.lakeside import Lakeside
-from tests.pipeline.scene import LogScene
+from tests.pipeline.shop import ORDERS
+from tests.pipeline.test_cli_lake import run_guide
 from tests.support.process.command import environment
 
 ROOT = Path(__file__).parents[2]
-COUNT = 300
-ORDERS = (
-    "replay",
-    "--where",
-    "topic = 'orders'",
-    "--to",
-    "topic:again",
-    "--json",
-)
-
 # Spark takes its time to start, above all beside other tests.
 PATIENCE_S = 240.0
 
 
-async def begin(url: str, *arguments: str) -> asyncio.subprocess.Process:
-    pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "signalhub",
-        *arguments,
-        cwd=ROOT,
-        stdout=pipe,
-        stderr=pipe,
-        env=environment(url),
-    )
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
 
 
-async def copies(me: Client) -> list[Any]:
-    return [one.payload["n"] async for one in me.replay("again") if one.is_replay]
+@pytest.fixture
+def hub(runner: asyncio.Runner) -> Iterator[HubProcess]:
+    """A hub in a process of its own, because operations block; it has the topic `again`."""
+    spawning = spawn_hub()
+    running = runner.run(spawning.__aenter__())
+    try:
+        runner.run(create(running.url))
+        yield running
+    finally:
+        runner.run(spawning.__aexit__(None, None, None))
 
 
-async def head_reaches(me: Client, head: int) -> None:
-    while (await me.topic("again")).head < head:  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
+async def create(url: str) -> None:
+    async with signalhub.connect(url, "@(demo/maker)") as me:
+        await me.create_topic("again")
+
+
+async def copies(url: str) -> list[Any]:
+    async with signalhub.connect(url, "@(demo/reader)") as me:
+        return [one.payload["n"] async for one in me.replay("again") if one.is_replay]
 
 
 async def sent_until(url: str, head: int, *arguments: str) -> int:
     """Begin a replay in a process of its own, kill it on its way, and say how far it came."""
     async with signalhub.connect(url, "@(demo/watcher)") as me:
-        process = await begin(url, *arguments)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "signalhub", *arguments, cwd=ROOT, env=environment(url)
+        )
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await head_reaches(me, head)
+                while (await me.topic("again")).head < head:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
         finally:
             process.kill()
             await process.wait()
         return (await me.topic("again")).head
 
 
-async def made(url: str) -> None:
-    async with signalhub.connect(url, "@(demo/maker)") as me:
-        await me.create_topic("again")
-
-
-async def found(url: str) -> list[Any]:
-    async with signalhub.connect(url, "@(demo/reader)") as me:
-        return await copies(me)
-
-
 def test_a_killed_replay_goes_on_and_sends_every_message_once_in_order(
-    spark: SparkSession,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    shop: Path,
+    hub: HubProcess,
+    runner: asyncio.Runner,
+    command: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scene, command = LogScene(tmp_path), Command(capsys)
-    scene.append([scene.published("orders", {"n": n}, key=f"k-{n % 7}") for n in range(COUNT)])
-    scene.close()
-    Lakeside(spark, tmp_path).shape("messages")
-    orders = (*ORDERS, "--data", str(tmp_path))
-    with asyncio.Runner() as runner:
-        spawning = spawn_hub()
-        hub = runner.run(spawning.__aenter__())
-        try:
-            monkeypatch.setenv("SIGNALHUB_URL", hub.url)
-            runner.run(made(hub.url))
-            dry = command(*orders, "--dry-run")
-            nothing = runner.run(found(hub.url))
-            after_kill = runner.run(sent_until(hub.url, 20, *orders, "--rate", "20"))
-            runner.run(hub.restart())
-            monkeypatch.setenv("SIGNALHUB_URL", hub.url)
-            rest = command(*orders, "--rate", "0")
-            done = command(*orders)
-            copied = runner.run(found(hub.url))
-        finally:
-            runner.run(spawning.__aexit__(None, None, None))
+    orders = ("replay", "--where", "topic = 'orders'", "--to", "topic:again", "--json")
+    orders += ("--data", str(shop))
+    monkeypatch.setenv("SIGNALHUB_URL", hub.url)
+
+    dry = command(*orders, "--dry-run")
+    nothing = runner.run(copies(hub.url))
+    after_kill = runner.run(sent_until(hub.url, 5, *orders, "--rate", "2"))
+    runner.run(hub.restart())
+    monkeypatch.setenv("SIGNALHUB_URL", hub.url)
+    rest = command(*orders, "--rate", "0")
+    done = command(*orders)
 
     assert dry.code == rest.code == done.code == 0, dry.err + rest.err + done.err
     (summary,) = dry.rows()
-    assert (summary["count"], summary["streams"]) == (COUNT, {"orders": COUNT})
+    assert (summary["count"], summary["streams"]) == (ORDERS, {"orders": ORDERS})
     assert len(summary["examples"]) == 5
     assert nothing == []
-    assert 20 <= after_kill < COUNT
-    assert rest.rows()[0]["appended"] == COUNT - after_kill
+    assert 5 <= after_kill < ORDERS
+    assert rest.rows()[0]["appended"] == ORDERS - after_kill
     assert done.rows()[0]["done"] is True
-    assert copied == list(range(COUNT))
+    assert runner.run(copies(hub.url)) == list(range(ORDERS))
+
+
+def test_messages_are_sent_again_as_the_guide_shows(
+    shop: Path, hub: HubProcess, runner: asyncio.Runner
+) -> None:
+    names = run_guide("replay.md", data=str(shop), url=hub.url)
+
+    done = names["done"]
+    assert names["found"].summary.count == done.selected == done.appended == ORDERS - 10
+    assert runner.run(copies(hub.url)) == list(range(10, ORDERS))
+    again = replay(names["settings"], names["where"], names["to"], url=hub.url)
+    assert (again.job, again.was_done, again.appended) == (done.job, True, 0)
+
+
+def test_progress_is_reported_and_an_unknown_target_is_an_error(
+    shop: Path, hub: HubProcess
+) -> None:
+    events: list[Any] = []
+    settings = Settings(data=str(shop))
+
+    with pytest.raises(UnknownTarget):
+        replay(settings, "true", "topic:nowhere", url=hub.url)
+    nothing = replay(settings, "topic = 'none'", "again", url=hub.url)
+    where = "topic = 'orders' AND seq > 0"  # Jobs with the same words would be the same.
+    replay(settings, where, "again", url=hub.url, rate=0, progress=events.append)
+
+    assert (nothing.job, nothing.selected) == (None, 0)
+    first, *_, last = [one for one in events if not isinstance(one, Behind)]
+    assert (first.total, first.sent) == (None, 0)
+    assert last == Sending(first.job, ORDERS, ORDERS, ORDERS, 0)

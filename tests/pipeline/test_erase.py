@@ -15,6 +15,7 @@ from signalhub.pipeline.erase.erase import (
     LakeErasure,
     PipelineBehind,
     Removal,
+    Step,
     alone,
     erase,
     repeated,
@@ -97,10 +98,12 @@ def head(side: Lakeside) -> LogPosition:
     return Segments(log_of(side.data)).valid()
 
 
-def removed(side: Lakeside, through: LogPosition, name: str = ADA) -> Removal:
+def removed(
+    side: Lakeside, through: LogPosition, name: str = ADA, step: Step = lambda name: None
+) -> Removal:
     subject = Subject("actor", name, name) if "@" in name else Subject("inbox", "id", name)
     erasure = LakeErasure(subject=subject, through=through, pseudonym=STAND_IN, now_ms=NOON_MS)
-    return erase(side.spark, side.lake, erasure)
+    return erase(side.spark, side.lake, erasure, step)
 
 
 # Without Spark.
@@ -267,17 +270,15 @@ def test_an_interrupted_erasure_is_finished_by_doing_it_again(
 ) -> None:
     a_life(scene)
     side.shape("messages", "deliveries")
-    subject = Subject("actor", ADA, ADA)
-    erasure = LakeErasure(subject=subject, through=head(side), pseudonym=STAND_IN, now_ms=NOON_MS)
 
     def crash(step: str) -> None:
         if step == "erasing from entries":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        erase(side.spark, side.lake, erasure, crash)
+        removed(side, head(side), step=crash)
     assert side.count("messages", "sender IS NULL") == 4
-    done = erase(side.spark, side.lake, erasure)
+    done = removed(side, head(side))
 
     assert done.tables == {"entries": 5}
     assert side.count("entries", "body IS NULL") == 5
@@ -310,16 +311,7 @@ def test_what_comes_after_the_erasure_stays(side: Lakeside, scene: LogScene) -> 
     )
     side.land()
 
-    subject = Subject("actor", ADA, ADA)
-    erase(
-        side.spark,
-        side.lake,
-        LakeErasure(subject=subject, through=through, pseudonym=STAND_IN, now_ms=NOON_MS),
-    )
+    removed(side, through)
 
-    assert side.rows("entries", "offset", "stream") == [
-        (0, STAND_IN),
-        (1, ""),
-        (2, ""),
-        (3, ADA),
-    ]
+    streams = [stream for _, stream in side.rows("entries", "offset", "stream")]
+    assert streams == [STAND_IN, "", "", ADA]

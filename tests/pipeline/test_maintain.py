@@ -73,21 +73,13 @@ def bare(spark: SparkSession, scene: LogScene, tmp_path: Path) -> Lakeside:
 def test_neighbouring_small_files_become_one_until_it_is_large() -> None:
     small = [DataFile(1, n * 10, n * 10 + 9, SMALL) for n in range(5)]
 
+    others = [DataFile(1, 50, 59, LARGE), DataFile(1, 60, 69, SMALL)]
+    later = [DataFile(2, 65, 69, SMALL), DataFile(2, 70, 79, SMALL)]
+
     assert runs(small) == [FileRun(1, 0, 49, 5)]
     assert runs(small, 2 * SMALL) == [FileRun(1, 0, 19, 2), FileRun(1, 20, 39, 2)]
-
-
-def test_a_large_file_or_another_epoch_ends_a_run() -> None:
-    files = [
-        DataFile(1, 0, 9, SMALL),
-        DataFile(1, 10, 19, SMALL),
-        DataFile(1, 20, 29, LARGE),
-        DataFile(1, 30, 39, SMALL),
-        DataFile(2, 35, 39, SMALL),
-        DataFile(2, 40, 49, SMALL),
-    ]
-
-    assert runs(files) == [FileRun(1, 0, 19, 2), FileRun(2, 35, 49, 2)]
+    # A large file or another epoch ends a run.
+    assert runs([*small, *others, *later]) == [FileRun(1, 0, 49, 5), FileRun(2, 65, 79, 2)]
 
 
 def test_a_quick_round_looks_only_at_what_came_due_since_the_last() -> None:

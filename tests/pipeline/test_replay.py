@@ -107,10 +107,8 @@ def test_a_predicate_over_messages_selects_in_the_order_of_the_log(
 
 
 def test_nothing_behind_the_bound_is_selected(side: Lakeside) -> None:
-    epoch = epoch_of(side)
-
-    assert selected(side, "topic = 'orders'", Bound(epoch, 3)) == [0, 1, 2, 3]
-    assert selected(side, "topic = 'orders'", Bound(epoch - 1, 100)) == []
+    assert selected(side, "topic = 'orders'", Bound(epoch_of(side), 3)) == [0, 1, 2, 3]
+    assert selected(side, "topic = 'orders'", Bound(epoch_of(side) - 1, 100)) == []
 
 
 def test_what_cannot_be_sent_again_is_left_out_and_counted(side: Lakeside) -> None:

@@ -16,7 +16,7 @@ from signalhub.pipeline.run.lock import PipelineRunning, is_pipeline_running, lo
 from signalhub.pipeline.run.progress import standing
 from signalhub.pipeline.run.status import PipelineStatus, folder_of, read_status, write_status
 from signalhub.pipeline.source.plan import LogPosition, Segments
-from signalhub.pipeline.tables.tables import ENTRIES
+from signalhub.pipeline.tables.tables import CHECKPOINT_INTERVAL, ENTRIES
 from tests.pipeline.scene import LogScene
 
 
@@ -44,14 +44,13 @@ def epoch_of(scene: LogScene) -> int:
     return Segments(scene.disk).first.epoch
 
 
-def test_an_empty_lake_begins_with_the_first_entry(scene: LogScene, lake: Lake) -> None:
-    assert resume(scene.disk, lake, 0) == LogPosition(epoch_of(scene), 0)
-
-
 def test_a_lake_goes_on_behind_what_it_holds(scene: LogScene, lake: Lake) -> None:
-    hold(lake, epoch_of(scene), 1_234)
+    epoch = epoch_of(scene)
+    assert resume(scene.disk, lake, 0) == LogPosition(epoch, 0)
 
-    assert resume(scene.disk, lake, 0) == LogPosition(epoch_of(scene), 1_235)
+    hold(lake, epoch, 1_234)
+
+    assert resume(scene.disk, lake, 0) == LogPosition(epoch, 1_235)
 
 
 def test_what_neither_log_nor_lake_has_is_named(scene: LogScene, lake: Lake) -> None:
@@ -62,6 +61,9 @@ def test_what_neither_log_nor_lake_has_is_named(scene: LogScene, lake: Lake) -> 
 
     with pytest.raises(EntriesMissing, match=f"entries 10 to {first - 1} of epoch"):
         resume(scene.disk, lake, 0)
+
+    hold(lake, epoch_of(scene), first - 1)
+    assert resume(scene.disk, lake, 0) == LogPosition(epoch_of(scene), first)
 
 
 def test_a_log_that_is_older_than_its_lake_is_refused(scene: LogScene, lake: Lake) -> None:
@@ -79,15 +81,6 @@ def test_after_a_new_epoch_only_what_is_new_is_behind(scene: LogScene, lake: Lak
     found = standing(scene.data, "").facts()
 
     assert (found["position"], found["lag"]) == (1_900, 5)
-
-
-def test_what_the_lake_has_may_be_gone_from_the_log(scene: LogScene, lake: Lake) -> None:
-    scene.seal()
-    scene.retire(2)
-    first = Segments(scene.disk).first.offset
-    hold(lake, epoch_of(scene), first - 1)
-
-    assert resume(scene.disk, lake, 0) == LogPosition(epoch_of(scene), first)
 
 
 def test_epochs_are_known_also_by_the_footers_that_are_left(scene: LogScene) -> None:
@@ -108,6 +101,37 @@ def test_a_table_that_was_deleted_or_made_again_is_noticed(scene: LogScene, lake
     hold(lake, 1, 7)
     assert lake.committed(ENTRIES.name, 0, 1) == 7
     assert lake.committed(ENTRIES.name, 0, 2) is None
+
+
+def test_a_position_is_recorded_in_a_commit_of_its_own(scene: LogScene, lake: Lake) -> None:
+    name = ENTRIES.name
+    assert not lake.record(name, 0, 1, 5), "there is no table"
+    hold(lake, 1, 50)
+    commits = Path(lake.location(name)) / "_delta_log"
+
+    assert lake.record(name, 0, 1, 50)
+    assert len(list(commits.iterdir())) == 1, "it holds that already"
+    for last in range(51, 50 + CHECKPOINT_INTERVAL):
+        assert lake.record(name, 0, 1, last)
+    assert Lake(lake.uri).committed(name, 0, 1) == 50 + CHECKPOINT_INTERVAL - 1
+    assert not lake.record(name, 0, 1, 99), "a checkpoint is due, which Spark writes"
+    assert sorted(one.suffix for one in commits.iterdir()) == [".json"] * CHECKPOINT_INTERVAL
+
+
+def test_a_position_is_left_to_spark_while_somebody_else_commits(
+    scene: LogScene, lake: Lake
+) -> None:
+    hold(lake, 1, 50)
+    stale = Lake(lake.uri)
+    table = stale.open(ENTRIES.name)
+    commits = Path(lake.location(ENTRIES.name)) / "_delta_log"
+    next_commit = commits / f"{1:020d}.json"
+    next_commit.symlink_to("being-written")
+
+    assert table is not None
+    assert not stale.record(ENTRIES.name, 0, 1, 60)
+    next_commit.unlink()
+    assert [one.name for one in commits.iterdir()] == [f"{0:020d}.json"], "no draft is left"
 
 
 def test_a_table_that_cannot_be_read_is_not_an_empty_one(scene: LogScene, lake: Lake) -> None:

@@ -11,7 +11,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from signalhub.pipeline.tables import delivery_ends
+from signalhub.pipeline.tables import piece as pieces
 from signalhub.pipeline.tables.create import drop_table
+from signalhub.pipeline.tables.piece import joined
+from signalhub.pipeline.tables.subscriptions import Change, Stretch, Stretches
+from signalhub.pipeline.tables.tables import SUBSCRIPTIONS
 from signalhub.wire.entry import (
     Body,
     CursorBody,
@@ -20,7 +24,6 @@ from signalhub.wire.entry import (
     LostBody,
     Outcome,
     RemovedBody,
-    SettledBody,
     Settlement,
     StreamDefinitionBody,
     SubscriptionDefinitionBody,
@@ -43,29 +46,16 @@ COLUMNS = (
 )
 
 
-def created(scene: LogScene, name: str, start: int = 0) -> Entry:
-    definition = SubscriptionDefinitionBody(
-        name, "exclusive", 10, False, 1000, 3, 10, 100, None, False, start=start
-    )
-    return scene.about(Kind.SUBSCRIPTION_CREATED, "orders", definition)
-
-
 def cursor(scene: LogScene, name: str, generation: int, floor: int) -> Entry:
     body = CursorBody(name, generation, floor, floor + 10, [], {}, {})
     return scene.about(Kind.CURSOR, "orders", body)
-
-
-def settled(
-    scene: LogScene, stream: str, name: str, generation: int, *deliveries: Settlement
-) -> Entry:
-    return scene.about(Kind.SETTLED, stream, SettledBody(name, generation, list(deliveries)))
 
 
 def write_life(scene: LogScene) -> None:
     """One of everything; the number of each entry is its offset."""
 
     def of(name: str, generation: int, *deliveries: Settlement) -> Entry:
-        return settled(scene, "orders", name, generation, *deliveries)
+        return scene.settled("orders", name, generation, *deliveries)
 
     def order() -> Entry:
         return scene.published("orders", 1)
@@ -75,28 +65,28 @@ def write_life(scene: LogScene) -> None:
     scene.append(
         [
             scene.about(Kind.STREAM_CREATED, "orders", StreamDefinitionBody(True)),  # 0
-            created(scene, "billing"),
+            scene.subscribed("billing"),
             cursor(scene, "billing", 1, 0),
             order(),  # 3: seq 1
             order(),  # 4: seq 2
             of("billing", 1, Settlement(1, 3, Outcome.ACKED, 1, 0, 1000, 1000, "w"), failed),
             order(),  # 6: seq 3
-            created(scene, "audit", start=1),
+            scene.subscribed("audit", start=1),
             cursor(scene, "billing", 2, 0),  # 8: a seek to the beginning
             of("billing", 1, Settlement(2, 4, Outcome.ACKED, 2, 1, 1000, 3000, "w2")),
             order(),  # 10: seq 4
             of("audit", 1, Settlement(2, 4, Outcome.DEAD_LETTERED, 3), Settlement(3, 6, 4, 0)),
             scene.about(Kind.SUBSCRIPTION_DELETED, "orders", deleted),  # 12
-            created(scene, "audit", start=3),
+            scene.subscribed("audit", start=3),
             scene.about(Kind.LOST, "orders", LostBody("billing", 1, 1)),  # 14
             of("billing", 2, Settlement(2, 4, Outcome.WRITTEN)),
             of("audit", 1, Settlement(4, 10, Outcome.ACKED)),  # 16: of its second life
             scene.mailed(BOB, 1),  # 17
             scene.mailed(CAROL, 1, is_durable=False),  # 18
-            settled(scene, "", "", 0, Settlement(0, 18, Outcome.WRITTEN, 1)),
-            settled(scene, BOB, "", 1, Settlement(1, 17, Outcome.HANDED_OVER, 1, 0, 1, 1, BOB)),
+            scene.settled("", "", 0, Settlement(0, 18, Outcome.WRITTEN, 1)),
+            scene.settled(BOB, "", 1, Settlement(1, 17, Outcome.HANDED_OVER, 1, 0, 1, 1, BOB)),
             scene.mailed(BOB, 2),  # 21
-            settled(scene, BOB, "", 1, Settlement(1, 17, Outcome.ACKED, 1, 0, 1, 1, BOB)),
+            scene.settled(BOB, "", 1, Settlement(1, 17, Outcome.ACKED, 1, 0, 1, 1, BOB)),
             scene.about(Kind.STREAM_DELETED, BOB, Body()),  # 23
             scene.about(Kind.REMOVED, "orders", RemovedBody([(3, 3)], "purged")),  # 24
             order(),  # 25: seq 5
@@ -151,11 +141,19 @@ def test_each_delivery_ends_as_the_log_says_even_if_a_crash_comes_between_two_me
     assert found(life) == EXPECTED
 
 
-def test_a_table_made_again_in_small_pieces_is_the_same(life: Lakeside) -> None:
-    drop_table(life.spark, life.lake, "deliveries")
+def test_a_table_made_again_in_small_pieces_is_the_same(
+    life: Lakeside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark reads all of them, as it does with large ones."""
+    monkeypatch.setattr(pieces, "FEW", 0)
+    columns = [one for one in SUBSCRIPTIONS.names if not one.endswith("_at")]
+    before = life.rows("subscriptions", *columns)
+    for name in ("subscriptions", "deliveries"):
+        drop_table(life.spark, life.lake, name)
 
-    life.shape("deliveries", piece_entries=9)
+    life.shape("subscriptions", "deliveries", piece_entries=9)
 
+    assert life.rows("subscriptions", *columns) == before
     assert found(life) == EXPECTED
 
 
@@ -165,16 +163,16 @@ def test_a_message_of_an_earlier_epoch_is_settled_in_a_later_one(
     before, after = LogScene(tmp_path / "before"), LogScene(tmp_path / "after")
     before.append(
         [
-            created(before, "billing"),
+            before.subscribed("billing"),
             cursor(before, "billing", 1, 0),
             before.published("orders", 1),  # 2
             before.published("orders", 2),  # 3
             before.published("orders", 3),  # 4: given up
-            created(before, "late"),  # 5: given up
+            before.subscribed("late"),  # 5: given up
         ]
     )
     third = msgspec.structs.replace(after.published("orders", 3), seq=3)
-    after.append([settled(after, "orders", "billing", 1, Settlement(1, 2, Outcome.ACKED)), third])
+    after.append([after.settled("orders", "billing", 1, Settlement(1, 2, Outcome.ACKED)), third])
     side, other = Lakeside(spark, tmp_path / "before"), Lakeside(spark, tmp_path / "after")
     later = other.source().withColumn("offset", F.col("offset") + 4)
     side.append(side.source().withColumn("epoch", F.lit(1).cast("bigint")), 1, 5)
@@ -190,3 +188,105 @@ def test_a_message_of_an_earlier_epoch_is_settled_in_a_later_one(
         (2, 5, "orders/billing", "pending", None),
     ]
     assert {row[3] for row in rows if row[2] == "orders/late"} == {"lost"}
+
+
+# Which subscription reads what from where on, without Spark.
+
+
+def change(offset: int, kind: str, name: str | None = "billing", **more: Any) -> Change:
+    return Change(
+        offset=offset,
+        kind=kind,
+        stream=more.pop("stream", "orders"),
+        stream_epoch=1,
+        accepted_at=offset * 1000,
+        subscription=name,
+        **more,
+    )
+
+
+def made(offset: int, start: int = 0, **more: Any) -> Change:
+    return change(offset, "subscription_created", floor=start, **more)
+
+
+def moved(offset: int, generation: int, floor: int) -> Change:
+    return change(offset, "cursor", generation=generation, floor=floor)
+
+
+def follow(*changes: Change, epoch: int = 1, known: list[Stretch] | None = None) -> list[Stretch]:
+    stretches = Stretches(0, epoch, known or [])
+    for one in changes:
+        stretches.apply(one)
+    return stretches.changed
+
+
+BEGUN = "generation", "life", "hub_generation", "floor", "from_offset", "to_offset", "ended"
+DELETED = change(9, "subscription_deleted")
+STRETCHES = {
+    "from its start until it is deleted": (
+        (made(3, start=7), DELETED),
+        [(1, 1, 1, 7, 3, 9, "deleted")],
+    ),
+    "a definition written again changes nothing": (
+        (made(3), moved(4, 1, 0), made(8), moved(9, 1, 5)),
+        [(1, 1, 1, 0, 3, None, None)],
+    ),
+    "a seek begins a new generation": (
+        (made(3), moved(4, 1, 0), moved(9, 2, 5), moved(10, 2, 8)),
+        [(1, 1, 1, 0, 3, 9, "sought"), (2, 1, 2, 5, 9, None, None)],
+    ),
+    "what is made again counts on": (
+        (made(3), moved(5, 2, 0), DELETED, made(12, start=4)),
+        [
+            (1, 1, 1, 0, 3, 5, "sought"),
+            (2, 1, 2, 0, 5, 9, "deleted"),
+            (3, 2, 1, 4, 12, None, None),
+        ],
+    ),
+    "where the log was cut the first cursor says where it stands": (
+        (made(3, start=0), moved(4, 1, 900), moved(5, 1, 901)),
+        [(1, 1, 1, 900, 3, None, None)],
+    ),
+    "a cursor of what does not exist means nothing": ((moved(4, 2, 9),), []),
+}
+
+
+@pytest.mark.parametrize(("changes", "expected"), STRETCHES.values(), ids=STRETCHES)
+def test_a_subscription_reads_in_stretches(
+    changes: tuple[Change, ...], expected: list[tuple[Any, ...]]
+) -> None:
+    found = follow(*changes)
+
+    assert [tuple(getattr(one, name) for name in BEGUN) for one in found] == expected
+
+
+def test_what_the_table_knows_is_gone_on_from() -> None:
+    known = follow(made(3), moved(5, 2, 0), DELETED)
+
+    (again,) = follow(made(12, start=4), known=known)
+
+    assert (again.generation, again.life, again.hub_generation) == (3, 2, 1)
+
+
+def test_a_topic_ends_its_own_subscriptions_only() -> None:
+    found = follow(made(3), made(4, stream="other"), change(9, "stream_deleted", name=None))
+
+    assert [(one.topic, one.ended) for one in found] == [("orders", "deleted"), ("other", None)]
+
+
+def test_a_new_epoch_undoes_what_was_given_up() -> None:
+    known = follow(made(3), change(12, "subscription_deleted"), made(13, stream="other"))
+    stretches = Stretches(0, 2, known)
+    stretches.cut(10, 99)
+
+    ends = {one.topic: (one.ended, one.to_epoch, one.to_offset) for one in stretches.changed}
+    assert ends == {"orders": (None, None, None), "other": ("given_up", 2, 10)}
+
+
+def test_ranges_that_are_close_or_too_many_are_joined() -> None:
+    far = 10**9
+    spans = [(1, 0, 9), (1, 20, 30), (1, far, far + 1), (2, 5, 6)]
+
+    assert joined(spans) == [(1, 0, 30), (1, far, far + 1), (2, 5, 6)]
+    assert joined(spans, most=2) == [(1, 0, far + 1), (2, 5, 6)]
+    assert joined([]) == []

@@ -112,4 +112,9 @@ async def test_the_lake_takes_what_is_new_and_is_proven_whole(folder: Folder) ->
 
     assert landed.returncode == 0, landed.stderr
     assert audit.returncode == 0, audit.stdout + audit.stderr
-    assert json.loads(audit.stdout.splitlines()[-1])["sentence"].startswith("Proven: ")
+    *hours, closing = [json.loads(line) for line in audit.stdout.splitlines()]
+    assert hours
+    assert closing["sentence"].startswith("Proven: ")
+    # Nothing of what Java says reaches the user.
+    assert "WARN" not in landed.stderr + audit.stderr
+    assert "java" not in (landed.stderr + audit.stderr).lower()

@@ -12,14 +12,18 @@ import threading
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from signalhub.pipeline.tables.tables import TABLES
+from signalhub.clock import SystemClock
+from signalhub.pipeline.tables.tables import CHECKPOINT_INTERVAL, TABLES
 from signalhub.wire.errors import SignalHubError
 
 FOLDER: Final = "lake"
+LOG: Final = "_delta_log"
+"""The folder of a table's commits and checkpoints."""
 _QUERIES: Final = {
     # Whoever asks has better uses for the other cores.
     "datafusion.execution.target_partitions": "1",
@@ -67,6 +71,33 @@ class Lake:
         table = self.open(name)
         return None if table is None else table.transaction_version(application(shard, epoch))
 
+    def record(self, name: str, shard: int, epoch: int, last: int) -> bool:
+        """Note that a table holds everything up to an offset, in a commit without rows.
+
+        That takes milliseconds, where Spark takes a second. False if Spark has to do it: on storage
+        other than a local folder, where only Spark may know how to commit, when somebody else
+        commits at the same time, and when a checkpoint is due.
+        """
+        table = self.open(name)
+        if table is None or "://" in self.uri:
+            return False
+        committed = table.transaction_version(application(shard, epoch))
+        if committed is not None and committed >= last:
+            return True
+        version = table.version() + 1
+        if version % CHECKPOINT_INTERVAL == 0:
+            return False
+        now_ms = SystemClock().now_ms()
+        done = {"appId": application(shard, epoch), "version": last, "lastUpdated": now_ms}
+        info = {"timestamp": now_ms, "operation": "WRITE", "engineInfo": "signalhub"}
+        lines = [{"commitInfo": info | {"operationParameters": {}}}, {"txn": done}]
+        log = Path(self.location(name)) / LOG
+        try:
+            _write_new(log / f"{version:020d}.json", msgspec.json.Encoder().encode_lines(lines))
+        except OSError:
+            return False
+        return True
+
     def open(self, name: str) -> DeltaTable | None:
         """The newest state of a table; None if there is none. Raises `LakeUnreachable`."""
         with self._lock:
@@ -113,7 +144,7 @@ class Lake:
     def _place(self, name: str) -> int:
         """Changes when a table was deleted or made again, which one that is open does not see."""
         try:
-            return os.stat(Path(self.location(name)) / "_delta_log").st_ino
+            return os.stat(Path(self.location(name)) / LOG).st_ino
         except OSError:
             return 0
 
@@ -136,3 +167,16 @@ class Lake:
     def _address(self, name: str) -> str:
         """Hadoop calls object storage `s3a`, delta-rs calls it `s3`."""
         return self.location(name).replace("s3a://", "s3://", 1)
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """Write a file that is there whole or not at all; raises `FileExistsError` if it is there."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from pyspark.sql import SparkSession
-
-LOG: Final = "_delta_log"
-"""The folder of a table's commits and checkpoints."""
 
 
 class Storage:

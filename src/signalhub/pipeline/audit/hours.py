@@ -16,6 +16,8 @@ import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from signalhub.pipeline.tables.piece import frame
+
 NAMED_MAX: Final = 20
 """So many exceptions of a kind are named per hour; the others are counted."""
 HOUR_S: Final = 3_600
@@ -150,7 +152,7 @@ class Hours:
     def place(self, rows: DataFrame) -> DataFrame:
         """Rows of `entries` with the number of their hour, without those of no hour."""
         schema = "p_epoch BIGINT, p_hour BIGINT, number INT, low BIGINT, high BIGINT"
-        places = F.broadcast(self._spark.createDataFrame(self._places, schema))
+        places = F.broadcast(frame(self._spark, self._places, schema))
         is_there = (
             (F.col("epoch") == F.col("p_epoch"))
             & (_hour() == F.col("p_hour"))
@@ -162,7 +164,7 @@ class Hours:
         """The same for rows that have a position and no time."""
         schema = "p_epoch BIGINT, number INT, low BIGINT, high BIGINT"
         rows = [(one.epoch, one.number, one.from_offset, one.to_offset) for one in self.all]
-        places = F.broadcast(self._spark.createDataFrame(rows, schema))
+        places = F.broadcast(frame(self._spark, rows, schema))
         is_there = (F.col("epoch") == F.col("p_epoch")) & F.col("offset").between(
             F.col("low"), F.col("high")
         )

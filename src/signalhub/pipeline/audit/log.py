@@ -26,6 +26,7 @@ from signalhub.log.verify import Report, verify
 from signalhub.pipeline.audit.hours import Hours
 from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 from signalhub.pipeline.source.source import FORMAT
+from signalhub.pipeline.tables.piece import frame
 
 BLOCK: Final = 2**16
 """So many entries share a sum."""
@@ -166,7 +167,7 @@ def _compare(entries: DataFrame, log: DataFrame, hours: Hours) -> None:
     if not bad:
         return
     spark = entries.sparkSession
-    blocks = F.broadcast(spark.createDataFrame(bad, "epoch BIGINT, block BIGINT"))
+    blocks = F.broadcast(frame(spark, bad, "epoch BIGINT, block BIGINT"))
     chosen = [_reduced(rows, blocks) for rows in (entries, log)]
     both = chosen[0].alias("e").join(chosen[1].alias("l"), ["epoch", "offset"], "left")
     what = F.col("what")

@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from signalhub.pipeline.audit.hours import Hours
+from signalhub.pipeline.tables.piece import frame
 
 NUMBERED: Final = ("mail", "published", "room_message")
 """Kinds whose entries have a number in their stream, unless that is 0."""
@@ -41,9 +42,7 @@ def name_gaps(spark: SparkSession, entries: DataFrame, hours: Hours) -> None:
         return
     # A row behind the last one of each hour makes the hole at its end one like the others.
     schema = "number INT, offset BIGINT, low BIGINT"
-    ends = spark.createDataFrame(
-        [(one.number, one.to_offset + 1, one.from_offset) for one in bad], schema
-    )
+    ends = frame(spark, [(one.number, one.to_offset + 1, one.from_offset) for one in bad], schema)
     begins = F.broadcast(ends.select("number", "low"))
     there = hours.place(entries).select("number", "offset").join(begins, "number")
     window = Window.partitionBy("number").orderBy("offset")

@@ -165,9 +165,15 @@ class _Erasing:
         return target.merge(source.alias("s"), on)
 
     def _delete(self, name: str) -> int:
-        if self._is_empty:
+        if self._is_empty or not self._holds_some(name):
             return 0
         return _affected(self._merging(name).whenMatchedDelete())
+
+    def _holds_some(self, name: str) -> bool:
+        """Whether a table has rows where something was found."""
+        where = self._bounds.replace("t.", "").replace("offset", '"offset"')
+        found = self._lake.select(name, f"SELECT 1 FROM {name} WHERE {where} LIMIT 1")  # noqa: S608
+        return found is not None and found.num_rows > 0
 
     def _strip_entries(self) -> int:
         if self._is_empty:

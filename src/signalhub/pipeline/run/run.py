@@ -112,6 +112,7 @@ class Pipeline:
         self._segments = Segments(self._disk)
         self._journal = Journal(data)
         self._stopping = threading.Event()
+        self._ended = threading.Event()
         self._retry = threading.Event()
         self._hurried = threading.Event()
         self._gained: dict[str, int] = {}
@@ -126,7 +127,9 @@ class Pipeline:
         threading.Thread(target=self._cut_short, name="signalhub-stop", daemon=True).start()
 
     def _cut_short(self) -> None:
-        time.sleep(_GRACE_S)
+        if self._ended.wait(_GRACE_S):
+            # Others may be using the session by now.
+            return
         with contextlib.suppress(Exception):
             self._spark.sparkContext.cancelAllJobs()
 
@@ -153,6 +156,7 @@ class Pipeline:
                     break
                 failures = 1 if time.monotonic() - started > _PAUSE_MAX_S * 2 else failures + 1
                 self._wait_after(error, failures)
+        self._ended.set()
         self._journal.stopped()
 
     def _work(self, beats: Beats) -> None:

@@ -33,7 +33,7 @@ ROWS_MAX: Final = 32_768
 """The most rows of one Arrow batch."""
 TIME: Final = pa.timestamp("us", tz="UTC")
 
-_TYPES: Final = {
+TYPES: Final = {
     "INT": pa.int32(),
     "BIGINT": pa.int64(),
     "STRING": pa.string(),
@@ -45,7 +45,7 @@ _TYPES: Final = {
 
 def arrow_fields(columns: Iterable[Column]) -> tuple[tuple[str, pa.DataType], ...]:
     """Columns of a table with their types in Arrow."""
-    return tuple((one.name, _TYPES[one.type]) for one in columns)
+    return tuple((one.name, TYPES[one.type]) for one in columns)
 
 
 SCHEMA: Final = pa.schema(arrow_fields(SOURCE_COLUMNS))

@@ -24,7 +24,7 @@ Values = tuple[Any, ...]
 Rows = Callable[[Any], Iterable[Values]]
 
 _NOT_READ: Final = ("record_version", "body")
-_ENTRY: Final = arrow_fields(one for one in ENTRY_COLUMNS if one.name not in _NOT_READ)
+ENTRY: Final = arrow_fields(one for one in ENTRY_COLUMNS if one.name not in _NOT_READ)
 _TEXTS: Final = pa.map_(pa.string(), pa.string())
 
 
@@ -38,12 +38,12 @@ class BodyReader(msgspec.Struct, frozen=True):
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([*_ENTRY, *self.columns])
+        return pa.schema([*ENTRY, *self.columns])
 
 
 def read_bodies(entries: DataFrame, reading: BodyReader) -> DataFrame:
     """The rows the bodies of these entries give."""
-    kept = [name for name, _ in _ENTRY]
+    kept = [name for name, _ in ENTRY]
     chosen = entries.where(F.col("kind").isin(*reading.kinds)).select(*kept, "body")
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -76,7 +76,7 @@ def read_batch(batch: pa.RecordBatch, reading: BodyReader) -> pa.RecordBatch:
             values.append(one)
     taken = batch.take(pa.array(places, pa.int64()))
     columns = list(zip(*values, strict=True)) or [()] * len(reading.columns)
-    arrays = [taken.column(name).cast(type) for name, type in _ENTRY]
+    arrays = [taken.column(name).cast(type) for name, type in ENTRY]
     pairs = zip(columns, reading.columns, strict=True)
     arrays += [_array(column, type) for column, (_, type) in pairs]
     return pa.RecordBatch.from_arrays(arrays, schema=reading.schema)

@@ -12,8 +12,8 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.storage import LOG, Storage
+from signalhub.pipeline.lake import LOG, Lake
+from signalhub.pipeline.storage import Storage
 from signalhub.pipeline.tables.tables import (
     AUDIT,
     ENTRIES,

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from signalhub.pipeline.tables import bodies, delivery_ends, subscriptions
-from signalhub.pipeline.tables.piece import Piece, is_before, is_behind, within
+from signalhub.pipeline.tables.piece import Piece, is_before, is_behind
 from signalhub.pipeline.tables.subscriptions import Stretch
 from signalhub.pipeline.tables.tables import DELIVERIES, SUBSCRIPTIONS
 
@@ -95,9 +95,9 @@ def _for_readers(entries: DataFrame, stretches: DataFrame, when: Column) -> Data
     )
 
 
-def settled(piece: Piece, entries: DataFrame, stretches: DataFrame) -> DataFrame:
-    """What the settlements among some entries say, by the message they are about."""
-    read = bodies.read_bodies(entries, bodies.SETTLEMENTS).alias("e")
+def settled(piece: Piece, stretches: DataFrame) -> DataFrame:
+    """What the settlements of a piece say, by the message they are about."""
+    read = piece.bodies(bodies.SETTLEMENTS).alias("e")
     its = F.col("s.generation")
     # A generation's settlements may be written after it has ended, before a later life's begin.
     is_its = (
@@ -187,28 +187,29 @@ def combined(changes: DataFrame) -> DataFrame:
 def take(piece: Piece) -> int:
     """Take in one piece."""
     known = subscriptions.known(piece)
-    parts = _parts(piece, known)
+    begun = [one for one in known if _is_within(piece, one.from_epoch, one.from_offset)]
+    parts = _parts(piece, known, begun)
     ending = delivery_ends.find(piece, known)
     rows = 0
     if parts:
         changes = functools.reduce(DataFrame.unionByName, parts)
-        rows = _merge(piece, combined(changes), records=not ending)
+        are_few = piece.is_small and not begun
+        rows = _merge(piece, combined(changes), records=not ending, are_few=are_few)
     elif not ending:
         return piece.record()
     return rows + delivery_ends.merge(piece, ending) if ending else rows
 
 
-def _parts(piece: Piece, known: list[Stretch]) -> list[DataFrame]:
+def _parts(piece: Piece, known: list[Stretch], begun: list[Stretch]) -> list[DataFrame]:
     """The changes of a piece by their sources, without those it has nothing of."""
-    entries, stretches = piece.entries(), _frame(piece, known)
+    entries, stretches = piece.entries("mail", "published"), _frame(piece, known)
     parts: list[DataFrame] = []
     if "mail" in piece.kinds:
         parts.append(mailed(entries))
     if known and "published" in piece.kinds:
         parts.append(published(entries, stretches))
     if "settled" in piece.kinds:
-        parts.append(settled(piece, entries, stretches))
-    begun = [one for one in known if _is_within(piece, one.from_epoch, one.from_offset)]
+        parts.append(settled(piece, stretches))
     if begun:
         parts.append(earlier(piece.standing(), _frame(piece, begun)))
     return parts
@@ -230,13 +231,20 @@ def _frame(piece: Piece, known: list[Stretch]) -> DataFrame:
     return piece.frame(rows, schema)
 
 
-def _merge(piece: Piece, rows: DataFrame, *, records: bool) -> int:
+def _merge(piece: Piece, changes: DataFrame, *, records: bool, are_few: bool) -> int:
     """Insert what is new and complete what is there."""
-    rows = rows.persist()
-    try:
-        bounds = within(rows, "t.")
+    inserted: dict[str, str | Column] = {name: f"s.{name}" for name in DELIVERIES.names}
+    inserted["outcome"] = "coalesce(s.outcome, 'pending')"
+    inserted["attempts"] = "coalesce(s.attempts, 0)"
+    has_message = "s.accepted_at IS NOT NULL"
+    with piece.held(changes, are_few=are_few) as held:
+        bounds = held.within("t.")
         if bounds == "false":
             return piece.record() if records else 0
+        rows = held.rows.alias("s")
+        if records and held.here is not None and piece.is_new(held.here):
+            values = (F.expr(f"{value}").alias(name) for name, value in inserted.items())
+            return piece.append(rows.where(has_message).select(*values))
         is_same = (
             "t.shard = s.shard AND t.epoch = s.epoch AND t.offset = s.offset"
             " AND t.generation = s.generation"
@@ -259,17 +267,12 @@ def _merge(piece: Piece, rows: DataFrame, *, records: bool) -> int:
                 for name in ("settled_at", "settle_offset", "outcome")
             },
         }
-        inserted: dict[str, str | Column] = {name: f"s.{name}" for name in DELIVERIES.names}
-        inserted["outcome"] = "coalesce(s.outcome, 'pending')"
-        inserted["attempts"] = "coalesce(s.attempts, 0)"
         says_more = "s.outcome IS NOT NULL OR s.attempts IS NOT NULL"
         merging = (
             piece.target()
             .alias("t")
-            .merge(rows.alias("s"), f"{is_same} AND {bounds}")
+            .merge(rows, f"{is_same} AND {bounds}")
             .whenMatchedUpdate(condition=says_more, set=updated)
-            .whenNotMatchedInsert(condition="s.accepted_at IS NOT NULL", values=inserted)
+            .whenNotMatchedInsert(condition=has_message, values=inserted)
         )
         return piece.merge(merging, records=records)
-    finally:
-        rows.unpersist()

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from signalhub.pipeline.tables import bodies, subscriptions
-from signalhub.pipeline.tables.piece import Piece, collected, is_before, within
+from signalhub.pipeline.tables.piece import Piece, is_before, within
 from signalhub.pipeline.tables.subscriptions import Stretch
 from signalhub.pipeline.tables.tables import DELIVERIES
 
@@ -75,8 +75,7 @@ def find(piece: Piece, known: list[Stretch]) -> list[End]:
         if one.to_epoch == piece.epoch and piece.after < (one.to_offset or 0) <= piece.to
     ]
     if not piece.kinds.isdisjoint(_KINDS):
-        entries = piece.entries().where(F.col("kind").isin(*_KINDS))
-        changes = collected(bodies.read_bodies(entries, bodies.CHANGES))
+        changes = piece.body_rows(bodies.CHANGES, *_KINDS)
         found += _of_changes(changes, {(one.topic, one.stream_epoch) for one in known})
     if piece.begins_epoch and len(piece.begins) > 1:
         begin = piece.begins[piece.epoch]

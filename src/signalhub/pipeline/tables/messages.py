@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from signalhub.pipeline.tables import bodies
@@ -12,9 +12,8 @@ from signalhub.pipeline.tables.piece import Piece, within
 from signalhub.pipeline.tables.tables import DEAD_LETTERS, INBOX, MESSAGES
 
 
-def messages(entries: DataFrame) -> DataFrame:
-    """Rows for the messages among some entries; what was removed leaves its place and times."""
-    read = bodies.read_bodies(entries, bodies.MESSAGES)
+def messages(read: DataFrame) -> DataFrame:
+    """Rows for messages that were read; what was removed leaves its place and times."""
     is_room = F.col("kind") == "room_message"
     room_ttl_ms = F.unix_millis("expires_at") - F.unix_millis("accepted_at")
     return (
@@ -32,16 +31,15 @@ def take_messages(piece: Piece) -> int:
     """Take in one piece."""
     if piece.kinds.isdisjoint(bodies.MESSAGES.kinds):
         return piece.record()
-    return piece.append(messages(piece.entries()))
+    return piece.append(messages(piece.bodies(bodies.MESSAGES)))
 
 
-def inbox(entries: DataFrame, now: Column | None = None) -> DataFrame:
-    """Rows for the room messages among some entries that have not expired by now."""
-    is_served = F.col("expires_at") > (F.current_timestamp() if now is None else now)
+def inbox(read: DataFrame) -> DataFrame:
+    """Rows for messages of rooms that were read and have not expired by now."""
     # The stream is called inbox.<version of the key>.<keyed hash>.
     parts = F.split("stream", r"\.", 3)
     return (
-        bodies.read_bodies(entries.where(is_served), bodies.INBOX)
+        read.where(F.col("expires_at") > F.current_timestamp())
         .withColumn("inbox", parts[2])
         .withColumn("key_version", parts[1].try_cast("int"))
         .where(F.col("inbox").isNotNull())
@@ -54,29 +52,28 @@ def take_inbox(piece: Piece) -> int:
     if piece.kinds.isdisjoint(bodies.INBOX.kinds):
         return piece.record()
     # Whoever reads a page then finds it in one place of a file.
-    return piece.append(inbox(piece.entries()).sortWithinPartitions("inbox", "seq"))
+    rows = inbox(piece.bodies(bodies.INBOX))
+    return piece.append(rows.sortWithinPartitions("inbox", "seq"))
 
 
 _REDRIVEN: Final = "redriven"
 _PLACE: Final = ("shard", "epoch", "offset")
 
 
-def dead_letters(entries: DataFrame) -> DataFrame:
-    """Rows for the dead letters among some entries."""
+def dead_letters(read: DataFrame) -> DataFrame:
+    """Rows for dead letters that were read."""
     return (
-        bodies.read_bodies(entries, bodies.DEAD_LETTERS)
         # The dead letters of a mailbox name no subscription.
-        .withColumn("source", F.when(F.col("subscription") == "", "mailbox").otherwise("topic"))
+        read.withColumn("source", F.when(F.col("subscription") == "", "mailbox").otherwise("topic"))
         .withColumn("payload", F.try_parse_json("payload_json"))
         .withColumn("redriven_at", F.lit(None).cast("timestamp"))
         .select(*DEAD_LETTERS.names)
     )
 
 
-def put_back(entries: DataFrame) -> DataFrame:
-    """What some entries say was put back: stretches of streams of dead letters."""
-    removed = bodies.read_bodies(entries.where(F.col("kind") == "removed"), bodies.CHANGES)
-    return removed.where(F.col("reason") == _REDRIVEN)
+def put_back(piece: Piece) -> DataFrame:
+    """What its entries say was put back: stretches of streams of dead letters."""
+    return piece.bodies(bodies.CHANGES, "removed").where(F.col("reason") == _REDRIVEN)
 
 
 def redriven(back: DataFrame, letters: DataFrame) -> DataFrame:
@@ -101,13 +98,13 @@ def redriven(back: DataFrame, letters: DataFrame) -> DataFrame:
 
 def take_dead_letters(piece: Piece) -> int:
     """Take in one piece; letters first, because what was put back may be among them."""
-    entries = piece.entries()
-    what = put_back(entries)
-    if "removed" not in piece.kinds or what.isEmpty():
-        if piece.kinds.isdisjoint(bodies.DEAD_LETTERS.kinds):
+    has_letters = not piece.kinds.isdisjoint(bodies.DEAD_LETTERS.kinds)
+    letters_read = piece.bodies(bodies.DEAD_LETTERS)
+    if "removed" not in piece.kinds or (what := put_back(piece)).isEmpty():
+        if not has_letters or (piece.is_small and letters_read.isEmpty()):
             return piece.record()
-        return piece.append(dead_letters(entries))
-    rows = _add(piece, dead_letters(entries))
+        return piece.append(dead_letters(letters_read))
+    rows = _add(piece, dead_letters(letters_read))
     # Letters are few among the entries, and the table knows where they are.
     letters = piece.read(DEAD_LETTERS.name).where(F.col("redriven_at").isNull())
     back = redriven(what, piece.standing().where(within(letters))).persist()

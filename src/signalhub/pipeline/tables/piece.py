@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from delta.tables import DeltaMergeBuilder, DeltaTable
@@ -15,11 +15,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from signalhub.pipeline.lake import Lake, application
+from signalhub.pipeline.source.columns import TYPES
+from signalhub.pipeline.tables import bodies
+from signalhub.pipeline.tables.bodies import BodyReader
 from signalhub.pipeline.tables.tables import ENTRIES, TABLES
 
 _CONF: Final = "spark.databricks.delta.write.txn"
+_MATERIALIZE: Final = "spark.databricks.delta.merge.materializeSource"
+FEW: Final = 4_000
+"""Up to so many rows are read and decoded in this process: Spark takes a second to begin."""
+_FEW_BYTES: Final = 16 * 2**20
 _BUCKET: Final = 2**17
 _RANGES_MAX: Final = 32
+_SIZE_SAYS: Final = ("min.offset", "max.offset", "size_bytes")
 _FILE_SAYS: Final = ["min.shard", "max.shard", "min.epoch", "max.epoch", "min.offset"]
 
 
@@ -61,12 +69,41 @@ def selected(lake: Lake, table: str, what: str, where: str) -> list[dict[str, An
     """A few rows of a table, read without Spark; times are microseconds."""
     rows = lake.select(table, f"SELECT {what} FROM {table} WHERE {where}")  # noqa: S608
     assert rows is not None
+    return listed(rows)
+
+
+def columns_of(lake: Lake, table: str, names: Sequence[str], rest: str) -> pa.Table:
+    """The same as Arrow has them, of the types that are declared."""
+    listed = ", ".join(f'"{name}"' for name in names)
+    rows = lake.select(table, f"SELECT {listed} FROM {table} WHERE {rest}")  # noqa: S608
+    assert rows is not None
+    types = {one.name: one.type for one in TABLES[table].columns}
+    return rows.cast(pa.schema([(name, TYPES[types[name]]) for name in names]))
+
+
+def listed(rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows as dictionaries; times are microseconds."""
     for at, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
             whole = rows.column(at).cast(pa.timestamp("us", field.type.tz)).cast(pa.int64())
             rows = rows.set_column(at, field.name, whole)
     found: list[dict[str, Any]] = rows.to_pylist()
     return found
+
+
+def frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) -> DataFrame:
+    """A few rows made here; times are microseconds, which know no zone.
+
+    Unlike rows of Python they are part of the plan, so that no job has to fetch them.
+    """
+    fields = [column.strip().split(" ", 1) for column in ddl.split(",")]
+    columns = list(zip(*rows, strict=True)) or [()] * len(fields)
+    arrays = {
+        name.strip("`"): pa.array(column, pa.int64() if type == "TIMESTAMP" else TYPES[type])
+        for column, (name, type) in zip(columns, fields, strict=True)
+    }
+    schema = pa.schema([(name.strip("`"), TYPES[type]) for name, type in fields])
+    return spark.createDataFrame(pa.table(arrays).cast(schema))
 
 
 def is_before(alias: str, epoch: str, offset: str) -> Column:
@@ -116,12 +153,62 @@ class Piece:
         rows = self.spark.read.format("delta").load(self.lake.location(name))
         return rows.where(F.col("shard") == self.shard)
 
-    def entries(self) -> DataFrame:
-        """The entries themselves."""
+    def entries(self, *kinds: str) -> DataFrame:
+        """The entries of some kinds; those of a small piece without their bodies."""
+        if self.is_small:
+            names = [name for name in ENTRIES.names if name != "body"]
+            return self.spark.createDataFrame(self._stored(names, kinds))
         offset = F.col("offset")
-        return self.read(ENTRIES.name).where(
+        rows = self.read(ENTRIES.name).where(
             (F.col("epoch") == self.epoch) & (offset > self.after) & (offset <= self.to)
         )
+        return rows.where(F.col("kind").isin(*kinds))
+
+    def bodies(self, reading: BodyReader, *kinds: str) -> DataFrame:
+        """The rows that the bodies of its entries give, of some kinds or of all that are read."""
+        if self.is_small:
+            return self.spark.createDataFrame(self._decoded(reading, kinds or reading.kinds))
+        return bodies.read_bodies(self.entries(*kinds or reading.kinds), reading)
+
+    def body_rows(self, reading: BodyReader, *kinds: str) -> list[dict[str, Any]]:
+        """The same, brought here; times are microseconds."""
+        if self.is_small:
+            return listed(self._decoded(reading, kinds))
+        return collected(self.bodies(reading, *kinds))
+
+    def _decoded(self, reading: BodyReader, kinds: Iterable[str]) -> pa.Table:
+        names = [name for name, _ in bodies.ENTRY] + ["body"]
+        batches = self._stored(names, kinds).combine_chunks().to_batches()
+        read = [bodies.read_batch(one, reading) for one in batches]
+        return pa.Table.from_batches(read, reading.schema)
+
+    def _stored(self, names: Sequence[str], kinds: Iterable[str]) -> pa.Table:
+        chosen = ", ".join(f"'{kind}'" for kind in kinds)
+        return columns_of(
+            self.lake, ENTRIES.name, names, f"{self.condition} AND kind IN ({chosen})"
+        )
+
+    def few(self, table: str, names: Sequence[str], where: str) -> pa.Table | None:
+        """The rows of a table that a condition holds for, brought here; None if they are many."""
+        condition = f"shard = {self.shard} AND {where}"
+        found = columns_of(self.lake, table, names, f"{condition} LIMIT {FEW + 1}")
+        return None if found.num_rows > FEW else found
+
+    @cached_property
+    def is_small(self) -> bool:
+        """Whether its entries are few, and in small files."""
+        if self.to - self.after > FEW:
+            return False
+        opened = self.lake.open(ENTRIES.name)
+        assert opened is not None
+        files = pa.table(opened.get_add_actions(flatten=True))
+        says = zip(*(files[name].to_pylist() for name in _SIZE_SAYS), strict=True)
+        sizes = (
+            size
+            for first, last, size in says
+            if first is None or (first <= self.to and last > self.after)
+        )
+        return sum(sizes) <= _FEW_BYTES
 
     @property
     def condition(self) -> str:
@@ -161,14 +248,7 @@ class Piece:
 
     def frame(self, rows: Sequence[tuple[Any, ...]], ddl: str) -> DataFrame:
         """A few rows made here; times are microseconds, which know no zone."""
-        raw = self.spark.createDataFrame(rows, ddl.replace("TIMESTAMP", "BIGINT"))
-        fields = (column.strip().split(" ", 1) for column in ddl.split(","))
-        return raw.select(
-            *(
-                F.timestamp_micros(name).alias(name.strip("`")) if type == "TIMESTAMP" else name
-                for name, type in fields
-            )
-        )
+        return frame(self.spark, rows, ddl)
 
     def append(self, rows: DataFrame) -> int:
         """Add rows and record the position, both or neither; how many they were."""
@@ -195,10 +275,42 @@ class Piece:
 
     def record(self) -> int:
         """There was nothing: the position alone."""
+        if self.lake.record(self.table, self.shard, self.epoch, self.to):
+            return 0
         nothing = ", ".join(
             f"CAST(NULL AS {one.type}) AS `{one.name}`" for one in TABLES[self.table].columns
         )
         return self.append(self.spark.sql(f"SELECT {nothing} WHERE false"))
+
+    @contextmanager
+    def held(self, rows: DataFrame, *, are_few: bool) -> Iterator[HeldRows]:
+        """Rows that are used more than once and made once; few of them are brought here."""
+        if are_few:
+            found = rows.toArrow()
+            # Delta need not hold them once more.
+            self.spark.conf.set(_MATERIALIZE, "none")
+            try:
+                yield HeldRows(self.spark.createDataFrame(found, rows.schema), found)
+            finally:
+                self.spark.conf.unset(_MATERIALIZE)
+            return
+        try:
+            yield HeldRows(rows.persist(), None)
+        finally:
+            rows.unpersist()
+
+    def is_new(self, places: pa.Table) -> bool:
+        """Whether all these positions are in the piece and the table has no row in it."""
+        is_within = all(
+            epoch == self.epoch and self.after < offset <= self.to
+            for epoch, offset in _places(places)
+        )
+        return is_within and self.is_free(self.condition)
+
+    def is_free(self, condition: str) -> bool:
+        """Whether the table has no row that a condition holds for."""
+        (found,) = selected(self.lake, self.table, "count(*) AS rows", condition)
+        return found["rows"] == 0
 
     @contextmanager
     def _position(self) -> Iterator[None]:
@@ -219,6 +331,23 @@ class Piece:
         return sum(int(found.get(name, 0)) for name in names)
 
 
+class HeldRows(NamedTuple):
+    """Rows with a position, for Spark; and here, if they are few."""
+
+    rows: DataFrame
+    here: pa.Table | None
+
+    def within(self, prefix: str) -> str:
+        """See `within`."""
+        if self.here is None:
+            return within(self.rows, prefix)
+        return _condition([(epoch, at, at) for epoch, at in _places(self.here)], prefix)
+
+
+def _places(rows: pa.Table) -> list[tuple[int, int]]:
+    return list(zip(rows["epoch"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+
+
 def within(rows: DataFrame, prefix: str = "") -> str:
     """A condition with literal bounds that all these positions fulfil, for columns so prefixed.
 
@@ -230,6 +359,10 @@ def within(rows: DataFrame, prefix: str = "") -> str:
         F.min("offset").alias("first"), F.max("offset").alias("last")
     )
     spans = [tuple(row) for row in found.select("epoch", "first", "last").collect()]
+    return _condition(spans, prefix)
+
+
+def _condition(spans: Sequence[tuple[int, int, int]], prefix: str) -> str:
     parts = [
         f"({prefix}epoch = {epoch} AND {prefix}offset BETWEEN {first} AND {last})"
         for epoch, first, last in joined(spans)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from pyspark.sql import DataFrame, Window
@@ -72,9 +72,17 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 KINDS: Final = ("subscription_created", "subscription_deleted", "stream_deleted", "cursor")
 
 
-def changes(entries: DataFrame) -> DataFrame:
-    """What some entries change; of the many cursors only those with another generation."""
-    read = bodies.read_bodies(entries.where(F.col("kind").isin(*KINDS)), bodies.CHANGES)
+def changes(piece: Piece) -> list[Change]:
+    """What its entries change, in order; of many cursors only those with another generation."""
+    if piece.is_small:
+        rows = piece.body_rows(bodies.CHANGES, *KINDS)
+    else:
+        rows = collected(_news(piece.bodies(bodies.CHANGES, *KINDS)))
+    found = [msgspec.convert(row, Change) for row in rows if row["subscription"] != ""]
+    return sorted(found, key=lambda one: one.offset)
+
+
+def _news(read: DataFrame) -> DataFrame:
     of_topics = read.where(F.col("subscription").isNull() | (F.col("subscription") != ""))
     window = Window.partitionBy("kind", "stream", "stream_epoch", "subscription").orderBy("offset")
     is_news = (F.col("kind") != "cursor") | ~F.col("generation").eqNullSafe(F.col("before"))
@@ -185,26 +193,28 @@ def known(piece: Piece) -> list[Stretch]:
 
 def take(piece: Piece) -> int:
     """Take in one piece."""
-    found: list[dict[str, Any]] = []
-    if not piece.kinds.isdisjoint(KINDS):
-        found = collected(changes(piece.entries()).orderBy("offset"))
+    found = [] if piece.kinds.isdisjoint(KINDS) else changes(piece)
     if not found and not piece.begins_epoch:
         return piece.record()
     before = known(piece)
     stretches = Stretches(piece.shard, piece.epoch, before)
     if piece.begins_epoch and before:
         stretches.cut(piece.begins[piece.epoch], piece.first_at())
-    for row in found:
-        stretches.apply(msgspec.convert(row, Change))
-    rows = [one.row for one in stretches.changed]
-    if not rows:
+    was_there = {(one.key, one.generation) for one in before}
+    for change in found:
+        stretches.apply(change)
+    changed = stretches.changed
+    rows = piece.frame([one.row for one in changed], SUBSCRIPTIONS.ddl)
+    if not changed:
         return piece.record()
+    if was_there.isdisjoint((one.key, one.generation) for one in changed):
+        return piece.append(rows)
     key = ("shard", "topic", "stream_epoch", "subscription", "generation")
     merging = (
         piece.target()
         .alias("t")
         .merge(
-            piece.frame(rows, SUBSCRIPTIONS.ddl).alias("s"),
+            rows.alias("s"),
             " AND ".join(f"t.{name} = s.{name}" for name in key),
         )
         .whenMatchedUpdateAll()

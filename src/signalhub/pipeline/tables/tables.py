@@ -60,11 +60,13 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 VERSION_PROPERTY: Final = "signalhub.version"
+CHECKPOINT_INTERVAL: Final = 20
+"""Every so many commits a table's log begins anew with a checkpoint."""
 # A commit every few seconds adds up: what is remembered of them must have an end.
 _UPKEEP: Final = {
     "delta.logRetentionDuration": "interval 1 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
-    "delta.checkpointInterval": "20",
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
 }
 
 

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from signalhub.pipeline.source.columns import TIME
 from signalhub.pipeline.tables.piece import Piece, selected
 from signalhub.pipeline.tables.tables import DELIVERIES, MESSAGES, TRAFFIC
 
 _KEY: Final = ("minute", "shard", "kind", "topic")
 _PLACE: Final = ("shard", "epoch", "offset")
+_NEEDED: Final = {
+    MESSAGES.name: (*_PLACE, "kind", "topic", "accepted_at", "bytes"),
+    DELIVERIES.name: (*_PLACE, "accepted_at", "settled_at"),
+}
+_MINUTE: Final = 60_000_000
 
 
 def traffic(messages: DataFrame, deliveries: DataFrame) -> DataFrame:
@@ -77,31 +85,59 @@ def take(piece: Piece) -> int:
     minutes = _minutes(piece)
     if not minutes:
         return piece.record()
-    times = piece.frame([(one,) for one in minutes], "touched TIMESTAMP")
-    bounds = f">= timestamp_micros({min(minutes)})", f"<= timestamp_micros({max(minutes)})"
-
-    def touched(name: str) -> DataFrame:
-        end = max(minutes) + 60_000_000
-        rows = piece.read(name).where(
-            f"accepted_at {bounds[0]} AND accepted_at < timestamp_micros({end})"
-        )
-        is_touched = F.date_trunc("minute", "accepted_at") == F.col("touched")
-        return rows.join(F.broadcast(times), is_touched).drop("touched")
-
-    # A merge reads its source twice.
-    rows = traffic(touched(MESSAGES.name), touched(DELIVERIES.name)).persist()
-    is_same = " AND ".join(f"t.{name} <=> s.{name}" for name in _KEY)
-    merging = (
-        piece.target()
-        .alias("t")
-        .merge(rows.alias("s"), f"{is_same} AND t.minute {bounds[0]} AND t.minute {bounds[1]}")
-        .whenMatchedUpdateAll()
-        .whenNotMatchedInsertAll()
+    messages, deliveries = (_few(piece, name, minutes) for name in (MESSAGES.name, DELIVERIES.name))
+    are_few = messages is not None and deliveries is not None
+    rows = traffic(
+        _many(piece, MESSAGES.name, minutes) if messages is None else messages,
+        _many(piece, DELIVERIES.name, minutes) if deliveries is None else deliveries,
     )
-    try:
+    # A merge reads its source twice.
+    with piece.held(rows, are_few=are_few) as held:
+        if are_few and piece.is_free(f"shard = {piece.shard} AND {_between('minute', minutes)}"):
+            return piece.append(held.rows)
+        is_same = " AND ".join(f"t.{name} <=> s.{name}" for name in _KEY)
+        bounds = (
+            f"t.minute >= timestamp_micros({min(minutes)})"
+            f" AND t.minute <= timestamp_micros({max(minutes)})"
+        )
+        merging = (
+            piece.target()
+            .alias("t")
+            .merge(held.rows.alias("s"), f"{is_same} AND {bounds}")
+            .whenMatchedUpdateAll()
+            .whenNotMatchedInsertAll()
+        )
         return piece.merge(merging)
-    finally:
-        rows.unpersist()
+
+
+def _between(column: str, minutes: list[int]) -> str:
+    """Whether a time is in one of these minutes or between them, for a query without Spark."""
+    first, end = (
+        f"arrow_cast({at}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+        for at in (min(minutes), max(minutes) + _MINUTE)
+    )
+    return f"{column} >= {first} AND {column} < {end}"
+
+
+def _few(piece: Piece, name: str, minutes: list[int]) -> DataFrame | None:
+    """The rows of a table whose messages are of these minutes; None if they are many."""
+    found = piece.few(name, _NEEDED[name], _between("accepted_at", minutes))
+    if found is None:
+        return None
+    its_minutes = pc.floor_temporal(found["accepted_at"], unit="minute")
+    is_touched = pc.is_in(its_minutes, pa.array(minutes, TIME))
+    return piece.spark.createDataFrame(found.filter(is_touched))
+
+
+def _many(piece: Piece, name: str, minutes: list[int]) -> DataFrame:
+    """The same by Spark."""
+    times = piece.frame([(one,) for one in minutes], "touched TIMESTAMP")
+    rows = piece.read(name).where(
+        f"accepted_at >= timestamp_micros({min(minutes)})"
+        f" AND accepted_at < timestamp_micros({max(minutes) + _MINUTE})"
+    )
+    is_touched = F.date_trunc("minute", "accepted_at") == F.col("touched")
+    return rows.join(F.broadcast(times), is_touched).drop("touched")
 
 
 def _minutes(piece: Piece) -> list[int]:

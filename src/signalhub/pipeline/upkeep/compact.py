@@ -7,6 +7,7 @@ files together by their size; it serves the tables whose files overlap anyway.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, Final
 from urllib.parse import unquote
@@ -17,8 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from signalhub.clock import SystemClock
-from signalhub.pipeline.lake import Lake, LakeUnreachable
-from signalhub.pipeline.storage import LOG, Storage
+from signalhub.pipeline.lake import LOG, Lake, LakeUnreachable
+from signalhub.pipeline.storage import Storage
 from signalhub.pipeline.tables.tables import ENTRIES, MESSAGES
 
 FILE_BYTES: Final = 128 * 2**20
@@ -35,6 +36,8 @@ _CONF: Final = {
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),
     # A page of an inbox then lies in one place of its file, and a tenth of it is decoded.
     "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
+    # What is merged was made here, so it is the same whenever it is read.
+    "spark.databricks.delta.merge.materializeSource": "none",
 }
 _SAYS: Final = ("size_bytes", "min.epoch", "max.epoch", "min.offset", "max.offset")
 
@@ -133,6 +136,9 @@ def _rewrite(spark: SparkSession, location: str, run: FileRun) -> None:
 
 def purge(spark: SparkSession, lake: Lake, name: str) -> int:
     """Write files anew that hold rows which only are marked as deleted; how many."""
+    table = lake.open(name)
+    if table is None or not pa.table(table.deletion_vectors()).num_rows:
+        return 0
     (row,) = spark.sql(f"REORG TABLE delta.`{lake.location(name)}` APPLY (PURGE)").collect()
     return int(row["metrics"]["numFilesRemoved"])
 
@@ -171,12 +177,24 @@ def vacuum(
     Files that were written and never committed go, too, when they cannot be on their way any more:
     at once only if nobody else is writing.
     """
+    if _is_tidy(lake, name):
+        return
     if not is_alone and age_s < IN_USE_S:
         folder = Storage(spark, lake.location(name))
         for path in replaced(spark, lake, name, _ago_ms(age_s)):
             folder.delete(path)
         age_s = IN_USE_S
     spark.sql(f"VACUUM delta.`{lake.location(name)}` RETAIN {age_s / 3600:.6f} HOURS").collect()
+
+
+def _is_tidy(lake: Lake, name: str) -> bool:
+    """Whether a local folder has no file that its table does not name."""
+    table = lake.open(name)
+    if table is None or "://" in lake.uri:
+        return False
+    needed = {uri.rsplit("/", 1)[-1] for uri in table.file_uris()}
+    sums = {f".{one}.crc" for one in needed}
+    return set(os.listdir(lake.location(name))) <= needed | sums | {LOG}
 
 
 def replaced(spark: SparkSession, lake: Lake, name: str, before_ms: int) -> list[str]:
