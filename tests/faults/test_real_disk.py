@@ -14,11 +14,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.process.machine import needs_namespace, needs_strace
+from tests.support.volume import thinned
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = 400
 COUNT = 40
 SEGMENT_BYTES = 6 * 1024
+
+# At which system call, and with how much room left on the disk.
+CALLS = thinned((1, 2, 6, 15, 40), 3)
+ROOMS = thinned((70_000, 100_000, 130_001, 200_000, 262_144), 3)
 
 Events = list[list[str]]
 
@@ -64,7 +69,7 @@ def assert_failed_and_restarts(found: Events, folder: Path, before: int = 0) -> 
 @pytest.mark.parametrize(
     ("fault", "call"),
     [
-        *((fault, call) for fault in ("fdatasync", "pwrite64") for call in (1, 2, 6, 15, 40)),
+        *((fault, call) for fault in ("fdatasync", "pwrite64") for call in CALLS),
         *(("fsync", call) for call in (1, 2, 3)),
     ],
 )
@@ -88,7 +93,7 @@ def test_a_write_cut_short_by_a_limit_ends_the_log(file_bytes_max: int, tmp_path
 
 
 @needs_namespace
-@pytest.mark.parametrize("room_bytes", [70_000, 100_000, 130_001, 200_000, 262_144])
+@pytest.mark.parametrize("room_bytes", ROOMS)
 def test_a_truly_full_disk_refuses_reads_on_and_resumes(room_bytes: int, tmp_path: Path) -> None:
     disk_bytes, count = 4 * 2**20, 1_500
     script = (

@@ -161,6 +161,7 @@ def test_a_message_without_an_id_gets_one() -> None:
         ({"x-room-id": "r"}, {"roomId": None, "tenantId": "t"}, "t:r"),
         ({"x-room-id": "r"}, {"roomId": "r", "tenantId": "t"}, "t:r"),
         ({"x-room-id": "t:r"}, {"roomId": "r", "tenantId": "t"}, "t:r"),
+        ({"x-room-id": "t:r"}, {"roomId": None, "tenantId": "t"}, "t:r"),
         ({"x-room-id": "t:r"}, {"roomId": None}, "t:r"),
         ({"x-pseudonym-id": "p:1"}, {"roomId": "r", "pseudonymId": "p:1"}, "r"),
     ],

@@ -213,8 +213,9 @@ def test_who_is_refused_has_not_entered(
         assert stage.present == len(stage.runner.connections) == 1
 
 
+@pytest.mark.parametrize("place", ["the core", "its effects"])
 def test_a_fault_while_entering_is_answered_and_leaves_nobody_behind(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = request(room="general", pseudonym="p")
 
@@ -223,7 +224,10 @@ def test_a_fault_while_entering_is_answered_and_leaves_nobody_behind(
 
     with RoomStage() as stage:
         gate = Gate(stage.runner, stage.clock)
-        monkeypatch.setattr(stage.runner, "perform", broken)
+        owner, name = (
+            (stage.hub.rooms, "join") if place == "the core" else (stage.runner, "perform")
+        )
+        monkeypatch.setattr(owner, name, broken)
         answer = gate.open_room(asked, NO_DOOR)
         monkeypatch.undo()
 

@@ -237,12 +237,12 @@ def test_error_frames_say_which_message_they_are_about(stage: RoomStage, a: Visi
         {"roomId": "general", "tenantId": "t"},
         {"pseudonymId": "b"},
     ):
-        a.send("not mine", **members)
+        a.send("not-mine", **members)
     stage.loop.run_dry()
 
     errors = a.told("error")
     assert {frame["errorCode"] for frame in errors} == {"BAD_ENVELOPE"}
-    named = ["m1", "x" * 128, None, None, *["not mine"] * 4]
+    named = ["m1", "x" * 128, None, None, *["not-mine"] * 4]
     assert [frame.get("messageId") for frame in errors] == named
     assert a.heard() == []
 

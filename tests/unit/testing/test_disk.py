@@ -256,6 +256,7 @@ def test_faults_can_be_meant_for_some_files_only_by_their_newest_names() -> None
 def test_a_second_sync_after_a_failed_one_saves_nothing_until_it_is_written_again() -> None:
     disk, file = written(OLD, OLD, OLD)
     disk.fail("sync")
+    file.truncate(3 * SECTOR_BYTES)
     file.write(NEW, 0)
     with pytest.raises(OSError, match="Input/output"):
         file.sync()
