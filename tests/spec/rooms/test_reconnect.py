@@ -13,7 +13,7 @@ from tests.support.socket.rooms import INBOX, House, Members, accepted, open_hou
 
 SENDERS, EACH = 4, 150
 TOTAL = SENDERS * EACH
-CUT_OFF = (Closed, HungUp, ConnectionError, TurnedAway)
+CUT_OFF = (Closed, HungUp, ConnectionError, TurnedAway, asyncio.IncompleteReadError)
 
 
 class Member:
