@@ -48,8 +48,16 @@ def test_only_its_session_ends_a_subscription_by_whatever_identity() -> None:
     other.tell("hub:unsubscribe", {"topic": "t"}, sender="@(local/a)")
     assert listeners(shell, "t") == 1
     owner.tell("hub:unsubscribe", {"subscriptionId": "t"}, sender="@(local/a)")
-
     assert listeners(shell, "t") == 0
+
+    # Any id that was issued for a topic ends it, and only that.
+    issued = [subscribe(owner, "t") for _ in range(3)]
+    subscribe(owner, "other")
+    owner.tell("hub:unsubscribe", {"subscriptionId": issued[1]})
+    assert (listeners(shell, "t"), listeners(shell, "other")) == (0, 1)
+    for payload in (None, {}, {"topic": ""}, {"topic": 5}):
+        (reply,) = owner.tell("hub:unsubscribe", payload)
+        assert reply["payload"]["code"] == "internal_error"
 
 
 def test_a_session_may_hear_only_a_number_of_topics_over_all_its_addresses() -> None:
