@@ -23,21 +23,6 @@ def listeners(shell: MemoryShell, topic: str) -> int:
     return count
 
 
-def test_overlapping_subscriptions_give_one_copy_per_address() -> None:
-    shell = MemoryShell()
-    peer = shell.join("@(local/a)")
-    for topic in ("a/b", "a/+", "+/b", "a/#", "#"):
-        subscribe(peer, topic)
-    peer.register("@(local/b)")
-    subscribe(peer, "a/#", "@(local/b)")
-    peer.take()
-
-    assert listeners(shell, "a/b") == 2
-    assert [one["to"] for one in peer.heard()] == ["@(local/a)", "@(local/b)"]
-    peer.tell("hub:unsubscribe", {"topic": "a/+"})
-    assert listeners(shell, "a/b") == 2
-
-
 def test_only_its_session_ends_a_subscription_by_whatever_identity() -> None:
     shell = MemoryShell()
     owner, other = shell.connect("@(local/temporary)"), shell.connect("@(local/other)")
