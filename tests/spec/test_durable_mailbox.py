@@ -56,7 +56,7 @@ async def test_wire_acks_and_copies_of_a_durable_actor_name_the_position(stage: 
     assert "duplicate" not in ack
     copy = await target.receive("chart:draw")
     assert (copy["from"], copy["to"], copy["payload"]) == (B, A, {"n": [1, None]})
-    assert copy["correlationId"] is copy["ttl"] is None
+    assert (copy["correlationId"], copy["ttl"]) == (None, None)
     assert delivery_of(copy)["epoch"] == ack["epoch"]
     assert copy["metadata"] == {
         "mine": 7,

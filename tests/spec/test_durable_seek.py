@@ -211,7 +211,7 @@ async def test_wire_replay_sends_a_range_in_order_and_then_its_summary(stage: St
     assert (empty["count"], empty["next"]) == (0, 1)
     await publish_all(publisher, range(1, 11))
 
-    asked: list[tuple[dict[str, int], range, bool, int]] = [
+    asked: list[tuple[dict[str, Any], range, bool, int]] = [
         ({"fromSeq": 1}, range(1, 11), True, 11),
         ({"fromSeq": 4}, range(4, 11), True, 11),
         ({"fromSeq": 11}, range(0), True, 11),

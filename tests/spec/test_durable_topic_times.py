@@ -11,6 +11,7 @@ from tests.support.socket import stage as sockets
 from tests.support.socket.stage import LOOK_AGAIN_S
 from tests.support.socket.topics import (
     OF_WORK,
+    TOPIC,
     UNLIMITED,
     create,
     enter,
@@ -85,6 +86,8 @@ async def test_r12_repeat_of_an_entry_that_has_expired_meanwhile_does_not_come(
 @pytest.mark.also_over_sockets
 async def test_r23_delayed_entry_is_overtaken_and_comes_at_its_time(stage: Stage) -> None:
     publisher, consumer = await working(stage)
+    listener = await stage.join("@(local/d)")
+    await listener.ask("hub:subscribe", {"topic": TOPIC})
     due = stage.clock.now_ms() + SOON_MS
 
     await publish(publisher, "later", deliverAt=due)
@@ -101,6 +104,9 @@ async def test_r23_delayed_entry_is_overtaken_and_comes_at_its_time(stage: Stage
         assert stage.clock.now_ms() >= due
         assert (await one.ack(1))["accepted"] == 1
         await one.shows(floor=2)
+    # It is for subscriptions and not for who only listens.
+    assert (await listener.receive("note"))["payload"] == "now"
+    await listener.nothing_more()
 
 
 async def test_r23_delayed_entries_are_outside_window_floor_and_lag(stage: Stage) -> None:

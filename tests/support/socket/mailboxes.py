@@ -118,7 +118,7 @@ async def ask_all(sender: Peer, to: str, data: Iterable[Any], /, **members: Any)
 
 
 async def take(peer: Peer, count: int) -> list[Envelope]:
-    """The next so many notes."""
+    """The next `count` notes."""
     return [await peer.receive("note") for _ in range(count)]
 
 

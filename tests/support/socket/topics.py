@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from signalhub.testing import FakeClock
 from tests.support.peer import Envelope, Peer, code_of
 from tests.support.stage import Stage
 
@@ -340,11 +339,6 @@ def _size(given: Any) -> Any:
     return sum(part[1] - part[0] + 1 if isinstance(part, list) else 1 for part in given)
 
 
-def count_of(info: Facts, fact: str) -> int:
-    """A fact that is a number or a list."""
-    return int(_size(info[fact]))
-
-
 async def head_of(peer: Peer, topic: str = TOPIC) -> int:
     info = await expect(peer, "hub:topic_info", {"topic": topic}, "hub:topic_info_response")
     return int(info["head"])
@@ -389,12 +383,6 @@ async def dead_letters(peer: Peer, topic: str = f"{TOPIC}.dlq") -> list[Envelope
     for copy in copies:
         assert copy["metadata"]["deadLetter"].keys() >= _STORY, copy
     return copies
-
-
-async def pass_time(clock: FakeClock, peer: Peer, seconds: float) -> None:
-    """Let time pass, and let the hub notice: it reads its clock once per turn of the loop."""
-    clock.advance(seconds)
-    await peer.ask("hub:heartbeat")
 
 
 async def quiet(peer: Peer) -> None:

@@ -21,7 +21,7 @@ OF_HOST = ["actor-host", "actor:order"]
 
 
 def fill(sender: Peer, count: int, to: str = A, **members: Any) -> list[str]:
-    """Ask so often; what became of each."""
+    """Ask that often; what became of each."""
     replies = [send(sender, to, **members) for _ in range(count)]
     return [
         one["payload"]["code"] if one["type"] == "hub:error" else one["payload"]["status"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.memory.shell import MemoryShell, Message, Peer
@@ -64,12 +66,15 @@ def test_a_new_hello_sets_the_clock_again() -> None:
     assert bob.heard() == []
 
 
-def test_the_lifetime_is_looked_at_before_the_target() -> None:
-    shell, alice, _ = pair()
+def test_the_lifetime_is_looked_at_before_the_target_and_for_fan_outs_too() -> None:
+    shell, alice, bob = pair()
+    members: dict[str, Any] = {"ttl": 1, "timestamp": shell.now - 60_000}
 
-    (reply,) = alice.send("@(no/body)", pattern="ask", ttl=1, timestamp=shell.now - 60_000)
+    (reply,) = alice.send("@(no/body)", pattern="ask", **members)
+    fanned = alice.ask("hub:broadcast", {"type": "news"}, **members)
 
-    assert reply["payload"]["code"] == "message_expired"
+    assert reply["payload"]["code"] == fanned["payload"]["code"] == "message_expired"
+    assert bob.take() == []
 
 
 def test_an_ask_that_expires_while_it_waits_is_told_so() -> None:

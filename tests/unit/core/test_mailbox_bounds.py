@@ -52,7 +52,7 @@ def test_a_mailbox_nobody_comes_back_to_goes_in_the_end() -> None:
     assert shell.tally.mailbox_dropped == 1
 
 
-def test_there_are_only_so_many_mailboxes_whether_their_owners_are_there_or_not() -> None:
+def test_the_number_of_mailboxes_is_bounded_whether_their_owners_are_there_or_not() -> None:
     shell = MemoryShell(Settings(mailbox=MailboxSettings(count_max=3)))
     for number in range(3):
         actor = shell.connect(f"@(a/{number})")

@@ -8,29 +8,6 @@ from signalhub.core.subscriptions.subscription import Position
 from signalhub.wire.entry import CursorBody, Outcome, Settlement, decode_body, encode_body
 
 
-@pytest.mark.parametrize(
-    ("settled", "floors", "above"),
-    [
-        ([1, 2, 3], [1, 2, 3], []),
-        ([3, 2, 1], [0, 0, 3], []),
-        ([2, 2, 4], [0, 0, 0], [(2, 2), (4, 4)]),
-        ([1, 1, 3], [1, 1, 1], [(3, 3)]),
-    ],
-)
-def test_the_floor_is_the_end_of_an_unbroken_row(
-    settled: list[int], floors: list[int], above: list[tuple[int, int]]
-) -> None:
-    position = Position(0)
-
-    found = []
-    for seq in settled:
-        position.settle(seq)
-        found.append(position.floor)
-
-    assert found == floors
-    assert list(position.above) == above
-
-
 def test_the_floor_passes_over_parked_messages_which_stay_unsettled_and_are_no_lag() -> None:
     position = Position(0)
     position.settle(1)
@@ -44,19 +21,6 @@ def test_the_floor_passes_over_parked_messages_which_stay_unsettled_and_are_no_l
     position.settle(2)
     assert position.is_settled(2)
     assert list(position.parked) == [5]
-
-
-def test_a_seek_forgets_all_and_begins_a_new_generation() -> None:
-    position = Position(0)
-    position.settle(1)
-    position.settle(3)
-    position.park(4, due_ms=500)
-    position.failures[2] = 1
-
-    position.seek(0, 2)
-
-    assert (position.floor, position.generation) == (0, 2)
-    assert [*position.above, *position.parked, *position.failures] == []
 
 
 def test_what_is_gone_is_skipped_and_what_lies_behind_counts() -> None:

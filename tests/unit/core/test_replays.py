@@ -62,6 +62,7 @@ def test_there_is_no_room_for_a_job_older_than_all_that_are_known() -> None:
     assert is_refused(replays, 20 - 1)
     assert not is_refused(replays, 25)
     # Nor is remembered what a forgotten job still writes.
+    replays = full(10, 20, 30, 40)
     replays.note(copy("job-10", 5, until=10), 9)
     assert replays.last("job-10") is None
     assert is_refused(replays, 10)

@@ -24,10 +24,13 @@ def test_an_uncommitted_message_is_gone_and_its_position_is_used_again() -> None
     publish(writer)
     shell.engine.is_prompt = False
     assert writer.request("hub:publish", {"topic": "t", "type": "news", "data": 2}) == []
+    assert writer.request("hub:topic_create", {"topic": "u", "durable": True}) == []
+    shell.save_snapshot()
 
     again = shell.restarted()
     again.engine.is_prompt = True
 
+    assert list(again.hub.streams.topics) == ["t"]
     assert publish(again.connect("@(a/writer)")) == 2
 
 

@@ -1,4 +1,4 @@
-"""The window of a subscription: what is ready, what is due, and the order within a key."""
+"""The window of a subscription: what is ready, and what is due to the millisecond."""
 
 from __future__ import annotations
 
@@ -37,15 +37,6 @@ def sent(count: int = 1) -> tuple[Window, Consumer, list[Flight]]:
         window.add(each)
         window.sent(each, one, 0, 100)
     return window, one, flights
-
-
-def keyed(*keys: str | None) -> tuple[Window, list[Flight]]:
-    """A window with a message of each key."""
-    window = Window(is_keyed=True)
-    flights = [flight(seq, key) for seq, key in enumerate(keys, 1)]
-    for each in flights:
-        window.add(each)
-    return window, flights
 
 
 def test_the_oldest_ready_message_is_first_whatever_came_back_when() -> None:
@@ -113,59 +104,19 @@ def test_exhausted_messages_are_counted_once() -> None:
     assert window.exhausted == 0
 
 
-def test_clearing_takes_everything_from_the_consumers() -> None:
-    window, one, (first, second) = sent(2)
-    window.exhaust(second)
-
-    window.clear()
-
-    assert (one.flights, window.exhausted, len(window)) == (0, 0, 0)
-    assert window.next_due_ms() == math.inf
-    assert window.of(one) == []
-    assert first.phase is SETTLED
-
-
-# Keys.
-
-
-def test_the_messages_of_a_key_wait_for_each_other_and_without_one_for_their_sender() -> None:
-    window, (first, _, other, plain, _) = keyed("a", "a", "b", None, None)
-
-    assert [lane.queue[0] for lane in window.keyed] == [first, other, plain]
-    assert list(window.lanes) == ["a", "b", "@(sender)"]
-    window.remove(other)
-    assert list(window.lanes) == ["a", "@(sender)"]
-
-
-def test_the_next_of_a_key_may_go_when_the_first_is_settled() -> None:
-    window, (first, second) = keyed("a", "a")
-    window.keyed.clear()
-    window.sent(first, consumer(), 0, 100)
-
-    window.remove(first)
-
-    (lane,) = window.keyed
-    assert lane.queue[0] is second
-
-
-def test_a_message_that_comes_back_is_still_the_first_of_its_key() -> None:
-    window, (first, second) = keyed("a", "a")
-    window.keyed.clear()
-    window.sent(first, consumer(), 0, 100)
-
-    window.back(first)
-
-    (lane,) = window.keyed
-    assert list(lane.queue) == [first, second]
-    assert first.phase is READY
-
-
-def test_settling_one_in_the_middle_lets_nothing_overtake() -> None:
-    window, (first, second, third) = keyed("a", "a", "a")
+def test_settling_one_in_the_middle_of_a_key_lets_nothing_overtake() -> None:
+    window = Window(is_keyed=True)
+    first, second, third = flights = [flight(seq, "a") for seq in (1, 2, 3)]
+    for each in flights:
+        window.add(each)
     window.keyed.clear()
     window.sent(first, consumer(), 0, 100)
 
     window.remove(second)
-
     assert not window.keyed
     assert list(window.lanes["a"].queue) == [first, third]
+    window.back(first)
+    (lane,) = window.keyed
+
+    assert list(lane.queue) == [first, third]
+    assert first.phase is READY
