@@ -109,26 +109,6 @@ def test_7_1_every_code_is_provoked_by_some_test() -> None:
 
 
 @pytest.mark.parametrize(
-    ("type", "payload"),
-    [
-        *((f"hub:{name}", None) for name in ("connect", "register", "renew", "discover", "send")),
-        *((f"hub:{name}", None) for name in ("broadcast", "publish", "subscribe", "unsubscribe")),
-        *(("hub:refresh_token", None), ("hub:unregister", 5), ("hub:list_actors", [])),
-    ],
-)
-async def test_7_1_every_bad_request_is_answered_under_its_own_id(
-    stage: Stage, type: str, payload: object
-) -> None:
-    peer = await stage.connect()
-
-    for pattern in ("tell", "ask"):
-        reply = await peer.ask(type, payload, pattern=pattern, id="m-1", sender="@(local/b)")
-        assert code_of(reply) in set(Code)
-        assert (reply["to"], reply["correlationId"]) == ("@(local/b)", "m-1")
-    await peer.nothing_more()
-
-
-@pytest.mark.parametrize(
     ("metadata", "copied"),
     [
         *(({}, {}), ({"other": 1}, {}), ({"traceId": "t"}, {"traceId": "t"})),
