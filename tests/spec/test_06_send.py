@@ -29,7 +29,9 @@ async def test_6_10_copy_is_flat_and_complete(
     clock.advance(2)
 
     message_id = sender.tell(
-        *("@(local/b)", "chart:draw", {"points": [3, 5]}),
+        "@(local/b)",
+        "chart:draw",
+        {"points": [3, 5]},
         metadata={"traceId": "t-9"},
         ttl=10_000,
         pattern=pattern,
@@ -211,7 +213,7 @@ async def test_6_10_unknown_target_is_told_to_an_ask_and_not_to_a_tell(stage: St
     await other.nothing_more()
 
 
-TO_B = {"to": "@(local/b)"}
+TO_B: dict[str, Any] = {"to": "@(local/b)"}
 
 
 async def test_6_10_structural_errors_are_answered_for_both_patterns(timed: Stage) -> None:

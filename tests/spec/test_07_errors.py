@@ -30,7 +30,9 @@ class Case:
 
 CASES = [
     Case(
-        *(Code.VERSION_MISMATCH, False, "clientVersion serverVersion supportedVersions"),
+        Code.VERSION_MISMATCH,
+        False,
+        "clientVersion serverVersion supportedVersions",
         [("hub:connect", None)],
         {"metadata": {"protocolVersion": "9.9.9", "capabilities": ["send"]} | TRACE},
     ),
@@ -39,21 +41,30 @@ CASES = [
     Case(Code.INTERNAL_ERROR, False, "type", [("hub:nonsense", None)]),
     Case(Code.INVALID_TOKEN, False, "", [("hub:refresh_token", {"token": "x"})]),
     Case(
-        *(Code.RATE_LIMITED, True, "retryAfter limit code", [("hub:metrics", None)] * 2),
+        Code.RATE_LIMITED,
+        True,
+        "retryAfter limit code",
+        [("hub:metrics", None)] * 2,
         settings={"message_rate": 1, "message_burst": 1},
     ),
     Case(
-        *(Code.REGISTRY_FULL, True, "currentSize limit action"),
+        Code.REGISTRY_FULL,
+        True,
+        "currentSize limit action",
         [("hub:register", TAKEN), ("hub:register", TAKEN | {"actorAddress": "@(local/b)"})],
         settings={"registry": {"limit": 1}},
     ),
     Case(
-        *(Code.LIMIT_EXCEEDED, False, "limit"),
+        Code.LIMIT_EXCEEDED,
+        False,
+        "limit",
         [("hub:subscribe", {"topic": "one"}), ("hub:subscribe", {"topic": "two"})],
         settings={"subscriptions_max": 1},
     ),
     Case(
-        *(Code.MESSAGE_EXPIRED, False, "ttl"),
+        Code.MESSAGE_EXPIRED,
+        False,
+        "ttl",
         [("hub:register", TAKEN), ("hub:send", {"to": "@(local/a)", "type": "x"})],
         {"ttl": 10, "timestamp": 1},
     ),
