@@ -60,27 +60,32 @@ async def test_6_1_hello_is_welcome(stage: Stage, members: dict[str, Any]) -> No
     assert (await peer.connect(**members))["type"] == "hub:connected"
 
 
-@pytest.mark.parametrize(
-    ("metadata", "code"),
-    [
+NO_VERSIONS: list[Any] = [0, 0.1, [], {}, True]
+NO_CAPABILITIES: list[Any] = [None, [], "send", {}, 7]
+BAD_HELLOS: dict[str, list[Any]] = {
+    "version_mismatch": [
+        {"capabilities": ["send"]},
+        # The version is looked at first.
+        {"protocolVersion": "2"},
         *(
-            (HELLO | {"protocolVersion": version}, "version_mismatch")
+            HELLO | {"protocolVersion": version}
             for version in ("1.0.0", "1", "", "00.1", "v0.1.0", " 0.1.0", None)
         ),
-        ({"capabilities": ["send"]}, "version_mismatch"),
-        # The version is looked at first.
-        ({"protocolVersion": "2"}, "version_mismatch"),
-        *(
-            (HELLO | {"protocolVersion": version}, "internal_error")
-            for version in (0, 0.1, [], {}, True)
-        ),
-        *(
-            (HELLO | {"capabilities": capabilities}, "unauthorized")
-            for capabilities in (None, [], "send", {}, 7)
-        ),
-        ({"protocolVersion": "0.1.0"}, "unauthorized"),
-        *((metadata, "internal_error") for metadata in (..., None, [], "0.1.0", 7)),
     ],
+    "unauthorized": [
+        {"protocolVersion": "0.1.0"},
+        *(HELLO | {"capabilities": some} for some in NO_CAPABILITIES),
+    ],
+    "internal_error": [
+        *(HELLO | {"protocolVersion": version} for version in NO_VERSIONS),
+        *(..., None, [], "0.1.0", 7),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code"),
+    [(metadata, code) for code, rows in BAD_HELLOS.items() for metadata in rows],
     ids=str,
 )
 async def test_6_1_bad_hello_is_refused_and_may_be_repeated_on_the_same_socket(
@@ -94,22 +99,13 @@ async def test_6_1_bad_hello_is_refused_and_may_be_repeated_on_the_same_socket(
     again = await peer.ask("hub:connect", metadata=metadata)
 
     assert code_of(refused) == code_of(again) == code
+    if code == "version_mismatch":
+        assert refused["payload"]["details"]["serverVersion"] == "0.1.0"
+        assert refused["payload"]["details"]["supportedVersions"] == ["0.1.0"]
     assert code_of(early) == "unauthorized"
     assert welcome["type"] == "hub:connected"
     # A later hello that is refused takes nothing away.
     await peer.nothing_more()
-
-
-async def test_6_1_version_mismatch_says_which_versions_would_do(stage: Stage) -> None:
-    peer = await stage.dial()
-
-    refused = await peer.connect(protocolVersion="7.1")
-
-    assert refused["payload"]["details"] == {
-        "clientVersion": "7.1",
-        "serverVersion": "0.1.0",
-        "supportedVersions": ["0.1.0"],
-    }
 
 
 async def test_6_1_hello_has_no_rate_and_its_payload_and_pattern_do_not_matter(
@@ -118,7 +114,8 @@ async def test_6_1_hello_has_no_rate_and_its_payload_and_pattern_do_not_matter(
     async with run_stage(clock, message_rate=1, message_burst=1) as stage:
         peer = await stage.dial()
 
-        for payload in (None, {}, {"version": "1.0", "jwt": "x"}, [], "text"):
+        ignored: list[Any] = [None, {}, {"version": "1.0", "jwt": "x"}, [], "text"]
+        for payload in ignored:
             for pattern in ("tell", "ask"):
                 reply = await peer.ask("hub:connect", payload, metadata=HELLO, pattern=pattern)
                 assert reply["type"] == "hub:connected"
@@ -256,9 +253,9 @@ async def test_6_15_metrics_of_a_new_minute_begin_at_zero(timed: Stage, clock: F
         await peer.ask("hub:heartbeat")
 
     await timed.pass_time(61)
-    clock.advance(7)
-    later = (await peer.ask("hub:metrics", []))["payload"]
+    async for _ in peer.polls():
+        payload = (await peer.ask("hub:metrics", []))["payload"]
+        if payload["messages_received"] < 10:
+            break
 
-    assert later["messages_received"] <= 4
-    assert 7_000 <= later["timestamp"] - later["windowStart"] <= 60_000
-    assert later["timestamp"] == clock.now_ms()
+    assert payload["windowStart"] == payload["timestamp"] == clock.now_ms()

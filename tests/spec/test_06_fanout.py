@@ -172,15 +172,9 @@ async def test_6_11_6_14_structural_errors_are_answered_and_reach_nobody(
         for pattern in ("tell", "ask"):
             reply = await sender.ask(type, payload, pattern=pattern)
             assert code_of(reply) == "internal_error", payload
+    aimed = {"metadata": {"targetCapability": 5}}
+    assert code_of(await sender.ask("hub:broadcast", {"type": "x"}, **aimed)) == "internal_error"
     await other.nothing_more()
-
-
-async def test_6_11_target_capability_must_be_text(stage: Stage) -> None:
-    peer = await stage.connect()
-
-    reply = await peer.ask("hub:broadcast", {"type": "x"}, metadata={"targetCapability": 5})
-
-    assert code_of(reply) == "internal_error"
 
 
 async def test_6_12_subscribing_again_gives_another_id_and_no_second_copy(stage: Stage) -> None:

@@ -62,22 +62,20 @@ FITTING: list[dict[str, Any]] = [
     {"capabilities": ["x" * 128], "metadata": None},
     {"capabilities": [], "metadata": {"x": "y" * 8_182}},
 ]
-NOT_FITTING: list[dict[str, Any]] = [
-    *({"actorAddress": value} for value in (..., 7, None, "@(" + "x" * 254 + ")")),
-    *({"capabilities": value} for value in (..., None, "plan", [7], ["x" * 129], ["x"] * 65)),
-    *({"metadata": value} for value in ([], "text", {"big": "x" * 8_183})),
-    {"capabilities": ["x" * 128] * 33, "metadata": {"x": "y" * 4_096}},
-    *({"ttlSeconds": value} for value in ("60", [])),
-]
+NOT_FITTING: dict[str, list[Any]] = {
+    "actorAddress": [..., 7, None, "@(" + "x" * 254 + ")"],
+    "capabilities": [..., None, "plan", [7], ["x" * 129], ["x"] * 65],
+    "metadata": [[], "text", {"big": "x" * 8_183}],
+    "ttlSeconds": ["60", []],
+}
 
 
 async def test_6_4_registration_that_does_not_fit_is_refused(timed: Stage) -> None:
     peer = await timed.connect()
-    good = {"actorAddress": "@(local/a)", "capabilities": ["plan"]}
-    bad: list[Any] = [
-        {name: value for name, value in (good | change).items() if value is not ...}
-        for change in NOT_FITTING
-    ]
+    good: dict[str, Any] = {"actorAddress": "@(local/a)", "capabilities": ["plan"]}
+    bad: list[Any] = [good | {name: value} for name in NOT_FITTING for value in NOT_FITTING[name]]
+    bad = [{name: each[name] for name in each if each[name] is not ...} for each in bad]
+    bad.append(good | {"capabilities": ["x" * 128] * 33, "metadata": {"x": "y" * 4_096}})
 
     for payload in [*bad, None, [], "text", 7, {}]:
         for pattern in ("tell", "ask"):
@@ -96,7 +94,9 @@ async def test_6_4_registry_above_95_percent_refuses_new_addresses_only(
     run_stage: RunStage, limit: int, accepted: int
 ) -> None:
     async with run_stage(registry={"limit": limit}, message_rate=0) as stage:
-        peer, other = await crowd_of(stage, accepted), await stage.connect("@(local/other)")
+        # A full hub takes no more sockets.
+        other = await stage.connect("@(local/other)")
+        peer = await crowd_of(stage, accepted)
 
         reply = await other.register("@(local/new)")
 
@@ -146,7 +146,8 @@ async def test_6_5_only_the_owner_may_unregister_and_unknown_is_a_silent_no_op(
         other.send("hub:unregister", {"actorAddress": address})
     other.send("hub:unregister", None, sender="@(local/a)")
     await other.nothing_more()
-    for payload in ({}, {"actorAddress": 7}, {"actorAddress": None}, [], "text"):
+    bad: list[Any] = [{}, {"actorAddress": 7}, {"actorAddress": None}, [], "text"]
+    for payload in bad:
         reply = await other.ask("hub:unregister", payload, pattern="tell")
         assert code_of(reply) == "internal_error"
 
@@ -202,18 +203,16 @@ async def test_6_6_capability_is_exact_membership_and_order_is_that_of_registrat
 
 async def test_6_6_limit_is_clamped_and_has_more_is_true_when_there_is(timed: Stage) -> None:
     peer = await crowd_of(timed, 101)
-    pages = {}
+    counts = []
 
     for limit in (None, 1000, 100, 2.9, 2, 1, 0, -7):
-        reply = await peer.ask("hub:discover", {"pattern": "*", "limit": limit})
-        pages[limit] = (len(reply["payload"]["actors"]), reply["payload"]["hasMore"])
+        page = (await peer.ask("hub:discover", {"pattern": "*", "limit": limit}))["payload"]
+        assert page["hasMore"] is True
+        counts.append(len(page["actors"]))
     await peer.ask("hub:unregister", {"actorAddress": "@(local/0)"})
     full = await peer.ask("hub:discover", {"pattern": "*"})
 
-    assert pages == {
-        **{None: (100, True), 1000: (100, True), 100: (100, True), 2.9: (2, True)},
-        **{2: (2, True), 1: (1, True), 0: (1, True), -7: (1, True)},
-    }
+    assert counts == [100, 100, 100, 2, 2, 1, 1, 1]
     # A page that is just full.
     assert (len(full["payload"]["actors"]), full["payload"]["hasMore"]) == (100, False)
 
@@ -221,10 +220,8 @@ async def test_6_6_limit_is_clamped_and_has_more_is_true_when_there_is(timed: St
 async def test_6_6_ill_typed_discovery_is_refused(stage: Stage) -> None:
     peer = await stage.connect()
 
-    for payload in (
-        *(None, {}, [], "*", {"pattern": ""}, {"pattern": 7}, {"pattern": "x" * 257}),
-        {"pattern": "*", "capability": 7},
-    ):
+    bad: list[Any] = [None, {}, [], "*", {"pattern": "*", "capability": 7}]
+    for payload in [*bad, {"pattern": ""}, {"pattern": 7}, {"pattern": "x" * 257}]:
         assert code_of(await peer.ask("hub:discover", payload)) == "internal_error", payload
 
 
@@ -237,8 +234,8 @@ async def test_6_7_list_shows_everything_but_the_renewal_token(
     metadata = {"room": {"n": 7, "deep": [1.0, None]}}
     await peer.register("@(local/a)", "plan", metadata=metadata, ttlSeconds=60)
 
-    for payload in ({}, None):
-        reply = await peer.ask("hub:list_actors", payload)
+    for is_empty in (True, False):
+        reply = await peer.ask("hub:list_actors", {} if is_empty else None)
         assert reply["type"] == "hub:actor_list"
         assert reply["payload"] == {
             "actors": [
@@ -303,22 +300,14 @@ async def test_6_8_lease_that_ran_out_hides_the_actor_until_it_speaks(
     assert (await other.ask("hub:list_actors", {}))["payload"]["total"] == 1
     ack = await other.ask("hub:broadcast", {"type": "note", "excludeSelf": True})
     assert ack["payload"]["deliveredCount"] == 0
-    # The socket stays, and its next frame brings the actor back.
+    # The socket stays, and what it says next brings the actor back.
     await peer.receive("note")
-    await peer.nothing_more()
-    assert await addresses(other) == ["@(local/other)", "@(local/a)"]
-
-
-@pytest.mark.parametrize("how", ["register", "renew", "heartbeat"])
-async def test_6_8_hidden_actor_can_be_had_back(timed: Stage, clock: FakeClock, how: str) -> None:
-    peer, other = await timed.join("@(local/a)"), await timed.connect()
-    clock.advance(301)
-    assert await addresses(other) == []
-
-    payload = {"actorAddress": "@(local/a)", "capabilities": []} if how == "register" else None
-    await peer.ask(f"hub:{how}", payload)
-
-    assert await addresses(other) == ["@(local/a)"]
+    back = {"actorAddress": "@(local/a)", "capabilities": [], "ttlSeconds": 30}
+    for type, payload in (("heartbeat", None), ("renew", None), ("register", back)):
+        await peer.ask(f"hub:{type}", payload, sender="@(local/a)")
+        assert await addresses(other) == ["@(local/other)", "@(local/a)"]
+        clock.advance(30)
+        assert await addresses(other) == ["@(local/other)"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from signalhub.testing import FakeClock
@@ -73,25 +75,19 @@ async def test_r14_heartbeat_renew_and_goodbye_are_served_with_an_empty_bucket(
         assert await peer.until_closed() == 1000
 
 
-async def test_8_frames_that_are_no_envelopes_cost_a_token_too(
-    run_stage: RunStage, clock: FakeClock
+@pytest.mark.parametrize("is_envelope", [True, False])
+async def test_8_unknown_types_and_frames_that_are_no_envelopes_cost_a_token_too(
+    run_stage: RunStage, clock: FakeClock, is_envelope: bool
 ) -> None:
     async with run_stage(clock, message_rate=1, message_burst=2) as stage:
         peer = await stage.connect()
 
         codes = []
         for _ in range(3):
-            peer.send_text("{}")
+            peer.send_text(json.dumps(peer.envelope("hub:nonsense")) if is_envelope else "{}")
             codes.append(code_of(await peer.receive()))
 
         assert codes == ["internal_error", "internal_error", "rate_limited"]
-
-
-async def test_8_rate_of_zero_means_no_limit(run_stage: RunStage, clock: FakeClock) -> None:
-    async with run_stage(clock, message_rate=0, message_burst=1) as stage:
-        peer = await stage.connect()
-
-        assert {await probe(peer) for _ in range(50)} == {"served"}
 
 
 async def test_8_default_capacity_is_at_least_a_hundred(stage: Stage) -> None:

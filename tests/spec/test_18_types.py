@@ -24,42 +24,29 @@ class Row(NamedTuple):
 
 
 REGISTRATION = {"actorAddress": "@(local/b)", "capabilities": ["x"], "metadata": {}}
+TO_OTHER = {"to": "@(local/other)", "type": "x", "data": 1}
+TO_NOBODY = {"to": "@(no/body)", "type": "x", "data": 1}
+TO_ALL = {"type": "x", "data": 1, "excludeSelf": True}
+QUEUE = "queueDepth processingRate pauseThreshold resumeThreshold"
+COUNTERS = "messages_received messages_sent errors connections_opened connections_closed"
+LEFT = "actorAddress unregisteredAt"
 TABLE = [
     Row("heartbeat", {"timestamp": 1}, "heartbeat_ack", "timestamp serverTime"),
     Row("refresh_token", None, "token_refreshed", "token expiresAt"),
     Row("renew", None, "renewed", "expiresAt renewalToken"),
     Row("discover", {"pattern": "*"}, "discovered", "actors hasMore"),
     Row("list_actors", {"limit": 10}, "actor_list", "actors total offset limit hasMore"),
-    Row(
-        *("send", {"to": "@(local/other)", "type": "x", "data": 1}),
-        *("delivery_ack", "messageId deliveredAt status", False),
-    ),
-    Row(
-        *("send", {"to": "@(no/body)", "type": "x", "data": 1}),
-        *("unknown_actor", "actorAddress message", False),
-    ),
-    Row(
-        *("broadcast", {"type": "x", "data": 1, "excludeSelf": True}),
-        *("broadcast_ack", "messageId deliveredCount failedCount"),
-    ),
+    Row("send", TO_OTHER, "delivery_ack", "messageId deliveredAt status", False),
+    Row("send", TO_NOBODY, "unknown_actor", "actorAddress message", False),
+    Row("broadcast", TO_ALL, "broadcast_ack", "messageId deliveredCount failedCount"),
     Row("subscribe", {"topic": "other", "durable": False}, "subscribed", "topic subscriptionId"),
     Row("unsubscribe", {"topic": "news"}, "unsubscribed", "topic unsubscribedAt", False),
     Row("publish", {"topic": "empty", "type": "x"}, "published", "topic subscriberCount"),
-    Row(
-        *("queue_stats", None, "queue_stats_response"),
-        "queueDepth processingRate pauseThreshold resumeThreshold",
-    ),
-    Row(
-        *("metrics", None, "metrics_response"),
-        "messages_received messages_sent errors connections_opened connections_closed"
-        " windowStart timestamp",
-    ),
+    Row("queue_stats", None, "queue_stats_response", QUEUE),
+    Row("metrics", None, "metrics_response", COUNTERS + " windowStart timestamp"),
     Row("nonsense", None, "error", "code message resolution details retryable"),
     Row("register", REGISTRATION, "registered", "actorAddress expiresAt renewalToken version"),
-    Row(
-        *("unregister", {"actorAddress": "@(local/a)"}),
-        *("unregistered", "actorAddress unregisteredAt", False),
-    ),
+    Row("unregister", {"actorAddress": "@(local/a)"}, "unregistered", LEFT, False),
     Row("disconnect", None, "disconnect", "acknowledged"),
 ]
 

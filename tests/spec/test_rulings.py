@@ -1,8 +1,8 @@
-"""Rulings 2 to 6, 12 and 17, where they say more than the sections do.
+"""Rulings 2, 3, 5, 6, 12 and 17, where they say more than the sections do.
 
 The others are with their sections; ruling 8 is in test_restart.py, and ruling 18 is the client's.
 Rulings 4 and 9 speak of durable actors, rulings 5 and 6 in part; what they mean for actors that
-are not durable is here.
+are not durable is here and, for a copy that repeats nothing, in test_06_send.py.
 """
 
 from __future__ import annotations
@@ -50,17 +50,6 @@ async def test_r3_acknowledgement_follows_the_message_on_one_socket(stage: Stage
     seen = [(await peer.receive())["type"] for _ in range(40)]
     for index in range(1, 41):
         assert seen[:index].count("note") >= seen[:index].count("hub:delivery_ack")
-
-
-@pytest.mark.also_over_sockets
-async def test_r4_copy_that_repeats_nothing_says_nothing_of_repeats(stage: Stage) -> None:
-    sender, target = await stage.connect(), await stage.join("@(local/b)")
-
-    await sender.ask_actor("@(local/b)", "note", 1)
-
-    text = await target.receive_text()
-    assert "redelivered" not in text
-    assert "attempt" not in text
 
 
 async def test_r5_target_that_goes_before_its_bytes_leave_is_unknown_and_retryable() -> None:

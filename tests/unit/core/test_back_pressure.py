@@ -51,13 +51,13 @@ def test_held_senders_are_released_together_when_the_queue_is_short() -> None:
     assert outbound.release() == []
 
 
-def test_few_large_messages_hold_their_senders_by_the_bytes() -> None:
+def test_few_large_messages_hold_their_senders_by_the_bytes_the_transports_included() -> None:
     sender = MemoryShell().connect().session
-    outbound = filled(1, 499)
+    outbound = filled(1, 200)
 
-    early = outbound.pause(sender, "@(a/b)")
-    outbound.queued(1)
-    late = outbound.pause(sender, "@(a/b)")
+    early = outbound.pause(sender, "@(a/b)", 299)
+    late = outbound.pause(sender, "@(a/b)", 300)
+    outbound.queued(300)
     outbound.drained(1, 249, 5)
     still_heavy = outbound.release()
     outbound.drained(0, 1, 6)
@@ -68,23 +68,17 @@ def test_few_large_messages_hold_their_senders_by_the_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "size", "next_size", "is_admitted"),
-    [(5, 10, 10, True), (6, 10, 10, False), (2, 450, 100, True), (2, 450, 101, False)],
+    ("messages", "size", "next_size", "in_transport", "is_admitted"),
+    [
+        *((5, 10, 10, 0, True), (6, 10, 10, 0, False)),
+        *((2, 450, 100, 0, True), (2, 450, 101, 0, False)),
+        *((1, 200, 100, 700, True), (1, 200, 101, 700, False)),
+    ],
 )
 def test_the_hard_bounds_are_exact(
-    messages: int, size: int, next_size: int, is_admitted: bool
+    messages: int, size: int, next_size: int, in_transport: int, is_admitted: bool
 ) -> None:
-    assert filled(messages, size).admits(next_size) is is_admitted
-
-
-def test_bytes_the_transport_still_holds_count_towards_the_bounds() -> None:
-    sender = MemoryShell().connect().session
-    outbound = filled(1, 200)
-
-    assert outbound.admits(100, 700) is True
-    assert outbound.admits(101, 700) is False
-    assert outbound.pause(sender, "@(a/b)", 299) is False
-    assert outbound.pause(sender, "@(a/b)", 300) is True
+    assert filled(messages, size).admits(next_size, in_transport) is is_admitted
 
 
 def test_replies_may_pile_up_to_twice_the_bytes() -> None:

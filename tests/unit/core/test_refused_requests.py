@@ -240,41 +240,25 @@ def test_what_was_refused_is_in_no_snapshot() -> None:
     assert not shell.restarted().hub.streams.mailboxes
 
 
-def test_a_subscription_is_not_made_while_where_it_starts_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shell = MemoryShell()
-    writer = shell.connect("@(a/writer)")
-    publish(writer)
-    break_find_time(shell, monkeypatch)
-
-    reply = writer.ask("hub:subscribe", NAMED | {"from": {"time": shell.now - 1_000}})
-
-    assert code_of(reply) == "storage_failed"
-    assert not topic_of(shell).subscriptions
-
-
 @pytest.mark.parametrize("is_dry", [True, False])
-def test_a_seek_to_a_time_that_cannot_be_found_moves_nothing(
+def test_nothing_is_made_or_moved_while_a_time_cannot_be_found(
     is_dry: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell = MemoryShell()
     writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
     publish(writer)
     subscribe(reader)
-    break_find_time(shell, monkeypatch)
+    # The reading thread meets an error, and says that it knows nothing.
+    monkeypatch.setattr(shell.engine, "find_time", lambda find, done: done(None))
+    long_ago = {"time": shell.now - 1_000}
 
-    payload = NAMED | {"to": {"time": shell.now - 1_000}, "dryRun": is_dry}
-    reply = writer.ask("hub:seek", payload)
+    sought = writer.ask("hub:seek", NAMED | {"to": long_ago, "dryRun": is_dry})
+    made = writer.ask("hub:subscribe", {"topic": "t", "subscription": "new", "from": long_ago})
 
-    assert code_of(reply) == "storage_failed"
+    assert code_of(sought) == code_of(made) == "storage_failed"
     position = subscription_of(shell).position
     assert (position.floor, position.generation) == (0, 1)
-
-
-def break_find_time(shell: MemoryShell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reading thread meets an error, and says that it knows nothing."""
-    monkeypatch.setattr(shell.engine, "find_time", lambda find, done: done(None))
+    assert list(topic_of(shell).subscriptions) == ["s"]
 
 
 def test_a_mailbox_is_not_lost_by_a_registration_that_does_not_fit() -> None:

@@ -85,16 +85,6 @@ def test_the_registry_never_grows_beyond_its_limit_and_refusals_are_counted() ->
     assert shell.tally.registry_refused == 10
 
 
-def test_a_shortened_dedup_window_is_a_degradation() -> None:
-    shell = MemoryShell()
-    assert shell.hub.degradations() == []
-
-    shell.hub.dedup._lost_until_ms = shell.now
-    shell.hub.dedup.sweep(shell.now)
-
-    assert shell.hub.degradations() == ["dedup_window_shortened"]
-
-
 def test_a_histogram_puts_a_duration_in_the_first_bound_it_does_not_exceed() -> None:
     histogram = Histogram((0.1, 1.0))
 
