@@ -18,6 +18,7 @@ from signalhub.actors.kernel.events import (
     BatchRefused,
     CommandAnswer,
     Commanded,
+    Connected,
     DeliveryArrived,
     Effect,
     Event,
@@ -132,8 +133,7 @@ class Journey:
     def begin_again(self) -> None:
         """The connection to the hub is a new one."""
         self.parts = []
-        self.old.kernel.moving.connected()
-        self._next = turn(self.old)
+        self._next = turn(self.old, Connected())
 
     def hear_the_rest(self) -> None:
         """Receipts come that were withheld."""
@@ -416,6 +416,7 @@ def test_an_actor_that_nobody_serves_delays_nobody_else() -> None:
     due_ms = actors.kernel.next_due_ms()
     assert due_ms is not None
     assert due_ms > actors.clock.now_ms(), "and nobody is asked without a pause"
+    assert "mail/1" in asked_about(turn(actors, Connected())), "but a new connection ends it"
 
 
 Steps = list[Callable[[Stage], object]]
