@@ -247,7 +247,6 @@ async def test_the_handshake_selects_no_protocol_and_no_extension() -> None:
 
 async def test_a_listed_origin_may_connect_and_loopback_then_may_not() -> None:
     async with run(origins=["https://app.example.org"]) as hub:
-        hub.porter.refusal = None
         for origin, status in (("https://app.example.org:443", 101), ("http://localhost", 403)):
             async with connect(hub) as client:
                 client.send(request(f"Origin: {origin}", *UPGRADE_LINES))

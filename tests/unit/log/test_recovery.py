@@ -174,14 +174,13 @@ def test_what_no_crash_explains_is_damage_and_left_alone(scene: Scene) -> None:
         ),
         ({segment_name(5): encode_header(Header(scene.epoch - 1, 5, 0))}, 5, "epoch"),
     ):
-        one = Scene()
         before = scene.disk.files() | changes
-        one.disk = FaultyDisk(before)
+        disk = FaultyDisk(before)
 
-        found = one.recover({}).damage
+        found = recover(disk, repair=True).damage
 
         assert found is not None
-        assert (found.segment, one.disk.files()) == (segment_name(damaged), before)
+        assert (found.segment, disk.files()) == (segment_name(damaged), before)
         assert reason in found.reason
 
 
