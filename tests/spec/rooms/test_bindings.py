@@ -122,8 +122,7 @@ async def test_socket_that_binds_is_welcomed_when_the_binding_is_on_disk() -> No
             disk.release()
             assert refused(await rival, 409) == "CONFLICT"
 
-        welcome = {"action": "welcome", "lastSeq": 0, "oldestBufferedSeq": 1}
-        assert await guest.receive() == welcome
+        assert await guest.receive() == {"action": "welcome", "lastSeq": 0, "oldestBufferedSeq": 1}
         assert await guest.reply() == {"action": "ack", "messageId": "a", "seq": 1}
 
 
