@@ -113,17 +113,17 @@ async def test_socket_that_binds_is_welcomed_when_the_binding_is_on_disk() -> No
         other = await house.join("other")
         with held_disk() as disk:
             disk.hold()
-            joining = asyncio.create_task(house.join(inbox=INBOX))
+            guest = await house.enter("/room", headers_of(ROOM, INBOX), is_welcome=False)
+            # What it says before its welcome is heard after it.
+            guest.send("a")
             await disk.wait()
             rival = asyncio.create_task(house.send("x", inbox=OTHER_INBOX, web=house.another_web()))
             await other.nothing_more()
-            assert not joining.done()
             disk.release()
-            guest = await joining
             assert refused(await rival, 409) == "CONFLICT"
 
-        assert guest.welcome == {"action": "welcome", "lastSeq": 0, "oldestBufferedSeq": 1}
-        assert await guest.accepted("a") == 1
+        assert await guest.receive() == {"action": "welcome", "lastSeq": 0, "oldestBufferedSeq": 1}
+        assert await guest.reply() == {"action": "ack", "messageId": "a", "seq": 1}
 
 
 async def test_socket_whose_binding_cannot_be_written_is_closed_with_1013(

@@ -260,9 +260,12 @@ async def test_ten_bad_frames_in_a_row_close_the_socket_with_1008() -> None:
             for _ in range(9):
                 assert (await guest.error())["errorCode"] == "BAD_FRAME"
             if bad == 9:
-                await guest.nothing_more()
+                # A good frame begins the count anew.
+                assert await guest.accepted("a") == 1
+                await guest.receive("message")
 
         assert await guest.until_closed() == 1008
+        assert (await other.receive("message"))["messageId"] == "a"
         await other.nothing_more()
 
 
