@@ -31,6 +31,7 @@ TICK_MS = 1_000
 TURNS = 10
 # A loop that looks for something looks after so much time.
 LOOK_AGAIN_MS = 10
+PATIENCE_MS = int(PATIENCE_S * 1000)
 GOING_AWAY = 1001
 
 
@@ -182,33 +183,30 @@ class MemoryStage(StageOf[Peer]):
             if is_so():
                 return
             await asyncio.sleep(0)
-        async for _ in self._moments(self.clock.now_ms() + int(PATIENCE_S * 1000)):
+        for _ in self._moments(PATIENCE_MS):
             if is_so():
                 return
+            await asyncio.sleep(0)
+        raise TimeoutError
 
     async def polls(self) -> AsyncIterator[None]:
         """The moments at which a loop looks."""
         yield
-        patience_ms = int(PATIENCE_S * 1000)
-        for _ in range(TURNS if self._is_still else patience_ms // LOOK_AGAIN_MS):
-            async for _ in self._moments(self.clock.now_ms() + LOOK_AGAIN_MS):
-                break
+        for _ in range(TURNS if self._is_still else PATIENCE_MS // LOOK_AGAIN_MS):
+            next(self._moments(LOOK_AGAIN_MS))
             yield
         raise TimeoutError
 
-    async def _moments(self, until_ms: int) -> AsyncIterator[None]:
-        """What happens next, one thing after the other; a `TimeoutError` in the end."""
-        if self._is_still:
-            for _ in range(int(PATIENCE_S)):
-                self.shell.settle()
-                self.shell.tick()
-                yield
-                await asyncio.sleep(0)
+    def _moments(self, ms: int) -> Iterator[None]:
+        """What happens within this time, one thing after the other."""
+        until_ms = self.clock.now_ms() + ms
         while not self._is_still and self.clock.now_ms() < until_ms:
             self._pass_until(until_ms)
             yield
-            await asyncio.sleep(0)
-        raise TimeoutError
+        for _ in range(TURNS if self._is_still else 0):
+            self.shell.settle()
+            self.shell.tick()
+            yield
 
     def _pass_until(self, until_ms: int) -> None:
         """Let time pass to what is due next, or to the given moment if nothing is."""
