@@ -190,17 +190,6 @@ async def test_6_12_subscribing_again_gives_another_id_and_no_second_copy(stage:
     assert await publish(peer, "news", 1) == 1
 
 
-async def test_6_12_subscription_before_registration_is_kept_and_delivers(stage: Stage) -> None:
-    peer, publisher = await stage.connect("@(local/early)"), await stage.connect()
-    await subscribe(peer, "news")
-
-    assert await publish(publisher, "news", 1) == 1
-    assert (await peer.receive("note"))["to"] == "@(local/early)"
-    await peer.register("@(local/late)")
-    assert await publish(publisher, "news", 2) == 1
-    assert (await peer.receive("note"))["payload"] == 2
-
-
 async def test_6_12_any_text_up_to_256_characters_is_a_topic_and_matches_exactly(
     timed: Stage,
 ) -> None:

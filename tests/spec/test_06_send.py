@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.support.peer import HUB, code_of, read_envelope
+from tests.support.peer import HUB, code_of
 from tests.support.stage import Stage
 
 # Everything a codec that decodes and encodes again would change.
@@ -110,54 +110,39 @@ async def test_r1_data_and_metadata_are_passed_through_byte_by_byte(
     assert copy.count(RAW.strip("{ }")) == (2 if type == "hub:send" else 1)
 
 
-@pytest.mark.parametrize(("ttl", "seen"), [(None, None), (0, None), (5_000, 5_000), (1.5, 1.5)])
-async def test_6_10_lifetime_of_zero_is_none(
-    timed: Stage, ttl: float | None, seen: float | None
-) -> None:
-    sender, target = await timed.connect(), await timed.join("@(local/b)")
-
-    sender.tell("@(local/b)", "note", 1, ttl=ttl)
-
-    assert (await target.receive("note"))["ttl"] == seen
-
-
-async def test_6_10_custom_metadata_survives_and_the_hubs_overrides(stage: Stage) -> None:
+async def test_6_10_lifetime_of_zero_is_none(stage: Stage) -> None:
     sender, target = await stage.connect(), await stage.join("@(local/b)")
-    custom = {"priority": 1, "nested": {"via": "mine", "a": [1]}, "grüße": "🦉", "n": None}
-    forged = {"via": "@(evil/hub)", "forwarded": False, "originalMessageId": "other"}
 
-    message_id = sender.tell("@(local/b)", "note", 1, metadata=custom | forged)
-
-    text = await target.receive_text()
-    assert read_envelope(text)["metadata"] == custom | {
-        "forwarded": True,
-        "via": HUB,
-        "originalMessageId": message_id,
-    }
-    # Readers that take the first of two equal names must not be deceived either.
-    assert "evil" not in text
+    for ttl, seen in ((None, None), (0, None), (5_000, 5_000), (1_000.5, 1_000.5)):
+        sender.tell("@(local/b)", "note", 1, ttl=ttl)
+        assert (await target.receive("note"))["ttl"] == seen
 
 
 @pytest.mark.parametrize(
-    "forged",
+    "written",
     [
-        '{"\\u0076ia":"@(evil/hub)","forwarde\\u0064":false}',
-        '{"via":1,"n":1e999}',
+        '{"via":"@(evil/hub)","forwarded":false,"originalMessageId":"evil"}',
+        '{"\\u0076ia":"@(odd/hub)","forwarde\\u0064":false}',
+        '{"via":1,"n":1.5,"nested":{"via":"mine","a":[1]},"grüße":"🦉","none":null}',
+        '{"via":1,"huge":1e999}',
+        '{"priority":1,"n":null}',
     ],
-    ids=["escapes", "number out of range"],
+    ids=["all three", "escapes", "others too", "number out of range", "only others"],
 )
-async def test_6_10_hubs_metadata_wins_however_the_senders_is_written(
-    stage: Stage, forged: str
+async def test_6_10_custom_metadata_survives_and_the_hubs_overrides(
+    stage: Stage, written: str
 ) -> None:
     sender, target = await stage.connect(), await stage.join("@(local/b)")
     message = sender.envelope("hub:send", {"to": "@(local/b)", "type": "note"}, metadata="HERE")
+    hubs = {"forwarded": True, "via": HUB, "originalMessageId": message["id"]}
 
-    sender.send_text(json.dumps(message).replace('"HERE"', forged))
+    sender.send_text(json.dumps(message).replace('"HERE"', written))
 
     text = await target.receive_text()
-    assert json.loads(text)["metadata"]["via"] == HUB
-    assert json.loads(text)["metadata"]["forwarded"] is True
-    assert ("1e999" in text) is ("1e999" in forged)
+    assert json.loads(text)["metadata"] == json.loads(written) | hubs
+    assert ("1e999" in text) is ("1e999" in written)
+    # Readers that take the first of two equal names must not be deceived either.
+    assert "evil" not in text
 
 
 async def test_6_10_target_is_that_of_the_payload_or_else_the_envelopes(stage: Stage) -> None:

@@ -11,7 +11,7 @@ import uuid
 import pytest
 
 from signalhub.testing import FakeClock
-from tests.support.peer import Envelope, Peer
+from tests.support.peer import Peer
 from tests.support.stage import Stage, addresses, until_gone
 
 PLANNER, CHART = "@(local/planner)", "@(browser/chart)"
@@ -25,11 +25,6 @@ async def node(stage: Stage) -> Peer:
     reply = await peer.ask("hub:connect", metadata=metadata | {"authToken": "x.y.z"}, ttl=5000)
     assert reply["type"] == "hub:connected"
     return peer
-
-
-async def node_registers(peer: Peer) -> Envelope:
-    payload = {"actorAddress": PLANNER, "capabilities": ["x"], "metadata": {}, "ttlSeconds": 300}
-    return await peer.ask("hub:register", payload, sender=PLANNER, ttl=5000)
 
 
 async def browser(stage: Stage) -> Peer:
@@ -56,7 +51,8 @@ async def test_q1_to_q4_node_client_lives_on_null_payloads(
 ) -> None:
     peer, other = await node(timed), await timed.connect()
 
-    registered = await node_registers(peer)
+    payload = {"actorAddress": PLANNER, "capabilities": ["x"], "metadata": {}, "ttlSeconds": 300}
+    registered = await peer.ask("hub:register", payload, sender=PLANNER, ttl=5000)
     for name in ("expiresAt", "renewalToken", "version"):
         assert registered["metadata"][name] == registered["payload"][name]
     # It never learns of the tokens that come later.

@@ -45,7 +45,7 @@ class Bystanders:
             await asyncio.sleep(TURN_S)
 
     async def go_on(self, turns: int = 5) -> None:
-        """Wait for so many more turns, or for what ended the talk."""
+        """Wait for this many more turns, or for what ended the talk."""
         more = asyncio.create_task(self._wait_until(self._turns + turns))
         await asyncio.wait((more, self._talking), return_when=asyncio.FIRST_COMPLETED)
         more.cancel()

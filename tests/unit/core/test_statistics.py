@@ -23,6 +23,14 @@ def test_queue_statistics_of_a_blocked_peer_show_what_waits() -> None:
     assert (payload["queueDepth"], payload["queueBytes"]) == (2, 500)
 
 
+def test_metrics_before_the_first_tick_begin_now() -> None:
+    shell = MemoryShell()
+
+    payload = shell.connect().ask("hub:metrics")["payload"]
+
+    assert payload["windowStart"] == payload["timestamp"] == shell.now
+
+
 def test_errors_are_counted_by_code_and_messages_by_their_fate() -> None:
     shell = MemoryShell()
     peer = shell.open()
