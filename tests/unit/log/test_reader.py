@@ -248,12 +248,13 @@ def test_a_disk_that_cannot_be_read_is_reported() -> None:
         list(Reader(log).scan(0))
 
 
-def test_a_closed_reader_holds_no_file() -> None:
-    disk, log = sealed_log(4)
+def test_a_reader_of_many_segments_reads_all_of_them_and_closed_holds_no_file() -> None:
+    disk, log = sealed_log(40)
     before = disk.open_files
     reader = Reader(log)
-    list(reader.scan(0))
-    reader.read("orders", 1, 1, ENDLESS, ENDLESS)
+    for _ in range(2):
+        assert len(list(reader.scan(0))) == log.head
+        assert len(reader.read("orders", 1, 1, ENDLESS, ENDLESS)) == log.head
     assert disk.open_files > before
 
     reader.close()
