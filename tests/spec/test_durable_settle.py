@@ -385,7 +385,7 @@ async def test_r22_deadlines_exhaust_a_message_like_nacks(stage: Stage) -> None:
         stage,
         1,
         definition={"poison": "dead_letter"},
-        **HASTY | {"ackTimeoutMs": 100, "maxDeliveries": 2},
+        **HASTY | {"ackTimeoutMs": 100, "maxDeliveries": 2, "consumer": "silent"},
     )
 
     assert [(one.seq, one.attempt) for one in await consumer.take(2)] == [(1, 1), (1, 2)]
@@ -394,8 +394,9 @@ async def test_r22_deadlines_exhaust_a_message_like_nacks(stage: Stage) -> None:
     assert (await consumer.next()).seq == 2
     await consumer.ack(2)
     (letter,) = await dead_letters(publisher)
-    assert letter["metadata"]["deadLetter"]["attempts"] == 2
-    assert letter["metadata"]["deadLetter"]["reason"]
+    story = letter["metadata"]["deadLetter"]
+    assert (story["attempts"], story["consumers"]) == (2, ["silent"])
+    assert story["reason"]
 
 
 @pytest.mark.parametrize("of_topic", ["block", "dead_letter"])

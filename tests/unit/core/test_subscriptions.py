@@ -23,6 +23,29 @@ def listeners(shell: MemoryShell, topic: str) -> int:
     return count
 
 
+@pytest.mark.parametrize(
+    ("wildcard", "heard"),
+    [
+        ("prices/eu", {"prices/eu"}),
+        ("prices/+", {"prices/eu", "prices/us"}),
+        ("+", {"prices", "orders"}),
+        ("prices/#", {"prices", "prices/eu", "prices/us", "prices/eu/de"}),
+        ("#", {"prices", "orders", "prices/eu", "prices/us", "prices/eu/de"}),
+        ("+/eu/#", {"prices/eu", "prices/eu/de"}),
+        ("prices/+/+/#", {"prices/eu/de"}),
+    ],
+)
+def test_plus_stands_for_one_level_and_a_final_hash_for_a_subtree(
+    wildcard: str, heard: set[str]
+) -> None:
+    shell = MemoryShell()
+    subscribe(shell.join("@(local/a)"), wildcard)
+
+    topics = ["prices", "orders", "prices/eu", "prices/us", "prices/eu/de"]
+
+    assert {topic for topic in topics if listeners(shell, topic)} == heard
+
+
 def test_only_its_session_ends_a_subscription_by_whatever_identity() -> None:
     shell = MemoryShell()
     owner, other = shell.connect("@(local/temporary)"), shell.connect("@(local/other)")
