@@ -39,6 +39,21 @@ def test_a_target_that_leaves_before_the_bytes_do_is_unknown_and_worth_another_t
     assert shell.hub.pending == {}
 
 
+def test_a_target_that_leaves_while_the_ask_is_written_to_disk_is_unknown_too() -> None:
+    shell = MemoryShell()
+    alice, bob = shell.join("@(local/alice)"), shell.join("@(local/bob)")
+    shell.engine.is_prompt = False
+    alice.send("@(local/bob)", pattern="ask", id="a1")
+
+    bob.drop()
+    shell.engine.commit()
+
+    (reply,) = alice.take()
+    assert (reply["type"], reply["correlationId"]) == ("hub:unknown_actor", "a1")
+    assert reply["payload"]["retryable"] is True
+    assert shell.hub.pending == {}
+
+
 def test_an_overflowing_target_refuses_the_ask_for_now() -> None:
     shell, alice, bob = stalled_ask()
     (receipt,) = shell.hub.pending.values()
