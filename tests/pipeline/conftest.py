@@ -30,13 +30,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """It is used by all tests, so what Java compiles pays, and it is not a brief one."""
+    """A brief one: what Java would optimise for longer is used too seldom in all tests together."""
     if problem := jars.java_problem():
         pytest.skip(problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_CONF_DIR", str(_HERE / "spark"))
-        session = open_session("local[2]", memory="1g", name="tests")
-    assert session.conf.get("spark.sql.adaptive.enabled") == "false", "its settings were not found"
+        session = open_session("local[2]", memory="1g", name="tests", is_brief=True)
+    mode = session.conf.get("spark.sql.codegen.factoryMode")
+    assert mode == "NO_CODEGEN", "its settings were not found"
     yield session
     session.stop()
 

@@ -132,8 +132,7 @@ class LogScene:
         return self.about(Kind.SETTLED, stream, body, at_ms=at_ms)
 
     def reopen(self) -> None:
-        """Stop and start, as a hub does."""
-        self.close()
+        """Go on after `close`, as a hub does."""
         self._log = self._open()
 
     def seal(self) -> None:

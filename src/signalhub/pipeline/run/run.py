@@ -112,7 +112,7 @@ class Pipeline:
         self._segments = Segments(self._disk)
         self._journal = Journal(data)
         self._stopping = threading.Event()
-        self._ended = threading.Event()
+        self._is_over = threading.Event()
         self._retry = threading.Event()
         self._hurried = threading.Event()
         self._gained: dict[str, int] = {}
@@ -127,7 +127,7 @@ class Pipeline:
         threading.Thread(target=self._cut_short, name="signalhub-stop", daemon=True).start()
 
     def _cut_short(self) -> None:
-        if self._ended.wait(_GRACE_S):
+        if self._is_over.wait(_GRACE_S):
             # Others may be using the session by now.
             return
         with contextlib.suppress(Exception):
@@ -156,7 +156,7 @@ class Pipeline:
                     break
                 failures = 1 if time.monotonic() - started > _PAUSE_MAX_S * 2 else failures + 1
                 self._wait_after(error, failures)
-        self._ended.set()
+        self._is_over.set()
         self._journal.stopped()
 
     def _work(self, beats: Beats) -> None:

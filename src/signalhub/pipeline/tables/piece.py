@@ -12,7 +12,7 @@ import pyarrow as pa
 from delta.tables import DeltaMergeBuilder, DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import TimestampType
+from pyspark.sql.types import StructType, TimestampType
 
 from signalhub.pipeline.lake import Lake, application
 from signalhub.pipeline.source.columns import TYPES
@@ -157,7 +157,7 @@ class Piece:
         """The entries of some kinds; those of a small piece without their bodies."""
         if self.is_small:
             names = [name for name in ENTRIES.names if name != "body"]
-            return self.spark.createDataFrame(self._stored(names, kinds))
+            return self.shown(self._stored(names, kinds))
         offset = F.col("offset")
         rows = self.read(ENTRIES.name).where(
             (F.col("epoch") == self.epoch) & (offset > self.after) & (offset <= self.to)
@@ -167,7 +167,7 @@ class Piece:
     def bodies(self, reading: BodyReader, *kinds: str) -> DataFrame:
         """The rows that the bodies of its entries give, of some kinds or of all that are read."""
         if self.is_small:
-            return self.spark.createDataFrame(self._decoded(reading, kinds or reading.kinds))
+            return self.shown(self._decoded(reading, kinds or reading.kinds))
         return bodies.read_bodies(self.entries(*kinds or reading.kinds), reading)
 
     def body_rows(self, reading: BodyReader, *kinds: str) -> list[dict[str, Any]]:
@@ -246,6 +246,11 @@ class Piece:
             found = F.when(offset >= begin, F.lit(epoch)).otherwise(found)
         return found.cast("bigint")
 
+    def shown(self, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
+        """Rows that are here, for Spark, which wants even an empty column to have a chunk."""
+        some = rows if rows.num_rows else rows.schema.empty_table()
+        return self.spark.createDataFrame(some, schema)  # type: ignore[call-overload,no-any-return]
+
     def frame(self, rows: Sequence[tuple[Any, ...]], ddl: str) -> DataFrame:
         """A few rows made here; times are microseconds, which know no zone."""
         return frame(self.spark, rows, ddl)
@@ -290,7 +295,7 @@ class Piece:
             # Delta need not hold them once more.
             self.spark.conf.set(_MATERIALIZE, "none")
             try:
-                yield HeldRows(self.spark.createDataFrame(found, rows.schema), found)
+                yield HeldRows(self.shown(found, rows.schema), found)
             finally:
                 self.spark.conf.unset(_MATERIALIZE)
             return

@@ -126,7 +126,7 @@ def _few(piece: Piece, name: str, minutes: list[int]) -> DataFrame | None:
         return None
     its_minutes = pc.floor_temporal(found["accepted_at"], unit="minute")
     is_touched = pc.is_in(its_minutes, pa.array(minutes, TIME))
-    return piece.spark.createDataFrame(found.filter(is_touched))
+    return piece.shown(found.filter(is_touched))
 
 
 def _many(piece: Piece, name: str, minutes: list[int]) -> DataFrame:
