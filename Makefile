@@ -47,7 +47,8 @@ compare: $(READY) ## CPU per message now and in another checkout: make compare B
 	@$(BIN)/python -m bench.compare $(BEFORE) $(ARGS)
 
 # What repeats; the rest of the tests has nothing to gain from hours.
-SOAKED = tests/chaos tests/compliance tests/faults tests/fuzz tests/property tests/simulation tests/pipeline/test_kill.py
+SOAKED = tests/chaos tests/compliance tests/faults tests/fuzz tests/property tests/simulation tests/spec \
+	tests/pipeline/test_kill.py tests/unit/actors/test_crash_matrix.py
 
 soak: $(READY) ## the same tests for hours: many seeds, rounds and faults, a thousand kills of the hub, fifty of the pipeline
 	@SIGNALHUB_SOAK=1 SIGNALHUB_CHAOS_CYCLES=$(CYCLES) SIGNALHUB_PIPELINE_KILLS=$${KILLS:-50} $(BIN)/python -m pytest -n $(WORKERS) $(SOAKED) $(ARGS)
