@@ -195,7 +195,11 @@ class Reader:
         for at in range(max(0, from_seq - run.first_seq), len(positions)):
             position = positions[at]
             if block is None or not block.begin <= position < block.end:
-                block = self._blocks.get(info.name, part.span_of_position(position))
+                span = part.span_of_position(position)
+                if position >= span.end and not info.is_sealed:
+                    # The writer is just adding this batch.
+                    return
+                block = self._blocks.get(info.name, span)
             try:
                 stored = block.entry_at(position)
             except Unreadable as error:

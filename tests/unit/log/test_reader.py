@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from signalhub.log.errors import EntriesGone, LogDamaged, LogFailed
-from signalhub.log.positions import BLOCK_BYTES
+from signalhub.log.positions import BLOCK_BYTES, Positions
 from signalhub.log.reader import Reader
 from signalhub.testing import FaultyDisk
 from signalhub.wire.entry import Entry
@@ -190,6 +190,26 @@ def test_readers_of_other_threads_never_disturb_the_writer() -> None:
         thread.join()
 
     assert faults == []
+
+
+def test_a_batch_that_is_just_being_added_is_not_there_yet_and_no_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = open_log(FaultyDisk())
+    fill(log, 3)
+    reader = Reader(log)
+    seen: list[list[int]] = []
+    move = Positions.move
+
+    def read_before(positions: Positions, end: int, size: int) -> None:
+        seen.append(seqs(reader.read("orders", 1, 4, 10, ENDLESS)))
+        move(positions, end, size)
+
+    monkeypatch.setattr(Positions, "move", read_before)
+    log.append([entry(4), entry(5)])
+
+    assert seen == [[]]
+    assert seqs(reader.read("orders", 1, 4, 10, ENDLESS)) == [4, 5]
 
 
 def test_entries_that_were_removed_are_reported_as_gone() -> None:
