@@ -227,8 +227,8 @@ def storage_failed() -> Refusal:
     return Refusal(
         Code.STORAGE_FAILED,
         "The hub's log has failed; it is unknown whether the message was stored.",
-        "The operator has to check the disk and restart the hub; then send the message again with the"
-        " same id.",
+        "The operator has to check the disk and restart the hub; then send the message again with"
+        " the same id.",
     )
 
 
@@ -347,8 +347,8 @@ def replay_forgotten(job: str, limit: int) -> Refusal:
     """The progress of the job has been forgotten."""
     return Refusal(
         Code.REPLAY_FORGOTTEN,
-        f"The hub remembers the newest {limit} replays, and {job!r} is not one of them: its progress"
-        " is unknown, and messages might be sent twice.",
+        f"The hub remembers the newest {limit} replays, and {job!r} is not one of them: its"
+        " progress is unknown, and messages might be sent twice.",
         "Find out what arrived (metadata.original), and start another job for the rest.",
         details={"job": job, "limit": limit},
     )
@@ -369,8 +369,8 @@ def duplicate_host(address: str) -> Refusal:
     return Refusal(
         Code.DUPLICATE_HOST,
         f"Another instance of the host {address} is connected.",
-        "Stop one of them, or give this one another address. If the other is gone, try again when its"
-        " lease has ended.",
+        "Stop one of them, or give this one another address. If the other is gone, try again when"
+        " its lease has ended.",
         retryable=True,
         details={"actorAddress": address},
     )
