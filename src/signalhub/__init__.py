@@ -1,6 +1,6 @@
-"""Signal Hub: messages between actors that can be counted on.
+"""Signal Hub: reliable messages between actors.
 
-The client is loaded when it is first used, so that parts which need no sockets stay light.
+The client is imported on first use, so that other parts do not load its dependencies.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ __all__ = [
     "new_message_id",
 ]
 
-# A type checker knows the names from above, and should go on complaining about others.
+# Hidden from type checkers, which know the names from above and should report any others.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:

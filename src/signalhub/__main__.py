@@ -1,4 +1,4 @@
-"""`python -m signalhub` is the command line."""
+"""`python -m signalhub`: the command line."""
 
 from __future__ import annotations
 

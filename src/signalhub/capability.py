@@ -1,4 +1,4 @@
-"""Capabilities: ids that members of a group derive from a secret the hub never sees.
+"""Capabilities: ids derived by members of a group from a secret that the hub never sees.
 
 Anyone who knows an inbox id may read and write that inbox. Members derive it from the exporter
 secret of their MLS group, so it need not be distributed, and the hub cannot derive the group from
@@ -28,18 +28,18 @@ _LENGTH_MAX = 255 * KEY_BYTES
 
 
 def inbox_id(inbox_key: bytes) -> str:
-    """The inbox id for a key: 43 characters that reveal nothing about the key."""
+    """Return the inbox id for a key: 43 characters that reveal nothing about the key."""
     digest = hmac.digest(_checked(inbox_key), _INBOX_ID, "sha256")
     return encoded(digest)
 
 
 def inbox_key(exporter_secret: bytes, room: str) -> bytes:
-    """The key of a room's inbox, from the exporter secret of its group."""
+    """Derive the key of a room's inbox from the exporter secret of its group."""
     return exporter(exporter_secret, INBOX_KEY_LABEL, room.encode(), KEY_BYTES)
 
 
 def exporter(secret: bytes, label: str, context: bytes, length: int) -> bytes:
-    """`MLS-Exporter` of an exporter secret: other labels or contexts give unrelated bytes."""
+    """Compute `MLS-Exporter`; different labels or contexts give unrelated bytes."""
     if not 0 < length <= _LENGTH_MAX:
         raise ValueError(f"length must be between 1 and {_LENGTH_MAX} bytes")
     derived = _expand_with_label(_checked(secret), label.encode(), b"", KEY_BYTES)
@@ -47,13 +47,13 @@ def exporter(secret: bytes, label: str, context: bytes, length: int) -> bytes:
 
 
 def _expand_with_label(secret: bytes, label: bytes, context: bytes, length: int) -> bytes:
-    """`ExpandWithLabel` of RFC 9420 §8; with an empty context it is `DeriveSecret`."""
+    """Compute `ExpandWithLabel` of RFC 9420 §8; with an empty context, `DeriveSecret`."""
     kdf_label = length.to_bytes(2, "big") + _vector(_MLS + label) + _vector(context)
     return HKDFExpand(SHA256(), length, kdf_label).derive(secret)
 
 
 def _vector(content: bytes) -> bytes:
-    """`opaque<V>` of RFC 9420 §2.1.2: the two upper bits give the size of the length field."""
+    """Encode `opaque<V>` of RFC 9420 §2.1.2: the top two bits are the size of the length field."""
     size = len(content)
     if size < 2**6:
         return size.to_bytes(1, "big") + content

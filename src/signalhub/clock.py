@@ -1,7 +1,6 @@
-"""Time and ids, passed in from outside so that the core needs neither.
+"""Clocks and ids, passed in from outside, so that the core has no side effects.
 
-The hub stamps messages with wall time in milliseconds and measures intervals with the same clock;
-only the real classes here read the machine.
+The hub uses wall time in milliseconds for timestamps and most intervals.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ class Clock(Protocol):
     """A source of time."""
 
     def now_ms(self) -> int:
-        """Wall time in milliseconds since the Unix epoch."""
+        """Return wall time in milliseconds since the Unix epoch."""
 
     def mono_s(self) -> float:
-        """Monotonic seconds, for intervals that must survive clock jumps."""
+        """Return monotonic seconds, for intervals that must not be affected by clock jumps."""
 
 
 class SystemClock:
@@ -37,23 +36,23 @@ _ENDINGS = [b"%03x" % number for number in range(16**3)]
 
 
 class Ids:
-    """Unique ids in the form of UUID v4, a hundred nanoseconds each.
+    """Unique ids in the format of UUID v4, in a hundred nanoseconds each.
 
-    The first half is random once per process, the last twelve digits count. Uniqueness is what
-    messages need; for an unguessable value call `secret`.
+    The first half is random per process; the last twelve digits are a counter. So ids are unique
+    but predictable: call `secret` for an unpredictable value.
     """
 
     next: Callable[[], bytes]
-    """The next id as ASCII bytes, ready to be spliced into JSON."""
+    """Return the next id as ASCII bytes, ready to be inserted into JSON."""
 
     def __init__(self, prefix: str | None = None) -> None:
         digits = prefix or secrets.token_hex(10)
         head = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-".encode()
-        # Every message needs an id, so the last three digits come from a table, in C.
+        # A hot path: the last three digits come from a table, in C.
         blocks = (head + b"%09x" % block for block in count())
         self.next = chain.from_iterable(map(block.__add__, _ENDINGS) for block in blocks).__next__
 
     def secret(self) -> str:
-        """An id that cannot be guessed, for tokens and session names."""
+        """Return an unpredictable id, for tokens and session names."""
         digits = secrets.token_hex(16)
         return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"

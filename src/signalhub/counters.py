@@ -1,7 +1,7 @@
-"""The counters of the core: plain integers and bucketed durations.
+"""The counters of the core: integers, and histograms of durations.
 
-Counting costs one addition, so everything that is refused, repeated or dropped is counted. Nothing
-here is ever reset; for a rate, compare two readings.
+Counting costs one addition, so everything that is refused, repeated or dropped is counted. Counters
+are never reset; compare two readings for a rate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DELIVERY_BOUNDS_S = (
 ASK_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.2, 1.0, 5.0, 30.0)
 # A broadcast may take minutes, and its alert fires at 120 s.
 BROADCAST_BOUNDS_S = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-# From a disk in memory to a slow spinning one; the alert fires at 0.25 s.
+# From a RAM disk to a slow hard disk; the alert fires at 0.25 s.
 SYNC_BOUNDS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
     *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
@@ -53,7 +53,7 @@ class Histogram:
         self.sum_s = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one duration; if the clock was set back it is zero, not negative."""
+        """Count a duration; a negative one, after the clock was set back, counts as zero."""
         if seconds < 0.0:
             seconds = 0.0
         self.counts[bisect_left(self.bounds_s, seconds)] += 1
@@ -81,7 +81,7 @@ class SubscriptionTally:
     dropped: int = 0
     expired: int = 0
     lost: int = 0  # Removed by retention before they were settled.
-    ignored: int = 0  # Settlements of what was not in flight.
+    ignored: int = 0  # Settlements of messages not in flight.
 
     wake_polls: int = 0
     heartbeat_polls: int = 0
@@ -98,12 +98,12 @@ class SubscriptionTally:
 
 @dataclass(slots=True)
 class LogTally:
-    """The log since the process opened it; written by the commit thread."""
+    """The log since it was opened; written by the commit thread."""
 
     batches: int = 0
     bytes: int = 0
     read_errors: int = 0
-    # Found when it was opened: at most one of each.
+    # Found when the log was opened; at most one each.
     torn_tails: int = 0
     epoch_changes: int = 0
     sync_latency: Histogram = field(default_factory=lambda: Histogram(SYNC_BOUNDS_S))
@@ -118,8 +118,8 @@ class RoomTally:
     repeats: int = 0
     conflicts: int = 0  # Repeats with another ciphertext.
     limited: int = 0
-    refused: int = 0  # By the log, or because something is full.
-    over_cap: int = 0  # Of these: too much waits for the lake.
+    refused: int = 0  # By the log, or because a limit is reached.
+    over_cap: int = 0  # Of these: too many unarchived messages.
     announced: int = 0  # Copies queued on sockets.
     slow_closed: int = 0
     joined: int = 0
@@ -136,10 +136,10 @@ class RoomTally:
 
 @dataclass(slots=True)
 class LakeTally:
-    """The hub's requests to the lake, and the pipeline's own counts since its start."""
+    """The hub's requests to the lake, and the counters of the pipeline since its start."""
 
     consults: int = 0
-    failures: int = 0  # Requests the lake did not answer.
+    failures: int = 0  # Requests to the lake that failed.
     restarts: int = 0  # Of the pipeline started by the hub.
     batches: int = 0
     rows: int = 0
@@ -149,7 +149,7 @@ class LakeTally:
 
 @dataclass(slots=True)
 class Tally:
-    """Everything the core has counted since it started."""
+    """All counters of the core since its start."""
 
     received: int = 0
     sent: int = 0  # Frames handed over for delivery or as a reply.
@@ -172,18 +172,18 @@ class Tally:
     expired_tells: int = 0
     expired_asks: int = 0
     unknown_targets: int = 0
-    dropped_tells: int = 0  # The recipient read too slowly.
+    dropped_tells: int = 0  # The recipient reads too slowly or is gone.
     slow_closed: int = 0
     paused: int = 0
     resumed: int = 0
     rate_limited: int = 0
 
-    queued_asks: int = 0  # Answered as waiting in a mailbox.
+    queued_asks: int = 0  # Answered as queued in a mailbox.
     mailbox_full: int = 0
     mailbox_dropped: int = 0  # Messages deleted with their mailbox.
     actors_placed: int = 0  # Durable actors that got their first place.
     actors_moved: int = 0
-    stale_fences: int = 0  # Messages refused because of them.
+    stale_fences: int = 0  # Messages refused because of a stale fence.
     lost: int = 0  # Removed by retention before they were settled.
     loss_events: int = 0
     appended: int = 0  # Entries committed to the log.
@@ -195,7 +195,7 @@ class Tally:
 
     errors: dict[str, int] = field(default_factory=dict)  # By code.
 
-    # From the receipt of a frame to the hand-over of what it caused.
+    # From the receipt of frames to the hand-over of the resulting frames.
     delivery_latency: Histogram = field(default_factory=lambda: Histogram(DELIVERY_BOUNDS_S))
     ask_latency: Histogram = field(default_factory=lambda: Histogram(ASK_BOUNDS_S))
     broadcast_latency: Histogram = field(default_factory=lambda: Histogram(BROADCAST_BOUNDS_S))

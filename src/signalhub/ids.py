@@ -1,6 +1,6 @@
-"""Ids whose order is that of their making: 48 bits of time, 80 of chance, 26 characters.
+"""ULIDs: ids that sort by creation time; 48 bits of time, 80 random bits, 26 characters.
 
-They reveal when they were made and who has one can guess the next: never use them as secrets.
+They reveal their creation time, and the next one can be guessed: never use them as secrets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PAIRS = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
 _VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 _ULID = re.compile(f"[0-7][{_ALPHABET}]{{25}}")
 
-# The last four characters are counted; what stands before them seldom changes and is kept as text.
+# The last four characters are a counter; the prefix rarely changes and is cached as text.
 _SHIFTS = range(120, -1, -10)
 _LOW_BITS = 20
 _LOW_MAX = (1 << _LOW_BITS) - 1
@@ -23,12 +23,12 @@ _HIGH_MAX = (1 << (80 - _LOW_BITS)) - 1
 
 
 class Ulids:
-    """Makes ids, each greater than the one before, whatever the clock does."""
+    """Generates ids, each greater than the previous one, even if the clock is set back."""
 
     __slots__ = ("_high", "_low", "_prefix", "_randomness", "_time_ms")
 
     def __init__(self, randomness: Callable[[int], bytes], last: str | None = None) -> None:
-        """Begin above `last`; `randomness(n)` gives n bytes, as `os.urandom` does."""
+        """Start above `last`; `randomness(n)` returns n bytes, like `os.urandom`."""
         self._randomness = randomness
         self._time_ms = self._high = self._low = 0
         self._prefix = _text(0, 22)
@@ -41,7 +41,7 @@ class Ulids:
         return f"{self._prefix}{_text(self._low, 4)}"
 
     def seed(self, last: str) -> None:
-        """Make only ids greater than this one from now on; a smaller one changes nothing."""
+        """Generate only greater ids from now on; does nothing if `last` is smaller."""
         if not is_ulid(last):
             raise ValueError(f"{last!r:.100} is no ULID")
         if last > self.last:
@@ -49,12 +49,12 @@ class Ulids:
             self._set(number >> 80, number & ((1 << 80) - 1))
 
     def overtake(self, last: str) -> None:
-        """Make only ids greater than one of another host, and none that it will make next."""
+        """Generate only ids greater than one of another host, and none that it generates next."""
         if last > self.last:
             self._set(time_of(last) + 1, int.from_bytes(self._randomness(10), "big"))
 
     def next(self, now_ms: int) -> str:
-        """A new id. In the same or an earlier millisecond it is the last one plus one."""
+        """Return a new id; in the same or an earlier millisecond, the last one plus one."""
         if now_ms > self._time_ms:
             self._set(now_ms, int.from_bytes(self._randomness(10), "big"))
         elif self._low < _LOW_MAX:
@@ -76,17 +76,17 @@ class Ulids:
 
 
 def ulid(time_ms: int, chance: int) -> str:
-    """The id made of a time and 80 random bits, whatever was made before."""
+    """Return the id for a time and 80 random bits."""
     return _text(time_ms << 80 | chance, 26)
 
 
 def is_ulid(text: object) -> bool:
-    """Only the one spelling `Ulids` writes, because ids are compared as text."""
+    """Is it a ULID in canonical form? Ids are compared as text, so no other form is valid."""
     return isinstance(text, str) and _ULID.fullmatch(text) is not None
 
 
 def time_of(ulid: str) -> int:
-    """When it was made, milliseconds since the epoch."""
+    """Return the creation time in milliseconds since the Unix epoch."""
     if not is_ulid(ulid):
         raise ValueError(f"{ulid!r:.100} is no ULID")
     return _number(ulid[:10])

@@ -1,7 +1,7 @@
-"""Locks on files: who may use a data folder, run its pipeline, rewrite its tables.
+"""File locks: for using a data folder, running its pipeline, rewriting its tables.
 
-The kernel releases a lock when the process ends, however it ends. The file itself has no meaning
-and stays.
+The kernel releases a lock when the process ends for any reason. The file itself stays; its
+existence has no meaning.
 """
 
 from __future__ import annotations

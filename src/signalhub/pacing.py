@@ -1,4 +1,4 @@
-"""How fast, how often, and when again: token buckets, periods, pauses that grow."""
+"""Token buckets, periods and back-off."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 
 from signalhub.wire.errors import ClientError, OutcomeUnknown, Refused
 
-# Refilling adds fractions; whoever waited as long as told must not fail for a rounding error.
+# Refilling adds fractions; a rounding error must not refuse a caller that waited long enough.
 _ONE = 1.0 - 1e-9
 
 
 class TokenBucket:
-    """Starts full; refills continuously. A rate of 0 never refuses.
+    """A token bucket that starts full and refills continuously. A rate of 0 means no limit.
 
     Invariant: `0 <= tokens <= burst`.
     """
@@ -28,7 +28,7 @@ class TokenBucket:
         self._at_ms = now_ms
 
     def take(self, now_ms: int) -> bool:
-        """Use one token, if there is one."""
+        """Take one token; `False` if there is none."""
         if not self.rate_s:
             return True
         self._refill(now_ms)
@@ -38,7 +38,7 @@ class TokenBucket:
         return True
 
     def retry_after_ms(self, now_ms: int) -> int:
-        """How long until a token is there; 0 when one is."""
+        """Return the time until a token is available; 0 if one is."""
         if not self.rate_s:
             return 0
         self._refill(now_ms)
@@ -54,7 +54,7 @@ class TokenBucket:
 
 
 class Period:
-    """Due at once, then every `period_ms`. A clock set back delays it by one period at most."""
+    """Due immediately, then every `period_ms`; at most one period late if the clock is set back."""
 
     __slots__ = ("_next_ms", "period_ms")
 
@@ -63,7 +63,7 @@ class Period:
         self._next_ms = 0
 
     def is_due(self, now_ms: int) -> bool:
-        """`True` once per period."""
+        """Return `True` once per period."""
         if now_ms < self._next_ms <= now_ms + self.period_ms:
             return False
         self._next_ms = now_ms + self.period_ms
@@ -71,9 +71,9 @@ class Period:
 
 
 def grown(base: float, cap: float, step: int, factor: float = 2.0) -> float:
-    """A pause that grows: `base` at step 0, `factor` times as long with each step, at most `cap`.
+    """Return `base * factor**step`, at most `cap`: exponential back-off.
 
-    Any unit of time will do.
+    Works with any unit of time.
     """
     if not base:
         return base
@@ -84,36 +84,37 @@ def grown(base: float, cap: float, step: int, factor: float = 2.0) -> float:
 
 
 def spread(pause: float, share: float, chance: float) -> float:
-    """The pause with a random part: longer or shorter by up to `share` of it.
+    """Return the pause, longer or shorter by up to `share` of it.
 
-    What failed together would otherwise be tried together; `chance` is between 0 and 1.
+    So that requests that failed together are not retried together; `chance` is between 0 and 1.
     """
     return pause * (1 + share * (2 * chance - 1))
 
 
+# A connection that lasted this long resets the back-off.
 SETTLED_S = 5.0
 
 
 class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client tries to get back to its hub."""
+    """How a client reconnects."""
 
     first_jitter_s: float = 30.0
     base_s: float = 0.1
     cap_s: float = 30.0
     factor: float = 2.0
-    attempts_max: int | None = None  # In a row, without success; `None` never gives up.
+    attempts_max: int | None = None  # Consecutive failures; `None` means no limit.
 
     def __post_init__(self) -> None:
         if self.first_jitter_s < 0 or self.base_s <= 0 or self.cap_s < self.base_s:
             raise ValueError("waits must be positive, and `cap_s` at least `base_s`")
         if self.factor < 1:
-            raise ValueError("`factor` must be at least 1, or attempts would become denser")
+            raise ValueError("`factor` must be at least 1")
         if self.attempts_max is not None and self.attempts_max < 0:
-            raise ValueError("`attempts_max` counts attempts; use `None` for no limit")
+            raise ValueError("`attempts_max` must not be negative; use `None` for no limit")
 
 
 class Backoff:
-    """The schedule of one client. Invariant: no wait is shorter than the hub asked for."""
+    """The back-off of one client. Invariant: no wait is shorter than the hub asked for."""
 
     def __init__(self, policy: Reconnect, random: Callable[[], float]) -> None:
         self.policy = policy
@@ -122,7 +123,7 @@ class Backoff:
         self._step = 0
 
     def next(self, retry_after_s: float = 0.0) -> float | None:
-        """How long to wait before the next attempt; `None` when there is none left."""
+        """Return the wait before the next attempt; `None` if no attempt is left."""
         limit = self.policy.attempts_max
         if limit is not None and self.attempts >= limit:
             return None
@@ -132,12 +133,12 @@ class Backoff:
         return retry_after_s + wait_s
 
     def succeeded(self) -> None:
-        """An attempt led to a working connection."""
+        """Record a successful attempt."""
         self.attempts = 0
 
     def lost(self, lived_s: float) -> None:
-        """A working connection ended. Only one that had settled earns a fresh start: a hub that
-        accepts and hangs up at once must not be hammered."""
+        """Record the loss of a connection. Only a long one resets the back-off, so that a hub that
+        accepts and closes immediately is not flooded."""
         if lived_s >= SETTLED_S:
             self._step = 0
 
@@ -156,25 +157,25 @@ log = logging.getLogger("signalhub.client")
 
 
 def retry_wait_s(retry_after_s: float, attempts: int, random: Callable[[], float]) -> float:
-    """Never shorter than the hub asked for, and spread.
+    """Return a wait with jitter, not shorter than the hub asked for.
 
-    A hub names the moment at which one of all who wait may come; without jitter all of them would.
+    The hub names the time at which one waiting client may retry; without jitter all would.
     """
     step_s = grown(BASE_S, CAP_S, attempts)
     return max(retry_after_s, step_s / 2) + random() * max(step_s / 2, retry_after_s / 4)
 
 
 def log_wait(error: ClientError, wait_s: float) -> None:
-    """Let those who watch know why nothing happens for a while."""
+    """Log why the client waits."""
     reason = error.message if isinstance(error, Refused) else str(error)
     log.info("Waiting for the hub", extra={"reason": reason, "wait_s": wait_s})
 
 
 class Attempts:
-    """The attempts at one request that is repeated under one id.
+    """The attempts of one request that is repeated with the same id.
 
-    An attempt without an answer leaves a doubt. Only a refusal of a limit dispels it, because a
-    hub looks for the id before it counts.
+    After an attempt without an answer the outcome is doubtful. A later refusal resolves that,
+    because the hub checks for repeats before it applies limits.
     """
 
     def __init__(self) -> None:
@@ -183,7 +184,7 @@ class Attempts:
         self._error: ClientError | None = None
 
     def failed(self, error: ClientError) -> None:
-        """One more attempt came to nothing, for now."""
+        """Record a failed attempt."""
         self.count += 1
         self._error = error
         if isinstance(error, OutcomeUnknown):
@@ -192,7 +193,7 @@ class Attempts:
             self.is_doubtful = False
 
     def failure(self, text: str) -> ClientError:
-        """What to raise when there is no time left; `text` if no attempt said anything."""
+        """Return the exception to raise after a timeout; with `text` if there was no error."""
         if self.is_doubtful and not isinstance(self._error, OutcomeUnknown):
             return OutcomeUnknown(f"{text}: {self._error}")
         return self._error or OutcomeUnknown(text)

@@ -1,4 +1,4 @@
-"""A set of positions, kept as disjoint ranges in order."""
+"""A set of positions, stored as sorted, disjoint ranges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from signalhub.wire.entry import Range
 
 
 class Ranges:
-    """Positions that are mostly added in order; a million adjacent ones cost as much as one.
+    """A set for positions that are mostly added in order; adjacent ones are stored as one range.
 
     Invariant: ranges are sorted, disjoint and not adjacent.
     """
@@ -57,7 +57,7 @@ class Ranges:
         return True
 
     def add_range(self, first: int, last: int) -> None:
-        """Add all positions from first to last."""
+        """Add all positions from `first` to `last`."""
         kept = [(low, high) for low, high in self if high < first - 1 or low > last + 1]
         joined = [(low, high) for low, high in self if not (high < first - 1 or low > last + 1)]
         first = min([first, *(low for low, _ in joined)])
@@ -67,14 +67,14 @@ class Ranges:
         self.__init__(kept)  # type: ignore[misc]
 
     def count_within(self, first: int, last: int) -> int:
-        """How many of its positions are from first to last."""
+        """Return the number of positions from `first` to `last`."""
         begin = bisect_left(self._lasts, first)
         end = bisect_right(self._firsts, last)
         pairs = zip(self._firsts[begin:end], self._lasts[begin:end], strict=True)
         return sum(min(high, last) - max(low, first) + 1 for low, high in pairs)
 
     def end_from(self, position: int) -> int:
-        """The last position of the range with `position`, or the one before it if there is none."""
+        """Return the end of the range that contains `position`; `position - 1` if none does."""
         at = bisect_right(self._firsts, position) - 1
         if at >= 0 and position <= self._lasts[at]:
             return self._lasts[at]

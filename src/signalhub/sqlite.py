@@ -1,7 +1,7 @@
-"""Opening SQLite files of ours.
+"""Open the SQLite files of Signal Hub.
 
-A file is ours if its `application_id` says so. Its `user_version` counts versions of the schema:
-older ones are migrated, newer ones refused. A file that cannot be used is left unchanged.
+The `application_id` identifies them, and `user_version` is the version of the schema: older ones
+are migrated, newer ones refused. A file that cannot be used is left unchanged.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ BUSY_MS = 5_000
 
 
 class Schema(NamedTuple):
-    """What is in a file, and how it is recognised."""
+    """The schema of a file, and how to identify it."""
 
     application_id: int
     version: int
-    create: str  # Also sets the two numbers.
-    advice: str  # What to do about a file that cannot be used.
+    create: str  # Also sets `application_id` and `user_version`.
+    advice: str  # For the error if a file cannot be used.
     migrations: Mapping[int, str] = {}
-    is_checked: bool = False  # Look for damage before it is used.
+    is_checked: bool = False  # Check the integrity before use.
 
     def unusable(self, path: str, reason: str) -> SettingsError:
         return SettingsError(
@@ -41,7 +41,7 @@ def open_file(
     *,
     statements: int = 100,
 ) -> apsw.Connection:
-    """Open a file, or make it; `prepare` says how it is used, `statements` are cached."""
+    """Open or create a file; `prepare` configures the connection, `statements` are cached."""
 
     def ready(connection: apsw.Connection) -> None:
         if connection.execute("SELECT count(*) FROM sqlite_schema").get:
@@ -62,8 +62,8 @@ def open_file(
 
 
 def open_read_only(path: str, schema: Schema) -> apsw.Connection:
-    """Open a file only to look at it, whether somebody else uses it or not."""
-    # Without a write-ahead log no process has it open; then leave no new files beside it.
+    """Open a file read-only, even while another process uses it."""
+    # Without a write-ahead log no process has it open; `immutable` then creates no new files.
     options = "mode=ro" if os.path.exists(f"{path}-wal") else "immutable=1"
     name = f"file:{quote(os.path.abspath(path))}?{options}"
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
@@ -99,7 +99,7 @@ def _check(connection: apsw.Connection, path: str, schema: Schema) -> None:
         raise schema.unusable(path, "it is a database of another program")
     version = connection.pragma("user_version")
     if version > schema.version:
-        reason = f"its version is {version}, this program knows {schema.version} at most"
+        reason = f"its version is {version}, but this program supports only up to {schema.version}"
         raise schema.unusable(path, reason)
 
 

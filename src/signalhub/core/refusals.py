@@ -1,4 +1,4 @@
-"""Every way the hub says no, with what the sender should do about it."""
+"""All refusals of the hub, with advice for the sender."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from signalhub.wire.errors import Code, Refusal
 
 
 def structural(reason: str) -> Refusal:
-    """The message is not of the form its type demands."""
+    """The message does not have the form its type requires."""
     return Refusal(
         Code.INTERNAL_ERROR,
         f"The message cannot be used: {reason}.",
@@ -17,16 +17,16 @@ def structural(reason: str) -> Refusal:
 
 
 def malformed(reason: str) -> Refusal:
-    """Not JSON; the socket is closed after this."""
+    """The frame is not JSON; the socket is closed after this."""
     return Refusal(
         Code.MALFORMED_MESSAGE,
         f"The frame is not JSON: {reason}.",
-        "Send one JSON object per frame; connect again to go on.",
+        "Send one JSON object per frame; connect again to continue.",
     )
 
 
 def unknown_type(type: str) -> Refusal:
-    """No such request."""
+    """There is no request of this type."""
     return Refusal(
         Code.INTERNAL_ERROR,
         f"The hub does not know the message type {type!r}.",
@@ -36,7 +36,7 @@ def unknown_type(type: str) -> Refusal:
 
 
 def too_large(size: int, limit: int) -> Refusal:
-    """Above the message limit, below the point where the socket is closed."""
+    """The message exceeds its limit, but not the frame limit that closes the socket."""
     return Refusal(
         Code.MESSAGE_TOO_LARGE,
         f"The message has {size} bytes; the limit is {limit}.",
@@ -46,16 +46,16 @@ def too_large(size: int, limit: int) -> Refusal:
 
 
 def hello_first() -> Refusal:
-    """Nothing but `hub:connect` is served on a new socket."""
+    """The first message on a socket must be `hub:connect`."""
     return Refusal(
         Code.UNAUTHORIZED,
-        "This socket has not said hub:connect yet.",
+        "This socket has not sent hub:connect yet.",
         "Send hub:connect and wait for hub:connected first.",
     )
 
 
 def rate_limited(rate_s: float, retry_after_ms: int) -> Refusal:
-    """The session's bucket is empty."""
+    """The session exceeds its rate limit."""
     return Refusal(
         Code.RATE_LIMITED,
         f"This session may send {rate_s:g} messages per second.",
@@ -98,7 +98,7 @@ def unauthorized(action: str, target: str) -> Refusal:
 
 
 def not_your_address(sender: str) -> Refusal:
-    """`from` is not an address of this session."""
+    """The `from` of the message is not an address of this session."""
     return Refusal(
         Code.UNAUTHORIZED,
         f"This session may not speak as {sender}.",
@@ -108,7 +108,7 @@ def not_your_address(sender: str) -> Refusal:
 
 
 def no_capabilities() -> Refusal:
-    """`hub:connect` must announce what the client can do."""
+    """`hub:connect` must announce the client's capabilities."""
     return Refusal(
         Code.UNAUTHORIZED,
         "hub:connect needs metadata.capabilities, a non-empty array.",
@@ -120,7 +120,7 @@ def bad_renewal() -> Refusal:
     """Neither the token nor the sender belongs to a registration of this session."""
     return Refusal(
         Code.UNAUTHORIZED,
-        "The renewal token fits no registration of this session.",
+        "The renewal token matches no registration of this session.",
         "Register the address again.",
     )
 
@@ -131,7 +131,7 @@ def invalid_token(reason: str) -> Refusal:
 
 
 def expired(ttl: float) -> Refusal:
-    """The message outlived its `ttl` before it could be delivered."""
+    """The `ttl` of the message ended before it could be delivered."""
     return Refusal(
         Code.MESSAGE_EXPIRED,
         f"The message expired before it could be delivered (ttl {ttl:g} ms).",
@@ -141,7 +141,7 @@ def expired(ttl: float) -> Refusal:
 
 
 def reconnecting(address: str) -> Refusal:
-    """The hub restarted and the target has not come back yet."""
+    """The hub restarted, and the target has not reconnected yet."""
     return Refusal(
         Code.ACTOR_RECONNECTING,
         f"The actor {address} was registered before the hub restarted and is expected back.",
@@ -152,10 +152,10 @@ def reconnecting(address: str) -> Refusal:
 
 
 def queue_full(address: str, waiting: int, bounds: OutboundSettings) -> Refusal:
-    """The target reads so slowly that nothing more may wait for it."""
+    """The target reads too slowly, and its queue is full."""
     return Refusal(
         Code.QUEUE_FULL,
-        f"Too much already waits for {address}.",
+        f"The queue of messages for {address} is full.",
         "Wait for hub:resume, or try again later with the same id.",
         retryable=True,
         details={
@@ -167,7 +167,7 @@ def queue_full(address: str, waiting: int, bounds: OutboundSettings) -> Refusal:
 
 
 def registry_full(size: int, limit: int) -> Refusal:
-    """New addresses are refused near the limit."""
+    """The registry is near its limit, so new addresses are refused."""
     return Refusal(
         Code.REGISTRY_FULL,
         f"The hub is at capacity ({size} of {limit} actors).",
@@ -182,7 +182,7 @@ def registry_full(size: int, limit: int) -> Refusal:
 
 
 def too_many(what: str, limit: int) -> Refusal:
-    """One session holds more of something than it may."""
+    """The session has reached a limit."""
     return Refusal(
         Code.LIMIT_EXCEEDED,
         f"This session already has {limit} {what}, which is the limit.",
@@ -192,17 +192,17 @@ def too_many(what: str, limit: int) -> Refusal:
 
 
 def failed() -> Refusal:
-    """A fault of the hub itself."""
+    """A bug in the hub."""
     return Refusal(
         Code.INTERNAL_ERROR,
-        "The hub failed to handle this message; the fault is logged.",
+        "Internal error; see the hub's log.",
         "Try again; if it fails again, report the time and the message id.",
         retryable=True,
     )
 
 
 def mailbox_full(address: str, waiting: int, limit: int, setting: str) -> Refusal:
-    """The actor is away and enough waits for it already."""
+    """The actor is away, and its mailbox is full."""
     return Refusal(
         Code.QUEUE_FULL,
         f"{address} is away and {waiting} messages already wait for it.",
@@ -213,46 +213,46 @@ def mailbox_full(address: str, waiting: int, limit: int, setting: str) -> Refusa
 
 
 def storage_full() -> Refusal:
-    """The disk has no room for the log."""
+    """The disk is full."""
     return Refusal(
         Code.STORAGE_FULL,
         "The hub's disk is full; the message was not accepted.",
-        "Try again later with the same id; the operator has to make room.",
+        "Try again later with the same id; the operator has to free disk space.",
         retryable=True,
     )
 
 
 def storage_failed() -> Refusal:
-    """The log has stopped acknowledging."""
+    """The log has failed and acknowledges nothing more."""
     return Refusal(
         Code.STORAGE_FAILED,
-        "The hub's log has failed; whether the message was stored is not known.",
-        "Ask again with the same id after the hub was restarted; the operator has to check the"
-        " disk and restart it.",
+        "The hub's log has failed; it is unknown whether the message was stored.",
+        "The operator has to check the disk and restart the hub; then send the message again with"
+        " the same id.",
     )
 
 
 def storage_unreadable() -> Refusal:
-    """A part of the log could not be read."""
+    """Part of the log could not be read."""
     return Refusal(
         Code.STORAGE_FAILED,
-        "A part of the hub's log could not be read; what was asked for is not complete.",
-        "The operator has to check the disk (signalhub log verify); then ask again.",
+        "Part of the hub's log could not be read, so the request was not completed.",
+        "The operator has to check the disk (signalhub log verify); then try again.",
     )
 
 
 def storage_damaged(reason: str) -> Refusal:
-    """The log was found damaged at the start and is only read."""
+    """The log was found damaged at the start and is read-only."""
     return Refusal(
         Code.STORAGE_FAILED,
-        f"The hub's log is damaged and takes nothing more: {reason}.",
-        "The operator has to restore the segment from a backup and restart the hub; then ask again"
+        f"The hub's log is damaged and read-only: {reason}.",
+        "The operator has to restore the segment from a backup and restart the hub; then try again"
         " with the same id.",
     )
 
 
 def wrong_epoch(stream: str, given: str, current: str) -> Refusal:
-    """A position in a stream that is not the one there is now."""
+    """The position belongs to another epoch of the stream."""
     return Refusal(
         Code.WRONG_EPOCH,
         f"The position belongs to epoch {given!r} of {stream}; the current epoch is {current!r}.",
@@ -267,7 +267,7 @@ def unknown_topic(topic: str) -> Refusal:
     return Refusal(
         Code.UNKNOWN_TOPIC,
         f"There is no durable topic {topic!r}.",
-        "Create it with hub:topic_create; hub:list_topics shows what there is.",
+        "Create it with hub:topic_create; hub:list_topics lists the existing ones.",
         details={"topic": topic},
     )
 
@@ -283,7 +283,7 @@ def topic_conflict(topic: str, definition: dict[str, object]) -> Refusal:
 
 
 def too_many_topics(limit: int) -> Refusal:
-    """No room for another durable topic."""
+    """The limit of durable topics is reached."""
     return Refusal(
         Code.LIMIT_EXCEEDED,
         f"The hub has {limit} durable topics, which is the limit.",
@@ -297,13 +297,13 @@ def unknown_subscription(topic: str, subscription: str) -> Refusal:
     return Refusal(
         Code.UNKNOWN_SUBSCRIPTION,
         f"The topic {topic!r} has no subscription {subscription!r}.",
-        "Check the name with hub:list_subs; hub:subscribe makes it.",
+        "Check the name with hub:list_subs; hub:subscribe creates it.",
         details={"topic": topic, "subscription": subscription},
     )
 
 
 def subscription_busy(subscription: str, consumer: str) -> Refusal:
-    """Exclusive, and somebody has it."""
+    """The subscription is exclusive and has a consumer."""
     return Refusal(
         Code.SUBSCRIPTION_BUSY,
         f"The exclusive subscription {subscription!r} is held by {consumer}.",
@@ -314,7 +314,7 @@ def subscription_busy(subscription: str, consumer: str) -> Refusal:
 
 
 def subscription_conflict(subscription: str, mode: str) -> Refusal:
-    """It exists with another mode."""
+    """The subscription exists with another mode."""
     return Refusal(
         Code.SUBSCRIPTION_CONFLICT,
         f"The subscription {subscription!r} exists with the mode {mode}.",
@@ -324,7 +324,7 @@ def subscription_conflict(subscription: str, mode: str) -> Refusal:
 
 
 def no_mailbox(address: str) -> Refusal:
-    """Only what can be stored can be replayed."""
+    """The target of a replay needs a mailbox."""
     return Refusal(
         Code.NO_MAILBOX,
         f"The actor {address} has no mailbox, so nothing can be replayed to it.",
@@ -334,61 +334,61 @@ def no_mailbox(address: str) -> Refusal:
 
 
 def replay_conflict(job: str, epoch: int, offset: int) -> Refusal:
-    """The job is known with another bound, so it is another selection."""
+    """The job exists with another bound, so it is another selection."""
     return Refusal(
         Code.REPLAY_CONFLICT,
         f"The replay {job!r} is bounded by offset {offset} of epoch {epoch}.",
-        "Go on with its own bound (details.until), or choose another job.",
+        "Continue with that bound (details.until), or choose another job.",
         details={"job": job, "until": {"epoch": epoch, "offset": offset}},
     )
 
 
 def replay_forgotten(job: str, limit: int) -> Refusal:
-    """What it has appended is not known any more."""
+    """The progress of the job has been forgotten."""
     return Refusal(
         Code.REPLAY_FORGOTTEN,
-        f"The replay {job!r} is not among the newest {limit} the hub remembers; what it has sent"
-        " is not known, and it might be sent twice.",
-        "Find out what arrived (metadata.original), and begin another job for the rest.",
+        f"The hub remembers the newest {limit} replays, and {job!r} is not one of them: its"
+        " progress is unknown, and messages might be sent twice.",
+        "Find out what arrived (metadata.original), and start another job for the rest.",
         details={"job": job, "limit": limit},
     )
 
 
 def not_a_consumer(what: str) -> Refusal:
-    """Only a consumer settles."""
+    """Only consumers may settle."""
     return Refusal(
         Code.NOT_A_CONSUMER,
         f"This session is not a consumer of {what}.",
-        "Subscribe first (for a mailbox: register the address), then settle what is received.",
+        "Subscribe first (for a mailbox: register the address), then settle what you receive.",
         details={"name": what},
     )
 
 
 def duplicate_host(address: str) -> Refusal:
-    """Two instances under one address would take the same actors for their own."""
+    """Two instances with one address would both run the same actors."""
     return Refusal(
         Code.DUPLICATE_HOST,
         f"Another instance of the host {address} is connected.",
-        "Stop one of them, or give this one an address of its own. If the other is gone, try again"
-        " when its lease has ended.",
+        "Stop one of them, or give this one another address. If the other is gone, try again when"
+        " its lease has ended.",
         retryable=True,
         details={"actorAddress": address},
     )
 
 
 def no_host(kind: str) -> Refusal:
-    """Nobody could serve the actor."""
+    """No host serves actors of this kind."""
     return Refusal(
         Code.NO_HOST,
         f"There is no host for durable actors of the kind {kind!r}.",
-        "Start a host that serves the kind, and ask again.",
+        "Start a host that serves the kind, and try again.",
         retryable=True,
         details={"kind": kind},
     )
 
 
 def too_many_actors(limit: int) -> Refusal:
-    """No room for another place."""
+    """The limit of recorded places is reached."""
     return Refusal(
         Code.LIMIT_EXCEEDED,
         f"The hub knows the places of {limit} durable actors, which is the limit.",
@@ -398,20 +398,20 @@ def too_many_actors(limit: int) -> Refusal:
 
 
 def stale_placement(details: dict[str, object]) -> Refusal:
-    """The sender, or whoever moves an actor, knows an earlier place; `stale` says the present."""
+    """The sender's place of an actor is out of date; `stale` holds the current one."""
     return Refusal(
         Code.STALE_PLACEMENT,
-        "A durable actor does not live where the message takes it to be.",
-        "Look at details.stale, or ask hub:place, and send a new message.",
+        "A durable actor does not live where the message says.",
+        "Get the current place from details.stale or hub:place, and send a new message.",
         details=details,
     )
 
 
 def not_its_host(actor: str, host: str) -> Refusal:
-    """Only the host an actor lives on gives it away."""
+    """Only the host that an actor lives on may move it."""
     return Refusal(
         Code.UNAUTHORIZED,
         f"The actor {actor} lives on {host}, which this session has not registered.",
-        "Let the host it lives on move it.",
+        "Only that host can move it.",
         details={"action": "move", "target": actor},
     )

@@ -1,7 +1,7 @@
-"""What clients may ask for: the payload of each request, typed.
+"""The typed payloads of all requests.
 
-Unknown members are ignored, so that newer clients keep working; members of the wrong type are
-refused, so that nothing is guessed.
+Unknown members are ignored, so that newer clients work; members of the wrong type are refused, so
+that the hub never guesses.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RequestPayload(msgspec.Struct, gc=False, rename="camel"):
 
 
 class ConnectRequest(RequestPayload):
-    """Metadata of `hub:connect`; what has no type here is checked in its own order there."""
+    """Metadata of `hub:connect`; untyped, because the handler checks it in a fixed order."""
 
     protocol_version: Any = None
     auth_token: Any = None
@@ -50,7 +50,7 @@ class ConnectRequest(RequestPayload):
 
 
 class HeartbeatRequest(RequestPayload):
-    """Payload of `hub:heartbeat`; whatever the time is written as, it is echoed."""
+    """Payload of `hub:heartbeat`; the timestamp is echoed unchanged."""
 
     timestamp: Raw = _ABSENT
 
@@ -117,7 +117,7 @@ class BroadcastMetadata(RequestPayload):
 
 
 class Point(RequestPayload):
-    """A place in a topic: exactly one of `seq`, `time` and `last`."""
+    """A position in a topic: exactly one of `seq`, `time` and `last`."""
 
     seq: Position | None = None
     time: Number | None = None
@@ -136,7 +136,7 @@ class ResumePoint(RequestPayload):
 
 
 class SubscriptionOptions(RequestPayload):
-    """What a durable subscription can be told; left out: as it is, or the default."""
+    """Options of a durable subscription; an omitted one stays as it is, or gets its default."""
 
     window: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     strict: bool | None = None
@@ -152,7 +152,7 @@ class SubscriptionOptions(RequestPayload):
 
 
 class SubscribeRequest(SubscriptionOptions):
-    """Payload of `hub:subscribe`; with `subscription` a durable one."""
+    """Payload of `hub:subscribe`; durable if `subscription` is given."""
 
     topic: str = ""
     subscription: str | None = None
@@ -163,7 +163,7 @@ class SubscribeRequest(SubscriptionOptions):
 
 
 class UnsubscribeRequest(RequestPayload):
-    """Payload of `hub:unsubscribe`; clients put a topic into either member."""
+    """Payload of `hub:unsubscribe`; clients put the topic into either of the first two."""
 
     topic: str | None = None
     subscription_id: str | None = None
@@ -234,7 +234,7 @@ class ListSubscriptionsRequest(RequestPayload):
 
 
 class SeekRequest(RequestPayload):
-    """Payload of `hub:seek`, beside the subscription's name."""
+    """Payload of `hub:seek`, besides the subscription's name."""
 
     to: Start
     dry_run: bool | None = None
@@ -259,7 +259,7 @@ class LettersRequest(RequestPayload):
 
 
 class Destination(RequestPayload):
-    """Where a replay goes: a topic, one subscription of it, or a mailbox."""
+    """The target of a replay job: a topic, one of its subscriptions, or a mailbox."""
 
     topic: str | None = None
     subscription: str | None = None
@@ -267,14 +267,14 @@ class Destination(RequestPayload):
 
 
 class LogPosition(RequestPayload):
-    """A place in the log of a hub."""
+    """A position in the log of a hub."""
 
     epoch: LogNumber
     offset: LogNumber
 
 
 class OriginalMessage(RequestPayload):
-    """A message to be sent again, and where the original is."""
+    """A message to send again, and the position of the original."""
 
     epoch: LogNumber
     offset: LogNumber
@@ -288,7 +288,7 @@ class OriginalMessage(RequestPayload):
 
 
 class RepublishRequest(RequestPayload):
-    """Payload of `hub:republish`; without messages it asks how far the job has come."""
+    """Payload of `hub:republish`; without messages it asks for the progress of the job."""
 
     job: Annotated[str, Meta(min_length=1, max_length=JOB_CHARS_MAX)]
     until: LogPosition
@@ -297,7 +297,7 @@ class RepublishRequest(RequestPayload):
 
 
 class PlaceRequest(RequestPayload):
-    """Payload of `hub:place`; a host that names itself claims the actors, with what it knows."""
+    """Payload of `hub:place`; a host that names itself claims the actors, with their tokens."""
 
     actors: Annotated[list[Actor], Meta(min_length=1, max_length=ACTORS_MAX)]
     host: str | None = None
@@ -313,10 +313,10 @@ class MoveRequest(RequestPayload):
 
 
 class EraseRequest(RequestPayload):
-    """Payload of `hub:erase`: what an actor got and sent, or what is in an inbox.
+    """Payload of `hub:erase`: the messages of an actor, or the content of an inbox.
 
-    `offsets` are further entries of the log, from and to, as they are counted in `epoch`. Whoever
-    erases elsewhere, too, says what the mailbox is to be called, so that all have the same name.
+    `offsets` are ranges of further entries, valid in `epoch`. A caller that erases in other places,
+    too, passes the `pseudonym` for the mailbox, so that it is the same everywhere.
     """
 
     actor: str | None = None
@@ -359,7 +359,7 @@ class RefreshRequest(RequestPayload):
 
 
 class RefreshMetadata(RequestPayload):
-    """Metadata of `hub:refresh_token`, the other place for the token."""
+    """Metadata of `hub:refresh_token`; may hold the token instead."""
 
     auth_token: str | None = None
 
@@ -368,7 +368,7 @@ _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
 def parse(kind: type[T], raw: Raw, member: str = "payload") -> T:
-    """Decode a raw member, or refuse with the name of what is wrong."""
+    """Decode a raw member; raises a `Refusal` that names what is wrong."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
@@ -379,13 +379,13 @@ def parse(kind: type[T], raw: Raw, member: str = "payload") -> T:
     return result
 
 
-# What decoders raise, and how it is refused. Busy handlers decode without the detour over `parse`.
+# What decoders raise. Hot handlers decode directly, without `parse`.
 UNFIT: Final = (ValueError, RecursionError)
 
 
 def unfit(error: Exception, member: str = "payload") -> Refusal:
-    """A member that could not be decoded."""
-    return refusals.structural(f"the {member} does not fit: {error}")
+    """Return the refusal for a member that could not be decoded."""
+    return refusals.structural(f"the {member} is invalid: {error}")
 
 
 def parse_or_empty(kind: type[T], raw: Raw, member: str = "payload") -> T:
@@ -394,12 +394,12 @@ def parse_or_empty(kind: type[T], raw: Raw, member: str = "payload") -> T:
 
 
 def page(asked: Number | None, limit: int) -> int:
-    """How many to show at once."""
+    """Return the page size."""
     return limit if asked is None else int(min(max(asked, 1), limit))
 
 
 def trace_of(envelope: Envelope) -> bytes:
-    """The trace context of a request as metadata of its error; `{}` when there is none."""
+    """Return the trace context of a request as metadata for its error; `{}` if there is none."""
     if b'"traceId"' not in bytes(envelope.metadata) and b'"spanId"' not in bytes(envelope.metadata):
         return b"{}"
     try:

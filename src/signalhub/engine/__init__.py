@@ -1,1 +1,1 @@
-"""Where durable entries live."""
+"""Storage of durable entries: the log, and the archive."""

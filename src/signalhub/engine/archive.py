@@ -1,7 +1,7 @@
-"""The archive of the hub: the lake, read on a thread of its own.
+"""The archive of the hub: the lake, read on a separate thread.
 
-A lake may be slow, far away or gone. Whoever asks hears so within a bounded time and goes on with
-what memory and log hold; the loop never waits for it.
+A lake may be slow or unreachable. Every request is answered within a timeout, so that callers can
+continue with memory and log; the loop never blocks on it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ SHARD: Final = 0
 
 _INBOX: Final = "inbox"
 _ENTRIES: Final = "entries"
-# Only what looks like this becomes part of a query.
+# Names are inserted into SQL, so only this form is accepted.
 _STREAM: Final = re.compile(r"inbox\.(\d{1,9})\.([A-Za-z0-9_-]{22})")
+# Factor by which the searched range grows.
 _WIDER: Final = 8
 
 _PAGE: Final = (
@@ -48,20 +49,20 @@ _COUNT: Final = (
 
 
 class LakeReader:
-    """The tables of one lake. Whatever it is asked, it raises `LakeUnreachable`."""
+    """Reads the tables of one lake. All methods may raise `LakeUnreachable`."""
 
     def __init__(self, lake: Lake, *, is_needed: bool = False) -> None:
-        """If it is needed, the table `inbox` cannot just not be there yet."""
+        """With `is_needed`, a missing table `inbox` is an error; otherwise it counts as empty."""
         self._lake = lake
         self._seen = {_INBOX} if is_needed else set[str]()
 
     def reopen(self) -> None:
-        """Trust nothing that is known of the tables: one may have been made again meanwhile."""
+        """Discard cached tables, in case one was recreated."""
         for name in (_INBOX, _ENTRIES):
             self._lake.forget(name)
 
     def inbox_position(self, epoch: int) -> int:
-        """The table `inbox` holds everything of this epoch of the log before this offset."""
+        """Return the offset of this epoch before which `inbox` holds everything."""
         return self._position(_INBOX, epoch)
 
     def page(
@@ -74,19 +75,19 @@ class LakeReader:
         before: tuple[int, int] | None = None,
         needed: tuple[int, int] | None = None,
     ) -> list[Archived]:
-        """The lowest messages of an inbox in a stretch of positions that have not expired.
+        """Return the first unexpired messages of an inbox in a range of positions.
 
-        The table must hold everything of the epoch in `needed` before its offset, or it is away.
-        Of the epoch in `before` only messages before its offset are wanted, so that the many small
-        files with what came last need not be opened for what the log has long forgotten.
+        `needed` is an epoch and an offset before which the table must be complete, or it counts as
+        unreachable. Of the epoch in `before`, only messages before its offset are read, so that the
+        many small files with the newest messages need not be opened.
 
-        Positions are dense, so a stretch of `count_max` mostly is the page, in one file or two;
-        where messages have expired or were erased, ever wider ones are looked at.
+        Positions are dense, so a range of `count_max` usually is the page, in one or two files;
+        where messages have expired or were erased, the range is widened.
         """
         name = _STREAM.fullmatch(stream)
         if needed is not None and self._position(_INBOX, needed[0]) < needed[1]:
-            # It is being made again; what it does not hold yet is not gone.
-            raise LakeUnreachable(self._lake.location(_INBOX), "it does not hold everything yet")
+            # The table is being rebuilt; messages it does not hold yet are not lost.
+            raise LakeUnreachable(self._lake.location(_INBOX), "the table is not complete yet")
         older = "" if before is None else _OLDER.format(epoch=before[0], offset=before[1])
         found: dict[int, Archived] = {}
         first, width = from_seq, count_max
@@ -95,15 +96,15 @@ class LakeReader:
             wanted = {"version": int(name[1]), "inbox": name[2], "now_ms": now_ms, "older": older}
             rows = self._page(first, last, count, wanted)
             for one in rows:
-                # A log that lost entries gives their positions out again; the later epoch is first.
+                # A log that lost entries reuses their positions; the later epoch comes first.
                 found.setdefault(one.seq, one)
-            # Behind the last of as many rows as were asked for nothing has been looked at.
+            # If the limit was reached, nothing after the last row has been examined.
             first = rows[-1].seq + 1 if len(rows) == count else last + 1
             width *= _WIDER
         return list(found.values())
 
     def holds(self, segment: SegmentInfo) -> bool | None:
-        """Is every entry of the segment in `entries`, once? None: it has not come that far yet."""
+        """Is every entry of the segment in `entries` exactly once? `None` if it has not landed."""
         if self._position(_ENTRIES, segment.epoch) < segment.end:
             return None
         place = {"shard": SHARD, "epoch": segment.epoch, "base": segment.base, "end": segment.end}
@@ -132,17 +133,17 @@ class LakeReader:
         return [Archived(*row) for row in zip(*columns, strict=True)]
 
     def _query(self, name: str, query: str) -> pa.Table | None:
-        """The rows of a query; None if there is no such table yet."""
+        """Run a query; `None` if the table does not exist yet."""
         rows = self._lake.select(name, query)
         self._check_seen(name, is_there=rows is not None)
         return rows
 
     def _check_seen(self, name: str, *, is_there: bool) -> None:
-        """A table that is not there yet is empty; one that is gone is not."""
+        """Raise if a table is missing that existed before; a new one may just not exist yet."""
         if is_there:
             self._seen.add(name)
         elif name in self._seen:
-            raise LakeUnreachable(self._lake.location(name), "it is not there")
+            raise LakeUnreachable(self._lake.location(name), "the table is missing")
 
 
 def _milliseconds(times: pa.ChunkedArray) -> list[Any]:
@@ -153,6 +154,7 @@ def _milliseconds(times: pa.ChunkedArray) -> list[Any]:
 log = logging.getLogger("signalhub.lake")
 
 ANSWER_S: Final = 10.0
+# Limit of pending requests.
 _ASKED_MAX: Final = 256
 _CLOSE_S: Final = 5.0
 _COUNT_S: Final = 1.0
@@ -162,16 +164,16 @@ T = TypeVar("T")
 
 
 class Sight(msgspec.Struct, frozen=True):
-    """How far the lake is."""
+    """The progress of the lake."""
 
     position: int
     """Everything before this offset of the log is in the table `inbox`."""
     landed: int
-    """Every entry before this offset was counted in the table `entries`."""
+    """Every entry before this offset was verified in the table `entries`."""
 
 
 class LakeArchive:
-    """Answers on the loop what it finds out on its thread, one question after the other."""
+    """Runs requests on its thread, one after the other, and answers on the loop."""
 
     def __init__(
         self,
@@ -187,12 +189,11 @@ class LakeArchive:
         log_cut: Callable[[], int] | None = None,
         answer_s: float = ANSWER_S,
     ) -> None:
-        """`epoch` is the one the log is in: offsets of others say nothing about it.
+        """`epoch` is the current epoch of the log; offsets of other epochs do not apply to it.
 
-        If it is needed, an archive that is not there is away, not empty. With `log_first`, messages
-        are looked for only where the log no longer holds them; what was before `log_cut` must be
-        in the archive. An archive that is ahead of
-        `log_head` belongs to a newer log, so it says nothing about this one.
+        With `is_needed`, a missing archive is unreachable instead of empty. With `log_first`, only
+        messages that are no longer in the log are read. Everything before `log_cut` must be in the
+        archive. An archive ahead of `log_head` belongs to a newer copy of the log and is not used.
         """
         self._reader = LakeReader(lake, is_needed=is_needed)
         self._epoch = epoch
@@ -210,18 +211,18 @@ class LakeArchive:
         self._asked_count = 0
         self._is_reachable = True
         self._questions: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # A question to a storage that hangs must not keep the process from ending.
+        # A daemon, so that a request to a hanging storage does not block the exit.
         self._thread = threading.Thread(target=self._work, name="signalhub-lake", daemon=True)
         self._thread.start()
 
     @property
     def position(self) -> int:
-        """Everything before this offset of the log is archived, as far as is known."""
+        """Everything before this offset of the log was archived at the last check."""
         return self._sight.position
 
     @property
     def landed(self) -> int:
-        """Every entry before this offset was counted in the lake."""
+        """Every entry before this offset was verified in the lake."""
         return self._sight.landed
 
     def consult(self, consult: Consult, done: Callable[[list[Archived] | None], None]) -> None:
@@ -238,16 +239,16 @@ class LakeArchive:
         self._ask(read, done)
 
     def wait_for(self, segments: Sequence[SegmentInfo]) -> None:
-        """These segments, oldest first, are to be deleted once the lake holds them."""
+        """Set the segments, oldest first, to delete once they are in the lake."""
         self._wanted = segments
 
     @property
     def wanted(self) -> int:
-        """How many segments wait for that."""
+        """The number of these segments."""
         return len(self._wanted)
 
     def look(self, done: Callable[[Sight | None], None]) -> None:
-        """Find out how far the lake is, and how many of the segments that wait it holds."""
+        """Check the progress of the lake, and which of the waiting segments it holds."""
         wanted, landed = self._wanted, self.landed
 
         is_due = self._reopening.is_due(self._clock.now_ms())
@@ -258,7 +259,7 @@ class LakeArchive:
             position = self._reader.inbox_position(self._epoch)
             if self._log_head is not None and position > self._log_head():
                 raise LakeUnreachable(
-                    "inbox", "it is ahead of the log, which must be an older copy"
+                    "inbox", "the table is ahead of the log, which must be an older copy"
                 )
             return Sight(position, self._landed(wanted, landed, position))
 
@@ -270,21 +271,21 @@ class LakeArchive:
         self._ask(find_out, report)
 
     async def first_look(self) -> int:
-        """Where the archive stands; 0 if it cannot be reached now."""
+        """Return the position of the archive; 0 if it is unreachable."""
         looked: asyncio.Future[Sight | None] = self._loop.create_future()
         self.look(looked.set_result)
         sight = await looked
         return 0 if sight is None else sight.position
 
     def close(self) -> None:
-        """Answer nothing more; what hangs is left behind."""
+        """Stop the thread; a hanging request is abandoned."""
         self._questions.put(None)
         self._thread.join(_CLOSE_S)
 
     def _ask(self, question: Callable[[], T], done: Callable[[T | None], None]) -> None:
         asked = _Asked(done)
         if self._asked_count >= _ASKED_MAX:
-            self._loop.call_soon(self._answer, asked, None, "too many questions wait for it")
+            self._loop.call_soon(self._answer, asked, None, "too many pending requests")
             return
         self._asked_count += 1
         late = self._loop.call_later(
@@ -294,12 +295,12 @@ class LakeArchive:
         def run() -> None:
             found, reason = None, ""
             try:
-                # Nobody waits any more for what was answered in another way.
+                # Skip requests that have timed out.
                 found = None if asked.is_answered else question()
             except LakeUnreachable as error:
                 reason = str(error)
             except Exception as error:
-                log.exception("a question to the lake failed")
+                log.exception("a request to the lake failed")
                 reason = repr(error)
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._ran, asked, late, found, reason)
@@ -331,13 +332,13 @@ class LakeArchive:
                 log.info("the lake can be read again")
 
     def _landed(self, wanted: Sequence[SegmentInfo], landed: int, position: int) -> int:
-        """The end of the last segment that is in the lake, as are all before it."""
+        """Return the offset up to which all segments are in the lake."""
         deadline = time.monotonic() + _COUNT_S
         for info in wanted:
             if info.end <= landed:
                 continue
             if time.monotonic() > deadline:
-                # The rest is counted next time; pages of inboxes do not wait for that.
+                # Continue at the next check, so that reads of pages do not wait.
                 break
             if info.end > position or not self._holds(info):
                 break
@@ -360,7 +361,7 @@ class LakeArchive:
 
 
 class _Asked(Generic[T]):
-    """A question, until it is answered, or given up."""
+    """A request, until it is answered or times out."""
 
     __slots__ = ("done", "is_answered")
 

@@ -1,8 +1,7 @@
-"""The engine of one machine: the log on its own disk.
+"""The engine with a log on the local disk.
 
-Entries taken during one turn of the loop are submitted together, and group commit puts those of
-several turns under one sync. Reading from the disk happens on a thread of its own, so the loop
-never waits for it.
+The entries of one tick are submitted together, and group commit puts those of several ticks under
+one sync. A separate thread reads from the disk, so the loop never blocks.
 """
 
 from __future__ import annotations
@@ -38,31 +37,32 @@ from signalhub.wire.errors import Refusal, SettingsError, SignalHubError
 
 log_lines = logging.getLogger("signalhub.log")
 
+# Delay of the report of a failed read.
 _RETRY_S = 1.0
 
 T = TypeVar("T")
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """What keeps segments from being deleted."""
+    """What must not be deleted by retention."""
 
     unsettled: list[tuple[str, int, int]]
-    """The oldest unsettled positions: stream, its epoch, seq."""
+    """The oldest unsettled positions: stream, epoch of the stream, seq."""
     needed: int | None
-    """From this offset on, if there is one, entries are needed for another reason."""
+    """Entries from this offset on hold messages of rooms that can still be fetched."""
     saved: int
-    """From this offset on the log alone knows what it holds; that stays whatever settings say."""
+    """Entries from this offset on are in no snapshot, and are never deleted."""
     landed: int | None
-    """Before this offset every entry is in the lake, and messages of rooms can be read from it;
-    None if nobody asks for that."""
+    """Every entry before this offset is in the lake, where messages of rooms can be read;
+    `None` without a lake."""
     anchored: int
-    """Something in use is defined at this offset, and nothing before it."""
+    """The oldest offset with a definition that is in use."""
     streams: list[tuple[str, int]]
-    """Every stream and its epoch."""
+    """All streams with their epochs."""
 
 
 class LocalEngine:
-    """The log in a folder, with its threads."""
+    """A log in a folder, with its threads."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class LocalEngine:
             raise SettingsError(f"the log in {path} cannot be opened: {error}") from error
         _report(self.recovery)
         self._outcomes: Outcomes
-        # Up to here everything committed has been reported.
+        # All commits before this offset have been reported.
         self.reported = self.log.head
         self._taken: list[Append] = []
         self._pending: deque[Append] = deque()
@@ -101,7 +101,7 @@ class LocalEngine:
         self._is_closed = False
 
     def report_to(self, outcomes: Outcomes) -> None:
-        """Who hears what became of appended entries; before the first one."""
+        """Set the receiver of outcomes; call this before the first append."""
         self._outcomes = outcomes
 
     @property
@@ -114,7 +114,7 @@ class LocalEngine:
 
     @property
     def segments(self) -> int:
-        """How many there are."""
+        """The number of segments."""
         return len(self.log.segments)
 
     @property
@@ -123,7 +123,7 @@ class LocalEngine:
 
     @property
     def epoch_first(self) -> int:
-        """The oldest offset of this epoch that can still be read."""
+        """The oldest readable offset of this epoch."""
         bases = (info.base for info in self.log.segments if info.epoch == self.epoch)
         return next(bases, self.log.head)
 
@@ -153,7 +153,7 @@ class LocalEngine:
         self._commit.submit([one.entry for one in taken])
 
     def _reported(self, outcome: Outcome) -> None:
-        """Called on the committing thread."""
+        """Forward an outcome to the loop; called on the commit thread."""
         self._loop.call_soon_threadsafe(self._heard, outcome)
 
     def _heard(self, outcome: Outcome) -> None:
@@ -165,7 +165,7 @@ class LocalEngine:
             self._is_written.set()
             return
         assert isinstance(outcome, NotCommitted)
-        # What was taken since has positions behind what was refused, so it is refused, too.
+        # Entries added since then have later positions, so they are refused as well.
         lost = [*self._pending, *self._taken]
         self._pending.clear()
         self._taken = []
@@ -178,11 +178,11 @@ class LocalEngine:
 
     @property
     def waiting(self) -> int:
-        """How many entries are on their way to the disk."""
+        """The number of entries that are not committed yet."""
         return len(self._pending) + len(self._taken)
 
     async def wait_until_written(self) -> None:
-        """Return when nothing is on its way to the disk."""
+        """Wait until all entries are committed or refused."""
         while self._pending or self._taken:
             self._is_written.clear()
             await self._is_written.wait()
@@ -216,7 +216,7 @@ class LocalEngine:
         self._threads.submit(run)
 
     def _failed(self, error: Exception, done: Callable[[T | None], None]) -> None:
-        """Whoever asked hears it after a while, so that a broken disk is not asked in a circle."""
+        """Report a failed read after a delay, so that a broken disk is not read in a busy loop."""
         self.log.tally.read_errors += 1
         log_lines.error("the log could not be read", exc_info=error)
         if isinstance(error, LogDamaged):
@@ -232,11 +232,11 @@ class LocalEngine:
         self._eraser.erase(erase, done)
 
     def expire(self) -> None:
-        """Take what has expired out of a segment that holds such, soon."""
+        """Start to erase expired messages from a segment."""
         self._expirer.look(self._clock.now_ms())
 
     def _forget(self, bases: list[int], done: Callable[[], None]) -> None:
-        """Segments have been replaced: what was being read of them is read, then nothing more."""
+        """Rebuild the index of replaced segments, on the reading thread after running reads."""
 
         def forget() -> None:
             if self._index is not None:
@@ -254,11 +254,11 @@ class LocalEngine:
         anchor: Callable[[int], None],
         wait: Callable[[list[SegmentInfo]], None],
     ) -> None:
-        """Delete the segments nobody needs any more, soon.
+        """Start to delete segments that are no longer needed.
 
-        `anchor` hears up to where definitions have to be written again first. If something was
-        deleted, `cut` hears the oldest position that is left of each stream, 0 if none is, by the
-        stream's epoch. `wait` hears which segments stay only because they have not landed.
+        `anchor` gets the offset before which definitions must be written again first. After a
+        deletion, `cut` gets the oldest remaining position of each stream (0 if none), by the
+        stream's epoch. `wait` gets the segments that are kept only because they have not landed.
         """
         self._threads.submit(self._retain, needs, cut, anchor, wait)
 
@@ -287,7 +287,7 @@ class LocalEngine:
             self._threads.submit(lambda: list(index.update(self.log.segments)))
 
     def _floor(self, needs: Needs) -> int:
-        """Everything before this offset is settled and read by nobody."""
+        """Return the offset before which everything is settled and no longer needed."""
         floor = self.log.head if needs.needed is None else min(needs.needed, self.log.head)
         for stream, epoch, seq in needs.unsettled:
             found = self._reader.read(stream, epoch, seq, 1, 0)
@@ -323,7 +323,7 @@ class LocalEngine:
         self.flush()
         self._is_closed = True
         with contextlib.ExitStack() as rest:
-            # Whatever one of them raises, the others are closed.
+            # Close all of them, even if one raises.
             rest.callback(self.log.close)
             if self._index is not None:
                 rest.callback(self._index.close)
@@ -342,7 +342,7 @@ def _final(fault: LogFailed | LogDamaged) -> Refusal:
 def _report(recovery: LogRecovery) -> None:
     if (torn := recovery.torn) is not None:
         log_lines.warning(
-            "a torn tail of the log was cut and kept aside",
+            "a torn end of the log was cut and saved",
             extra={"segment": torn.segment, "bytes": torn.bytes, "saved_as": torn.saved_as},
         )
     if (damage := recovery.damage) is not None:
@@ -350,10 +350,10 @@ def _report(recovery: LogRecovery) -> None:
         log_lines.error("the log is damaged and opened read-only", extra={"reason": str(fault)})
     if recovery.epoch_changed:
         log_lines.error(
-            "entries that had been shown are gone; the log has a new epoch",
+            "entries that had been visible are lost; the log has a new epoch",
             extra={"from": recovery.lost_from, "to": recovery.lost_to},
         )
     if recovery.foreign:
         log_lines.warning(
-            "unknown files in the log were left alone", extra={"files": recovery.foreign}
+            "unknown files in the log folder were ignored", extra={"files": recovery.foreign}
         )

@@ -1,4 +1,4 @@
-"""Finding what is to be erased, and erasing it, on the thread that keeps the log in order."""
+"""Search and erase entries of the log, on the upkeep thread."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from signalhub.wire.errors import Refusal, SignalHubError
 
 log_lines = logging.getLogger("signalhub.log")
 
-# Reading and judging an entry takes a few microseconds.
+# Entries per slice of work; one takes a few microseconds.
 _SLICE_ENTRIES: Final = 100
 
 Slices = Generator[None, None, None]
 
 
 class SegmentEraser:
-    """Carries out what the core wants erased; reports on the loop."""
+    """Performs the erasures of the core; reports on the loop."""
 
     def __init__(
         self,
@@ -41,18 +41,18 @@ class SegmentEraser:
         loop: asyncio.AbstractEventLoop,
         forget: Callable[[list[int], Callable[[], None]], None],
     ) -> None:
-        """`forget` lets go of replaced segments, then calls back on the loop."""
+        """`forget` releases replaced segments, then calls back on the loop."""
         self._log = log
         self._upkeep = upkeep
         self._loop = loop
         self._forget = forget
 
     def locate(self, locate: Locate, done: Callable[[Located | None], None]) -> None:
-        """Look through the log, soon."""
+        """Start to search the log."""
         self._upkeep.run(lambda: self._locate(locate, done))
 
     def erase(self, erase: EraseEntries, done: Callable[[int | Refusal], None]) -> None:
-        """Write the segments anew, soon."""
+        """Start to rewrite the segments."""
         self._upkeep.run(lambda: self._erase(erase, done))
 
     def _locate(self, locate: Locate, done: Callable[[Located | None], None]) -> Slices:
@@ -63,10 +63,10 @@ class SegmentEraser:
             located = yield from self._look(locate)
             located.torn = torn
             if any(one.offset >= self._log.segments[-1].base for one in located.found):
-                # Only what is in a finished segment can be taken out of it.
+                # Entries can be erased only from a sealed segment.
                 self._log.roll_soon()
         except Exception:
-            # Whatever it is, somebody waits for an answer.
+            # The caller must get an answer in any case.
             log_lines.exception("the log could not be searched")
         self._loop.call_soon_threadsafe(done, located)
 
@@ -87,7 +87,7 @@ class SegmentEraser:
                         if offset % _SLICE_ENTRIES == 0:
                             yield
                 except EntriesGone as gone:
-                    # Retention was faster.
+                    # Retention deleted them in the meantime.
                     offset = max(offset, gone.first)
         finally:
             reader.close()
@@ -101,7 +101,7 @@ class SegmentEraser:
         try:
             rewritten = yield from self._log.erase(erasures)
         except Exception as error:
-            log_lines.exception("entries could not be erased; it is tried again later")
+            log_lines.exception("entries could not be erased; retrying later")
             self._loop.call_soon_threadsafe(done, _refusal(error))
             return
         bases = [one.info.base for one in rewritten]
@@ -122,15 +122,16 @@ def _refusal(error: Exception) -> Refusal:
 
 
 INBOX_PREFIX: Final = "inbox."
+# Expired messages of a segment are erased together, up to this much later.
 LINGER_MS: Final = 3_600_000
-# A proposal is kept for a week after its end at most, and made again from its messages.
+# Recovery rebuilds proposals from their messages, until a week after the proposals are finished.
 CONTROL_LINGER_MS: Final = 9 * 86_400_000
 
 _SLICE_RUNS: Final = 100
 
 
 class _Ends(msgspec.Struct, array_like=True, gc=False):
-    """As much of `entry.RoomMessage` as tells when it goes."""
+    """The part of `RoomMessageBody` that determines when it expires."""
 
     message_id: msgspec.Raw
     ciphertext: msgspec.Raw
@@ -141,7 +142,7 @@ class _Ends(msgspec.Struct, array_like=True, gc=False):
 
 
 class Expirer:
-    """Knows when segments are worth looking at; works on the thread of the upkeep."""
+    """Erases expired messages of rooms, one segment at a time, on the upkeep thread."""
 
     def __init__(
         self,
@@ -149,16 +150,16 @@ class Expirer:
         upkeep: UpkeepThread,
         forget: Callable[[list[int], Callable[[], None]], None],
     ) -> None:
-        """`forget` lets go of segments that were replaced."""
+        """`forget` releases replaced segments."""
         self._log = log
         self._upkeep = upkeep
         self._forget = forget
-        # When each segment is to be looked at; one that is not here has never been.
+        # When to examine each segment; a missing one has not been examined yet.
         self._due_ms: dict[int, float] = {}
         self._is_busy = False
 
     def look(self, now_ms: int) -> None:
-        """Write at most one segment anew, soon."""
+        """Start to rewrite at most one segment."""
         if not self._is_busy and self._log.fault is None:
             self._is_busy = True
             self._upkeep.run(lambda: self._look(now_ms))
@@ -172,7 +173,7 @@ class Expirer:
             for info in sealed:
                 if self._due_ms.get(info.base, 0) > now_ms:
                     continue
-                # One that fails must not keep the later ones from their turn.
+                # Postponed first, so that a segment that fails does not block later ones.
                 tried = info.base
                 self._due_ms[tried] = now_ms + LINGER_MS
                 if (yield from self._has_rooms(info)):
@@ -180,11 +181,11 @@ class Expirer:
                     return
                 self._due_ms[info.base] = inf
         except LogFull:
-            # The others would find no room, either.
+            # Rewriting other segments would fail as well.
             self._due_ms.pop(tried, None)
-            log_lines.warning("expired messages stay in the log: its disk is full")
+            log_lines.warning("expired messages remain in the log: the disk is full")
         except (SignalHubError, OSError, msgspec.MsgspecError):
-            log_lines.exception("expired messages could not be taken out of the log")
+            log_lines.exception("expired messages could not be erased from the log")
         finally:
             self._is_busy = False
 
@@ -196,7 +197,7 @@ class Expirer:
                     return True
                 yield
         except Unreadable:
-            # Reading it will tell what is wrong with it.
+            # The scan will report the damage.
             return True
         finally:
             file.close()
@@ -224,14 +225,14 @@ class Expirer:
             rewritten = yield from self._log.erase([erasure])
             self._forget([one.info.base for one in rewritten], lambda: None)
             facts = {"segment": info.name, "entries": len(expired)}
-            log_lines.info("expired messages were taken out of the log", extra=facts)
+            log_lines.info("expired messages were erased from the log", extra=facts)
         elif expired:
             next_ms = min(next_ms, oldest_ms)
         self._due_ms[info.base] = next_ms + LINGER_MS
 
 
 def _ends_ms(stored: StoredEntry) -> float:
-    """When the content of an entry has to go; never for most."""
+    """Return when the content of an entry must be erased; infinity for most entries."""
     if stored.kind != Kind.ROOM_MESSAGE or stored.is_erased:
         return inf
     ends = decode_body(_Ends, stored.body)

@@ -1,1 +1,1 @@
-"""What the hub says about itself: logs and metrics."""
+"""Logs and metrics of the hub."""

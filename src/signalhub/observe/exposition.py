@@ -1,6 +1,6 @@
-"""The page at `/metrics`, in the text format of Prometheus, from metrics declared with a measure.
+"""The page at `/metrics` in the text format of Prometheus.
 
-The page is made in pieces, so that whoever serves it can do something else in between.
+The page is generated in pieces, so that the server can do other work in between.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ OTHER: Final = "other"
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
 Kind = Literal["counter", "gauge", "histogram"]
-# A number, unless nobody knows; or one for each value of the label; or durations.
+# A number, `None` if unknown; or a number per value of the label; or durations.
 Measured = float | Mapping[str, float] | Histogram | None
 S = TypeVar("S")
 
 
 class Declaration(msgspec.Struct, Generic[S], frozen=True):
-    """One exported metric: its name, its kind, what it means, and what measures it."""
+    """One exported metric; `measure` returns its current value."""
 
     name: str
     kind: Kind
@@ -46,19 +46,19 @@ class Declaration(msgspec.Struct, Generic[S], frozen=True):
 def gauge(
     name: str, measure: Callable[[S], float | Mapping[str, float] | None], text: str, *labels: str
 ) -> Declaration[S]:
-    """What is so now."""
+    """Declare a current value."""
     return Declaration(f"{NAMESPACE}_{name}", "gauge", text, measure, labels)
 
 
 def counter(
     name: str, measure: Callable[[S], int | Mapping[str, int]], text: str, *labels: str
 ) -> Declaration[S]:
-    """What has happened since the process began."""
+    """Declare a count since the start of the process."""
     return Declaration(f"{NAMESPACE}_{name}_total", "counter", text, measure, labels)
 
 
 def histogram(name: str, measure: Callable[[S], Histogram], text: str) -> Declaration[S]:
-    """How long something took, each time."""
+    """Declare a distribution of durations."""
     return Declaration(f"{NAMESPACE}_{name}_seconds", "histogram", text, measure)
 
 
@@ -69,12 +69,12 @@ PROCESS: Final[dict[str, tuple[Kind, str]]] = {
     f"{NAMESPACE}_process_virtual_memory_bytes": ("gauge", "Address space in use."),
     f"{NAMESPACE}_process_start_time_seconds": ("gauge", "When the process started."),
     f"{NAMESPACE}_process_open_fds": ("gauge", "Open file descriptors."),
-    f"{NAMESPACE}_process_max_fds": ("gauge", "How many file descriptors may be open."),
+    f"{NAMESPACE}_process_max_fds": ("gauge", "Limit of open file descriptors."),
 }
 
 
 class Exposition(Collector, Generic[S]):
-    """What is declared, measured at one source, and the process."""
+    """Exports the declared metrics of one source, and those of the process."""
 
     def __init__(self, declarations: Sequence[Declaration[S]], source: S) -> None:
         self._declarations = declarations
@@ -84,7 +84,7 @@ class Exposition(Collector, Generic[S]):
         ProcessCollector(namespace=NAMESPACE, registry=self._registry)
 
     def page(self) -> bytes:
-        """Everything, measured now."""
+        """Return the current values of all metrics."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:

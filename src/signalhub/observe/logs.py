@@ -1,8 +1,7 @@
-"""Log lines: people read them on a terminal, machines read JSON anywhere else.
+"""Log lines: human-readable on a terminal, JSON otherwise.
 
-A message is a constant sentence; its facts travel in `extra` and appear as `key=value` or as
-members of the JSON object. Everything goes to standard error, so that standard output stays the
-program's own.
+A message is a constant sentence; its facts are passed in `extra` and appear as `key=value` or as
+members of the JSON object. Logs go to standard error; standard output is for the program's results.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _COLOURS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 def configure(level: Level, format: Format, stream: TextIO | None = None) -> None:
     """Send the log lines of the whole process to `stream`, by default standard error.
 
-    Other packages speak only from warnings on. Calling it again replaces the earlier choice.
+    Other packages log warnings and errors only. Another call replaces the configuration.
     """
     target = sys.stderr if stream is None else stream
     handler = _Handler(target)
@@ -41,7 +40,7 @@ def configure(level: Level, format: Format, stream: TextIO | None = None) -> Non
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Marks the handler as ours."""
+    """Identifies the handler installed by `configure`."""
 
 
 def _formatter(format: Format, stream: TextIO) -> logging.Formatter:
@@ -72,7 +71,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class HumanFormatter(logging.Formatter):
-    """Time, level, sentence, facts."""
+    """Time, level, message and facts on one line."""
 
     def __init__(self, *, colour: bool) -> None:
         super().__init__()
@@ -92,7 +91,7 @@ class HumanFormatter(logging.Formatter):
 
 
 def _short(value: object) -> str:
-    """Plain words as they are; anything else quoted, which also disarms control characters."""
+    """Return a plain word unchanged; quote anything else, which escapes control characters."""
     text = str(value)
     return text if text.isprintable() and text and " " not in text else repr(text)
 

@@ -1,7 +1,7 @@
-"""Series per subscription: what is measured of each, and which have series of their own.
+"""Metrics per subscription.
 
-Topics and subscriptions are the only labels with an open set of values: operators name them, up to
-a number they set. No actor or address ever becomes one.
+Topics and subscriptions are the only labels without a fixed set of values. Operators name them, and
+a setting limits their number. Actors and addresses are never labels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SLICE: Final = 128
 
 
 class SubscriptionReading(msgspec.Struct, gc=False):
-    """What can be said about a subscription at one moment."""
+    """The current values of a subscription."""
 
     topic: str
     name: str
@@ -27,7 +27,7 @@ class SubscriptionReading(msgspec.Struct, gc=False):
     tally: SubscriptionTally
     lag: int = 0
     lag_s: float | None = 0.0
-    """`None` while nobody knows."""
+    """`None` while unknown."""
     unacked_s: float = 0.0
     utilization: float = 0.0
     is_blocked: int = 0
@@ -35,7 +35,7 @@ class SubscriptionReading(msgspec.Struct, gc=False):
     consumers: int = 0
 
     def add(self, other: SubscriptionReading) -> None:
-        """Stand for the other one, too: with the sum, or where there is none with the worst."""
+        """Merge another one: sum the counts, take the maximum of times and utilization."""
         self.tally.add(other.tally)
         self.lag += other.lag
         self.lag_s = max(self.lag_s or 0.0, other.lag_s or 0.0)
@@ -48,54 +48,54 @@ class SubscriptionReading(msgspec.Struct, gc=False):
 
 Counted = tuple[str, Callable[[SubscriptionTally], int], str]
 
-# What is counted per subscription, and for all mailboxes together.
+# Counted per subscription, and for all mailboxes together.
 DELIVERY: Final[tuple[Counted, ...]] = (
-    ("delivered", lambda tally: tally.delivered, "Copies sent, repeats included."),
-    ("settled", lambda tally: tally.settled, "Messages done with, whatever the outcome."),
-    ("redelivered", lambda tally: tally.redelivered, "Copies sent again."),
-    ("nacks", lambda tally: tally.nacked, "Attempts a consumer declared failed."),
-    ("ack_timeouts", lambda tally: tally.timeouts, "Attempts nobody acknowledged in time."),
+    ("delivered", lambda tally: tally.delivered, "Deliveries, including redeliveries."),
+    ("settled", lambda tally: tally.settled, "Messages settled, with any outcome."),
+    ("redelivered", lambda tally: tally.redelivered, "Redeliveries."),
+    ("nacks", lambda tally: tally.nacked, "Attempts rejected by a consumer (nack)."),
+    ("ack_timeouts", lambda tally: tally.timeouts, "Attempts not acknowledged in time."),
     ("exhausted", lambda tally: tally.exhausted, "Messages that failed too often."),
-    ("dead_lettered", lambda tally: tally.dead_lettered, "Messages put into the dead letters."),
+    ("dead_lettered", lambda tally: tally.dead_lettered, "Messages moved to the dead letters."),
     (
         "dropped",
         lambda tally: tally.dropped,
-        "Messages given up by the poison policy or a consumer.",
+        "Messages dropped by the poison policy or terminated by a consumer.",
     ),
     (
         "expired",
         lambda tally: tally.expired,
-        "Messages whose time passed before they were delivered.",
+        "Messages whose ttl ended before they were delivered.",
     ),
     ("lost", lambda tally: tally.lost, "Messages removed by retention before they were settled."),
-    ("ignored_settlements", lambda tally: tally.ignored, "Settlements of what was not in flight."),
+    ("ignored_settlements", lambda tally: tally.ignored, "Settlements of messages not in flight."),
     ("cursors", lambda tally: tally.cursors, "Cursors written to the log."),
 )
 DISPATCH: Final[tuple[Counted, ...]] = (
     (
         "notifier_polls",
         lambda tally: tally.wake_polls,
-        "Dispatch passes that a wake or a deadline began.",
+        "Dispatch passes started by a wake or a deadline.",
     ),
     (
         "heartbeat_polls",
         lambda tally: tally.heartbeat_polls,
-        "Dispatch passes that the watchdog began.",
+        "Dispatch passes started by the watchdog.",
     ),
     (
         "recovered_wakes",
         lambda tally: tally.recovered_wakes,
-        "Such passes that found what a wake should have brought.",
+        "Passes of the watchdog that found work a wake should have reported.",
     ),
     (
         "restarts",
         lambda tally: tally.restarts,
-        "Dispatch passes that failed and were started over.",
+        "Dispatch passes that failed and were restarted.",
     ),
     (
         "empty_reads",
         lambda tally: tally.empty_reads,
-        "Reads that found nothing where the head said otherwise.",
+        "Reads below the head that found nothing.",
     ),
 )
 
@@ -121,7 +121,7 @@ SUBSCRIPTIONS: Final = (
     _reading(
         "oldest_unacked_seconds",
         lambda one: one.unacked_s,
-        "How long ago the oldest message consumers are busy with was first sent.",
+        "Time since the oldest unacknowledged message was first sent.",
     ),
     _reading(
         "window_utilization", lambda one: one.utilization, "Share of the window in use, 0 to 1."
@@ -129,27 +129,27 @@ SUBSCRIPTIONS: Final = (
     _reading(
         "blocked",
         lambda one: one.is_blocked,
-        "1 if a message that failed too often stops all others.",
+        "1 if a message that failed too often blocks the subscription.",
     ),
-    _reading("blocked_keys", lambda one: one.blocked_keys, "Keys that such a message stops."),
-    _reading("consumers", lambda one: one.consumers, "Consumers attached."),
+    _reading("blocked_keys", lambda one: one.blocked_keys, "Keys blocked by such a message."),
+    _reading("consumers", lambda one: one.consumers, "Connected consumers."),
     *(_count("subscription", one) for one in DELIVERY),
     *(_count("dispatcher", one) for one in DISPATCH),
 )
 
 
 class SubscriptionSeries:
-    """The lines of the page that are about subscriptions."""
+    """Generates the part of the page about subscriptions."""
 
     def __init__(self, named_max: int) -> None:
         self._named_max = named_max
-        # By tally, which lives as long as its subscription; a name may be used again.
+        # By tally, which identifies a subscription; its name may be reused by another one.
         self._labels: dict[SubscriptionTally, str] = {}
         self._unnamed: set[SubscriptionTally] = set()
         self._gone = SubscriptionTally()
 
     def pieces(self, readings: Sequence[SubscriptionReading]) -> Iterator[bytes]:
-        """One metric after the other; an empty piece is nothing but a pause."""
+        """Yield one metric after the other; an empty piece only yields control."""
         self._forget_missing({reading.tally for reading in readings})
         others = SubscriptionReading(OTHER, "", "", SubscriptionTally())
         others.tally.add(self._gone)

@@ -1,9 +1,8 @@
-"""One hub process: what starts in which order, and how it stops.
+"""One hub process: start and shutdown.
 
-Start: state, core, runner, port, then the pipeline beside it. Stop: close the port, say goodbye to
-every session, wait for the sockets to take it, write the state. The durable tier keeps the
-registrations of a planned stop, so that askers are told to wait for actors that are about to come
-back.
+Start: state, core, runner, port, then the pipeline beside the hub. Shutdown: close the port, notify
+every session, flush the sockets, write the state. Registrations are kept across a planned restart,
+so that senders are told to wait for actors that will reconnect.
 """
 
 from __future__ import annotations
@@ -55,6 +54,7 @@ log = logging.getLogger("signalhub.server")
 _SWEEP_S = 0.25
 _TICK_S = 1.0
 _SWITCH_S = 0.0005
+# A snapshot is saved after either, so that a start has little of the log to read.
 _CHECKPOINT_MS = 10_000
 _CHECKPOINT_ENTRIES = 50_000
 _RETENTION_MS = 60_000
@@ -62,7 +62,7 @@ _EXPIRY_MS = 60_000
 
 
 class App:
-    """A hub that can be started and stopped; its own gatekeeper."""
+    """A hub that can be started and stopped; also decides which connections are admitted."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class App:
         config: str | None = None,
         pipeline: Sequence[str] | None = None,
     ) -> None:
-        """A pipeline beside it gets `config`, or is the command `pipeline` if that is given."""
+        """A pipeline beside the hub gets the file `config`; `pipeline` replaces its command."""
         self.settings = settings
         self._config = config
         self._pipeline_command = pipeline
@@ -110,7 +110,7 @@ class App:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port it listens on."""
         return self._listener.port
 
     async def start(self) -> None:
@@ -140,12 +140,12 @@ class App:
             self._lakeside = await self._open_lakeside()
             startup.recover(self.hub, self._engine, self._store, self._clock.now_ms())
             if self._lakeside is not None:
-                # The snapshot may be older than what the lake has taken since.
+                # The lake may have advanced since the snapshot.
                 self.hub.rooms.archived_to(self._lakeside.archive.position)
             names = startup.room_names(self.hub, self._folder.path)
             self._checkpointed = self._snapshot_before = self._engine.head
             if self._engine.head > self._store.saved_offset:
-                # What only the log knew can be looked up from now on.
+                # So that ids that only the log held can be looked up.
                 self._save_snapshot()
             self._run(loop, names)
             await self._listen(loop)
@@ -160,7 +160,7 @@ class App:
     async def _open_lakeside(self) -> Lakeside | None:
         if self.settings.pipeline.run == "off":
             return None
-        # A hub without a lake does without the libraries that read it.
+        # Imported here, so that a hub without a lake does not load its libraries.
         from signalhub.server.lake import open_lakeside
 
         return await open_lakeside(
@@ -209,10 +209,10 @@ class App:
         ]
 
     async def stop(self) -> None:
-        """Drain: goodbye to everybody, sockets flushed, state written."""
+        """Notify all sessions, flush the sockets, and write the state."""
         await self._listener.close()
         lakeside = self._lakeside
-        # It takes its time, so it is asked first and waited for last.
+        # The pipeline stops slowly, so it is signalled first and awaited last.
         ending = None if lakeside is None else asyncio.create_task(lakeside.stop())
         now = self._clock.now_ms()
         self.runner.perform(self.hub.drain(now), now)
@@ -235,7 +235,7 @@ class App:
         log.info("the hub has stopped")
 
     async def _close_log(self) -> None:
-        """The last acks and cursors go to the log, and where it ends to the store."""
+        """Write the last acks and cursors to the log, then a snapshot."""
         self.runner.stop()
         now = self._clock.now_ms()
         self.runner.perform(self.hub.dispatch(now), now)
@@ -246,22 +246,22 @@ class App:
         self._engine.close()
 
     def _save_snapshot(self) -> None:
-        """Where the next start begins to read the log."""
+        """Save a snapshot; the next start reads the log from its offset."""
         if isinstance(self._engine.log.fault, LogDamaged):
             return
         self._checkpointed = offset = self._engine.reported
         is_whole = self._store.is_snapshot_broken
         snapshot = recovery.take_snapshot(self.hub.parts, offset, is_whole=is_whole)
-        # What became of the last asks before it may follow it in the log.
+        # Outcomes of earlier asks may come after the snapshot's offset in the log.
         seen_from = self.hub.oldest_open(self._snapshot_before)
         self._snapshot_before = offset
         window = startup.window_of(self.settings)
         self._store.save_snapshot(snapshot, self._engine.epoch, seen_from, window)
 
-    # The gatekeeper's part.
+    # Admission.
 
     def admit(self) -> Response | None:
-        """One more WebSocket, unless they come too fast."""
+        """Admit a WebSocket; return the error response above the connection rate."""
         now = self._clock.now_ms()
         if not self._door_bucket.take(now):
             self._tally.connections_refused += 1
@@ -271,13 +271,13 @@ class App:
         return None
 
     def accept(self, door: Door) -> picows.WSListener | Response:
-        """The connection of an admitted actor, unless the registry is full."""
+        """Return the connection of an admitted actor, or an error if the registry is full."""
         if self.hub.registry.is_full:
             self._tally.connections_refused += 1
             return at_capacity(self.hub.registry.utilization)
         return Connection(self.runner, door)
 
-    # What operators ask.
+    # Health, metrics and periodic work.
 
     def _degradations(self) -> list[str]:
         found = self.hub.degradations()
@@ -308,7 +308,7 @@ class App:
         pieces: list[bytes] = []
         for piece in self._metrics.pieces():
             pieces.append(piece)
-            # Messages go first.
+            # Let pending messages go first.
             await asyncio.sleep(0)
         return Response(200, b"".join(pieces), content_type=CONTENT_TYPE)
 
@@ -342,7 +342,7 @@ class App:
                 log.info("the hub is healthy again")
 
     def _retain(self, now: int) -> None:
-        """Give up what is too old. The log is cut only where a snapshot holds what it said."""
+        """Apply retention. The log is cut only before the offset of a saved snapshot."""
         self.runner.perform(self.hub.retention.expire_topics(now), now)
         if self._engine.reported > self._checkpointed:
             self._save_snapshot()
@@ -356,7 +356,7 @@ class App:
         archive = None if self._lakeside is None else self._lakeside.archive
         needs = Needs(
             unsettled=self.hub.retention.unsettled(),
-            # What has landed can be read from the archive; everything else stays in any case.
+            # With an archive, `landed` protects everything that cannot be read from it.
             needed=self.hub.rooms.needed_from(now) if archive is None else None,
             saved=saved,
             landed=None if archive is None else archive.landed,
@@ -367,13 +367,13 @@ class App:
         self._engine.retain(needs, self._cut, self._anchor, wait)
 
     def _anchor(self, end: int) -> None:
-        """The log is about to be cut: what is defined before the cut is defined again after it."""
+        """Anchor: definitions before the coming cut are written to the log again."""
         now = self._clock.now_ms()
         self.runner.perform(self.hub.anchors.anchor(end, now), now)
         self._look_at_segments()
 
     def _look_at_segments(self) -> None:
-        """Something has changed that kept segments from being deleted."""
+        """Check at the next tick whether segments can be deleted."""
         self._known_segments = -1
 
     def _cut(self, firsts: dict[int, int]) -> None:
@@ -385,7 +385,7 @@ class App:
         self._save_snapshot()
 
     def _every(self, slot: int, period_s: float, work: Callable[[], None]) -> None:
-        """A timer that survives a failing turn."""
+        """Run `work` periodically; a failure is logged and does not stop the timer."""
         loop = asyncio.get_running_loop()
         self._timers[slot] = loop.call_later(period_s, self._every, slot, period_s, work)
         try:
@@ -395,15 +395,15 @@ class App:
 
 
 def serve(settings: Settings, announce: Callable[[int], None], config: str | None = None) -> int:
-    """Run a hub until SIGTERM or SIGINT; the exit code of the process.
+    """Run a hub until SIGTERM or SIGINT; return the exit code of the process.
 
-    `config` is the file some of the settings are from, for the pipeline beside the hub.
+    `config` is the settings file, which is passed to the pipeline beside the hub.
     """
-    # Sessions live long and messages die young: rarer collections cost less and find the same.
+    # Most objects are either long-lived or freed by reference counts, so collect less often.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    # The committing thread must not wait long for the interpreter while the loop is busy.
+    # So that the commit thread gets the interpreter lock quickly while the loop is busy.
     sys.setswitchinterval(_SWITCH_S)
     return uvloop.run(_serve(settings, announce, config))
 

@@ -1,8 +1,8 @@
-"""What the metrics measure: the hub's parts as they stand.
+"""The values behind the metrics.
 
-Most of it is at hand. Subscriptions and mailboxes are many, so they are looked at in slices before
-a scrape is answered, and what the memory does not know of the oldest unsettled messages is read
-from the log, a few at a time.
+Most values are read directly. There can be many subscriptions and mailboxes, so they are examined
+in slices before a scrape is answered. The time of an oldest unsettled message that is not in memory
+is read from the log, for a limited number of subscriptions per scrape.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 
 _SUBSCRIPTIONS_SLICE: Final = 64
 _MAILBOXES_SLICE: Final = 1_024
-# Beyond it the age of what is not in memory is known a scrape later.
+# Reads of the log per scrape; the other subscriptions follow at the next scrapes.
 _LOOKUPS_MAX: Final = 64
 
 
 class _Noted(msgspec.Struct):
-    """What one scrape remembers of a subscription for the next."""
+    """What is kept of a subscription between two scrapes."""
 
     cursors: int
     unwritten_since_ms: int
-    """When a scrape first saw progress that the same number of cursors had not written."""
+    """When a scrape first saw progress that was not in the log."""
     oldest_seq: int = 0
     oldest_ms: int | None = None
-    """When the message at `oldest_seq` was accepted, if that had to be read."""
+    """When the message at `oldest_seq` was accepted, if that was read from the log."""
 
 
 class Gauges:
-    """The hub's parts, and what is known of those there are many of since the last `refresh`."""
+    """The hub's parts, and the values computed by the last `refresh`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Gauges:
         self._noted: dict[Subscription, _Noted] = {}
 
     async def refresh(self) -> None:
-        """Look at everything there are many of."""
+        """Compute the values of subscriptions and mailboxes."""
         await self._look_at_subscriptions(self.now_ms())
         waiting = 0
         for number, box in enumerate(list(self.hub.streams.mailboxes.values()), 1):
@@ -116,7 +116,7 @@ class Gauges:
     async def _look_up(
         self, note: _Noted, subscription: Subscription, reading: SubscriptionReading, now: int
     ) -> None:
-        """Read when the oldest unsettled message was accepted; it is remembered until it moves."""
+        """Read when the oldest unsettled message was accepted; cached until another is oldest."""
         answered: asyncio.Future[list[StoredEntry]] = asyncio.get_running_loop().create_future()
 
         def done(found: list[StoredEntry] | None) -> None:

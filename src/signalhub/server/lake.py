@@ -1,8 +1,8 @@
-"""What the hub knows of the lake and of the pipeline that fills it.
+"""The hub's view of the lake, and of the pipeline that fills it.
 
-Every few seconds, while something has not arrived there, the archive is asked how far it is, and
-what the pipeline says about itself is read. Inboxes and segments of the log then know what may be
-let go; operators see how far behind the pipeline is, and when it is in trouble.
+Every few seconds the status file of the pipeline is read and, while entries have not landed, the
+position of the archive. Inboxes and segments that have landed can then be released, and operators
+see the lag and the failures of the pipeline.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ async def open_lakeside(
     config: str | None = None,
     command: Sequence[str] | None = None,
 ) -> Lakeside | None:
-    """The hub's side of the lake, where a pipeline is wanted and possible.
+    """Open the hub's side of the lake; `None` if there is no pipeline and no lake.
 
-    `command` starts another program in its place, whatever this machine lacks.
+    `command` replaces the pipeline, without a check whether the machine can run one.
     """
     if chosen.run == "off":
         return None
@@ -65,10 +65,10 @@ async def open_lakeside(
         clock,
         asyncio.get_running_loop(),
         hub.tally.lake,
-        # What a shortened log no longer holds may be there, and must not be passed over.
+        # Messages cut from the log may be in the archive and must not be skipped.
         is_needed=engine.first > 0,
         log_head=lambda: engine.head,
-        # Of an earlier epoch nobody knows how much there was.
+        # 0 after a change of epoch: it is unknown how many entries the earlier one had.
         log_cut=lambda: engine.first if engine.first == engine.epoch_first else 0,
         log_first=None if hub.settings.rooms.always_query_store else lambda: engine.first,
     )
@@ -78,7 +78,7 @@ async def open_lakeside(
 
 
 def _is_begun(lake: Lake) -> bool:
-    """Is there a lake that may hold what the log does not? If nobody knows, there is."""
+    """May the lake hold entries that the log does not? Yes if it is unreachable."""
     try:
         return lake.exists("entries") or lake.exists("inbox")
     except LakeUnreachable:
@@ -86,7 +86,7 @@ def _is_begun(lake: Lake) -> bool:
 
 
 class Lakeside:
-    """The archive, the pipeline beside the hub if there is one, and what both say."""
+    """The archive, the pipeline beside the hub if there is one, and their state."""
 
     def __init__(
         self,
@@ -106,20 +106,20 @@ class Lakeside:
         self._look = Period(_LOOK_MS)
         self._is_looking = False
         self.status: PipelineStatus | None = None
-        # When the log had grown to which offset, as far as that has not landed; oldest first.
+        # Samples of (time, head of the log) that have not landed yet, oldest first.
         self._samples: deque[tuple[int, int]] = deque()
         self._ill_since_ms: int | None = None
         self._position_before = -1
 
-    # What it does.
+    # Lifecycle.
 
     def start(self) -> None:
-        """The hub listens: the pipeline may begin."""
+        """Start the pipeline, once the hub listens."""
         if self._beside is not None:
             self._beside.start()
 
     async def stop(self) -> None:
-        """End the pipeline beside the hub; the archive still answers."""
+        """Stop the pipeline beside the hub; the archive stays open."""
         if self._beside is not None:
             await self._beside.stop()
 
@@ -127,7 +127,7 @@ class Lakeside:
         self.archive.close()
 
     def tick(self, now: int, landed: Callable[[], None]) -> None:
-        """Look, if it is time; `landed` is called when segments have arrived since."""
+        """Check the lake if due; `landed` is called if more segments have landed."""
         if self._is_looking or not self._look.is_due(now):
             return
         self._read_status(now)
@@ -173,7 +173,7 @@ class Lakeside:
         elif self._ill_since_ms is None:
             self._ill_since_ms = now
 
-    # What it knows.
+    # State.
 
     @property
     def position(self) -> int:
@@ -182,7 +182,7 @@ class Lakeside:
             return self._engine.first
         if self.status.epoch == self._engine.epoch:
             return self.status.position
-        # Of a log that was begun anew, or lost entries, it knows at most what was there before.
+        # The pipeline has not seen the new epoch yet, so at most what was before it has landed.
         return min(self.status.position, self._engine.epoch_first)
 
     @property
@@ -191,7 +191,7 @@ class Lakeside:
         return max(0, self._engine.log.durable_head - self.position)
 
     def lag_ms(self, now: int) -> int:
-        """How long ago the oldest of these was written, to within a few seconds."""
+        """Return the age of the oldest of these entries, to within a few seconds."""
         return max(0, now - self._samples[0][0]) if self.lag and self._samples else 0
 
     def is_down(self, now: int) -> bool:
@@ -199,7 +199,7 @@ class Lakeside:
         return self._ill_since_ms is not None and now - self._ill_since_ms > _PATIENCE_MS
 
     def degradations(self, now: int) -> list[str]:
-        """What is wrong, in the words of `/health`."""
+        """Return the degradations for `/health`."""
         found = ["pipeline_down"] if self.is_down(now) else []
         if self.status is not None and self.status.inbox_failures >= _INBOX_FAILURES_MAX:
             found.append("archive_failing")

@@ -1,4 +1,4 @@
-"""Every metric the hub exports, declared once: its name, what it means, and what measures it.
+"""All metrics of the hub: name, value and help text.
 
 Labels have closed sets of values; those of subscriptions are in `observe.subscriptions`.
 """
@@ -37,13 +37,13 @@ class Metrics:
         self._subscriptions = SubscriptionSeries(subscriptions_max)
 
     def pieces(self) -> Iterator[bytes]:
-        """The page, a few milliseconds of work at a time."""
+        """Yield the page in pieces, each a few milliseconds of work."""
         yield self._hub.page()
         yield from self._subscriptions.pieces(self._gauges.subscriptions)
 
 
 def _by_known_code(errors: dict[str, int]) -> dict[str, int]:
-    """A series per code from the start, so that rates see the first error, and one for the rest."""
+    """Count by code, with a 0 for each known code, so that rates include the first error."""
     counts = dict.fromkeys([*Code, OTHER], 0)
     for code, count in errors.items():
         counts[code if code in counts else OTHER] += count
@@ -55,7 +55,7 @@ def _log_states(of: Gauges) -> dict[str, float]:
 
 
 def _durable_distance(of: Gauges) -> int:
-    # Read in this order the distance is never negative while another thread commits.
+    # In this order the distance is never negative, even while another thread commits.
     durable = of.log.durable_head
     return of.log.head - durable
 
@@ -72,7 +72,7 @@ def _of_mailboxes(counted: Counted) -> Declaration[Gauges]:
 def _of_lake(
     name: str, measure: Callable[[Lakeside, int], float], text: str
 ) -> Declaration[Gauges]:
-    """A gauge that is 0 for a hub without a lake; it is told the time."""
+    """Declare a gauge that is 0 without a lake; `measure` gets the current time."""
 
     def of_lake(of: Gauges) -> float:
         return 0 if of.lakeside is None else measure(of.lakeside, of.now_ms())
@@ -83,7 +83,7 @@ def _of_lake(
 def _of_status(
     name: str, measure: Callable[[PipelineStatus], float], text: str
 ) -> Declaration[Gauges]:
-    """A gauge that is 0 as long as the pipeline has said nothing."""
+    """Declare a gauge that is 0 until the pipeline has written its status."""
 
     def of_status(lakeside: Lakeside, _: int) -> float:
         return 0 if lakeside.status is None else measure(lakeside.status)
@@ -132,14 +132,14 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
     counter(
         "handshakes_refused",
         lambda of: of.listener.refusals.total(),
-        "Connections refused for a bad request or origin, or for being late or too big.",
+        "Connections refused: bad request or origin, timeout, or too large.",
     ),
-    counter("reconnections", lambda of: of.tally.reconnections, "Actors that came back."),
+    counter("reconnections", lambda of: of.tally.reconnections, "Actors that reconnected."),
     counter("messages_received", lambda of: of.tally.received, "Messages received from clients."),
     counter(
         "messages_sent",
         lambda of: of.tally.sent,
-        "Messages handed over for clients, replies included.",
+        "Messages handed over to clients, including replies.",
     ),
     gauge(
         "message_queue_depth",
@@ -161,7 +161,7 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
     counter(
         "broadcast_failures",
         lambda of: of.tally.broadcast_failed,
-        "Copies of broadcasts lost on the way.",
+        "Copies of broadcasts that were not delivered.",
     ),
     counter(
         "duplicates",
@@ -171,17 +171,17 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
     counter(
         "tells_expired",
         lambda of: of.tally.expired_tells,
-        "Tells dropped because their time had passed.",
+        "Tells dropped because their ttl had ended.",
     ),
     counter(
         "asks_expired",
         lambda of: of.tally.expired_asks,
-        "Asks refused because their time had passed.",
+        "Asks refused because their ttl had ended.",
     ),
     counter(
         "asks_queued",
         lambda of: of.tally.queued_asks,
-        "Asks that wait in a mailbox for their recipient.",
+        "Asks queued in a mailbox for their recipient.",
     ),
     counter(
         "tells_dropped",
@@ -191,7 +191,7 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
     counter(
         "unknown_targets",
         lambda of: of.tally.unknown_targets,
-        "Messages to addresses nobody has registered.",
+        "Messages to addresses that are not registered.",
     ),
     counter(
         "rate_limited",
@@ -199,11 +199,11 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
         "Messages refused: sent faster than allowed.",
     ),
     counter("pauses", lambda of: of.tally.paused, "Times a sender was asked to pause."),
-    counter("resumes", lambda of: of.tally.resumed, "Times a sender was told to go on."),
+    counter("resumes", lambda of: of.tally.resumed, "Times a sender was told to resume."),
     counter(
         "slow_connections_closed",
         lambda of: of.tally.slow_closed,
-        "Connections closed: nothing was read.",
+        "Connections closed: the client did not read.",
     ),
     counter(
         "errors", lambda of: _by_known_code(of.tally.errors), "Refusals sent, by code.", "code"
@@ -211,7 +211,7 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
     histogram(
         "delivery_latency",
         lambda of: of.tally.delivery_latency,
-        "From receipt of frames to the hand-over of what they caused, per turn of the event loop.",
+        "From receipt of frames to the hand-over of the resulting frames, per tick.",
     ),
     histogram(
         "ask_latency",
@@ -226,17 +226,17 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
     gauge(
         "dedup_ids",
         lambda of: of.hub.dedup.count,
-        "Accepted messages remembered to recognise repeats.",
+        "Ids of accepted messages kept to detect repeats.",
     ),
     gauge(
         "dedup_window_seconds",
         lambda of: of.hub.dedup.window_ms / 1000,
-        "How far back repeats are recognised; shrinks when memory runs out.",
+        "How far back repeats are detected; shrinks when memory runs out.",
     ),
     gauge(
         "dedup_memory_bytes",
         lambda of: of.hub.dedup.memory_bytes,
-        "Memory used to recognise repeats.",
+        "Memory used to detect repeats.",
     ),
     gauge(
         "storage_errors", lambda of: of.store.errors, "Writes of the durable registry that failed."
@@ -255,53 +255,53 @@ _LOG: Final[tuple[Declaration[Gauges], ...]] = (
         "log_durable_head_offset", lambda of: of.log.durable_head, "Everything below it is synced."
     ),
     gauge("log_durable_distance", _durable_distance, "Committed entries not synced yet."),
-    gauge("log_waiting_entries", lambda of: of.engine.waiting, "Entries on their way to the disk."),
+    gauge("log_waiting_entries", lambda of: of.engine.waiting, "Entries not committed yet."),
     gauge("log_segments", lambda of: len(of.log.segments), "Segments of the log."),
     gauge(
         "log_size_bytes",
         lambda of: sum(one.bytes for one in of.log.segments),
-        "What is written in all segments.",
+        "Bytes written in all segments.",
     ),
     counter("log_entries", lambda of: of.tally.appended, "Entries committed."),
-    counter("log_refused", lambda of: of.tally.append_refused, "Entries the log did not take."),
+    counter("log_refused", lambda of: of.tally.append_refused, "Entries refused by the log."),
     counter(
         "log_batches",
         lambda of: of.tally.log.batches,
-        "Batches written; entries share them, and one sync.",
+        "Batches written; the entries of a batch share one sync.",
     ),
     counter("log_bytes", lambda of: of.tally.log.bytes, "Bytes written in batches."),
-    histogram("log_fsync", lambda of: of.tally.log.sync_latency, "How long a sync took."),
+    histogram("log_fsync", lambda of: of.tally.log.sync_latency, "Duration of a sync."),
     counter("log_read_errors", lambda of: of.tally.log.read_errors, "Reads that failed."),
     counter(
         "log_torn_tails",
         lambda of: of.tally.log.torn_tails,
-        "Torn ends cut and kept aside at the start.",
+        "Torn ends cut at the start, and kept as *.torn.",
     ),
     counter(
         "log_epoch_changes",
         lambda of: of.tally.log.epoch_changes,
-        "Starts that found entries gone, and a new epoch.",
+        "Starts with a new epoch because entries were lost.",
     ),
     gauge(
         "loss_events",
         lambda of: of.tally.loss_events + of.tally.log.epoch_changes,
-        "Times something accepted was lost before it was settled; must be 0.",
+        "Times accepted messages were lost before they were settled; must be 0.",
     ),
     counter(
         "messages_lost",
         lambda of: of.tally.lost,
-        "Messages removed by retention, per subscription yet to settle it.",
+        "Messages removed by retention, per subscription that had not settled them.",
     ),
     gauge(
         "cursor_age_seconds",
         lambda of: of.cursor_age_ms / 1000,
-        "For how long, at worst, the progress of a subscription has not reached the log.",
+        "Age of the oldest progress of a subscription that is not in the log.",
     ),
     gauge("mailboxes", lambda of: len(of.hub.streams.mailboxes), "Mailboxes of durable actors."),
     gauge(
         "mailbox_waiting",
         lambda of: of.mailbox_waiting,
-        "Messages in mailboxes that are not settled.",
+        "Unsettled messages in mailboxes.",
     ),
     counter(
         "mailbox_full", lambda of: of.tally.mailbox_full, "Asks refused: the mailbox was full."
@@ -309,11 +309,9 @@ _LOG: Final[tuple[Declaration[Gauges], ...]] = (
     counter(
         "mailbox_dropped",
         lambda of: of.tally.mailbox_dropped,
-        "Messages that went with their mailbox.",
+        "Messages dropped with their mailbox.",
     ),
-    gauge(
-        "placements", lambda of: len(of.hub.placements), "Durable actors whose place the hub knows."
-    ),
+    gauge("placements", lambda of: len(of.hub.placements), "Durable actors with a recorded place."),
     counter(
         "actors_placed",
         lambda of: of.tally.actors_placed,
@@ -327,44 +325,44 @@ _LOG: Final[tuple[Declaration[Gauges], ...]] = (
     counter(
         "stale_fences",
         lambda of: of.tally.stale_fences,
-        "Messages refused: a durable actor does not live where their sender believed.",
+        "Messages refused: the sender's place of a durable actor was out of date.",
     ),
 )
 
 _ROOMS: Final[tuple[Declaration[Gauges], ...]] = (
-    gauge("rooms", lambda of: len(of.hub.rooms.directory.rooms), "Rooms the hub remembers."),
-    gauge("inboxes", lambda of: len(of.hub.rooms.directory.inboxes), "Inboxes the hub remembers."),
+    gauge("rooms", lambda of: len(of.hub.rooms.directory.rooms), "Rooms."),
+    gauge("inboxes", lambda of: len(of.hub.rooms.directory.inboxes), "Inboxes."),
     gauge("room_sockets", lambda of: of.hub.rooms.guests, "Sockets in rooms."),
-    counter("room_messages", lambda of: of.tally.rooms.sent, "Messages rooms accepted."),
+    counter("room_messages", lambda of: of.tally.rooms.sent, "Messages accepted by rooms."),
     counter(
         "inbox_appends",
         lambda of: of.tally.rooms.appended,
-        "Messages inboxes accepted past their room.",
+        "Messages accepted by inboxes without their room.",
     ),
     counter(
         "room_repeats",
         lambda of: of.tally.rooms.repeats,
-        "Repeated messages told their first position.",
+        "Repeated messages answered with their first position.",
     ),
     counter(
         "room_idempotency_conflicts",
         lambda of: of.tally.rooms.conflicts,
-        "Repeats that came with another ciphertext than the first.",
+        "Repeats with another ciphertext than the first message.",
     ),
     counter(
         "room_rate_limited",
         lambda of: of.tally.rooms.limited,
-        "Messages, appends and fetches that came too fast.",
+        "Messages, appends and fetches refused: above the rate limit.",
     ),
     counter(
         "room_refused",
         lambda of: of.tally.rooms.refused,
-        "Messages refused: the log, or a bound, is full.",
+        "Messages refused: the log cannot be written to, or a limit is reached.",
     ),
     counter(
         "room_pinned_over_cap",
         lambda of: of.tally.rooms.over_cap,
-        "Of these, those of inboxes of which too much waits for the archive.",
+        "Of these, refused because too many messages of the inbox are unarchived.",
     ),
     counter(
         "room_copies",
@@ -380,7 +378,7 @@ _ROOMS: Final[tuple[Declaration[Gauges], ...]] = (
         lambda of: of.tally.rooms.slow_closed,
         "Sockets of rooms closed: too slow.",
     ),
-    counter("inbox_fetches", lambda of: of.tally.rooms.fetches, "Pages of inboxes asked for."),
+    counter("inbox_fetches", lambda of: of.tally.rooms.fetches, "Pages of inboxes requested."),
     counter(
         "inbox_fetched_messages", lambda of: of.tally.rooms.fetched, "Messages in these pages."
     ),
@@ -392,7 +390,7 @@ _ROOMS: Final[tuple[Declaration[Gauges], ...]] = (
     counter(
         "inbox_archive_reads",
         lambda of: of.tally.rooms.archive_reads,
-        "Reads of the archive for these.",
+        "Reads of the archive for pages of inboxes.",
     ),
     counter(
         "inbox_partial_pages",
@@ -402,22 +400,22 @@ _ROOMS: Final[tuple[Declaration[Gauges], ...]] = (
     counter(
         "room_recalls",
         lambda of: of.tally.rooms.recalls,
-        "Ids of messages that were looked up on disk.",
+        "Message ids looked up on disk.",
     ),
     counter(
         "proposals_expired",
         lambda of: of.tally.rooms.proposals_expired,
-        "Proposals that were never finished.",
+        "Proposals that expired.",
     ),
     gauge(
         "room_ids",
         lambda of: of.hub.rooms.messages.ids.memory.count,
-        "Ids of messages in memory, to recognise repeats.",
+        "Message ids in memory, to detect repeats.",
     ),
     gauge(
         "room_ids_memory_bytes",
         lambda of: of.hub.rooms.messages.ids.memory.memory_bytes,
-        "Memory these ids use.",
+        "Memory used by these ids.",
     ),
     gauge(
         "room_buffer_bytes",
@@ -430,7 +428,7 @@ _ROOMS: Final[tuple[Declaration[Gauges], ...]] = (
     gauge(
         "inbox_unarchived",
         lambda of: of.hub.rooms.messages.unarchived,
-        "Messages of the inbox of which most waits to be archived.",
+        "The highest number of unarchived messages in one inbox.",
     ),
     histogram(
         "room_accept_latency",
@@ -439,16 +437,14 @@ _ROOMS: Final[tuple[Declaration[Gauges], ...]] = (
     ),
 )
 
-# Numbers of the pipeline are its own, as the hub last read them, and begin with its process.
+# Values from the pipeline's status file; its counters start at 0 with its process.
 _PIPELINE: Final[tuple[Declaration[Gauges], ...]] = (
     _of_lake(
         "pipeline_down",
         lambda lake, now: lake.is_down(now),
-        "1 if the pipeline is away, failing or stuck.",
+        "1 if the pipeline is down, failing or stuck.",
     ),
-    _of_lake(
-        "pipeline_position_offset", lambda lake, _: lake.position, "The next offset it will land."
-    ),
+    _of_lake("pipeline_position_offset", lambda lake, _: lake.position, "The next offset to land."),
     _of_lake(
         "pipeline_lag_entries", lambda lake, _: lake.lag, "Entries that are not in the lake yet."
     ),
@@ -460,15 +456,15 @@ _PIPELINE: Final[tuple[Declaration[Gauges], ...]] = (
     _of_status(
         "pipeline_failures",
         lambda status: status.failures,
-        "Attempts that failed since one did not.",
+        "Failed attempts since the last success.",
     ),
     _of_status(
         "pipeline_inbox_failures",
         lambda status: status.inbox_failures,
-        "The same for the table the archive reads.",
+        "The same, for the table that the archive reads.",
     ),
-    _of_status("pipeline_batch_seconds", _batch_s, "How long the last batch took."),
-    counter("pipeline_batches", lambda of: of.tally.lake.batches, "Batches landed."),
+    _of_status("pipeline_batch_seconds", _batch_s, "Duration of the last micro-batch."),
+    counter("pipeline_batches", lambda of: of.tally.lake.batches, "Micro-batches landed."),
     counter("pipeline_rows", lambda of: of.tally.lake.rows, "Entries landed."),
     counter("pipeline_bytes", lambda of: of.tally.lake.bytes, "Bytes of the log landed."),
     counter(
@@ -476,21 +472,19 @@ _PIPELINE: Final[tuple[Declaration[Gauges], ...]] = (
         lambda of: of.tally.lake.quarantined,
         "Entries that could not be decoded.",
     ),
-    counter(
-        "pipeline_restarts", lambda of: of.tally.lake.restarts, "Times the hub started it again."
-    ),
+    counter("pipeline_restarts", lambda of: of.tally.lake.restarts, "Restarts by the hub."),
     _of_lake(
         "archive_position_offset",
         lambda lake, _: lake.archive.position,
-        "Room messages before it are archived.",
+        "Room messages before this offset are archived.",
     ),
     counter(
         "archive_consults",
         lambda of: of.tally.lake.consults,
-        "Times the archive was asked for messages.",
+        "Reads of messages from the archive.",
     ),
     counter(
-        "archive_failures", lambda of: of.tally.lake.failures, "Questions the lake did not answer."
+        "archive_failures", lambda of: of.tally.lake.failures, "Reads of the lake that failed."
     ),
     _of_lake(
         "segments_waiting",
@@ -499,7 +493,7 @@ _PIPELINE: Final[tuple[Declaration[Gauges], ...]] = (
     ),
 )
 
-# A mailbox has no poison policy that drops; what goes with its mailbox is counted above.
+# Mailboxes have no poison policy `drop`; messages dropped with a mailbox are counted above.
 _MAILBOXES: Final = tuple(
     _of_mailboxes(one) for one in (*DELIVERY, *DISPATCH) if one[0] != "dropped"
 )

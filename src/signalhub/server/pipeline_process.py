@@ -1,7 +1,7 @@
-"""The pipeline as a process beside the hub: started, started again, and ended with it.
+"""The pipeline as a child process: started with the hub, restarted, and stopped with it.
 
-It has a process group of its own, because Spark brings a second process along, and gives way to the
-hub where both want the processor.
+It runs in a separate process group, because Spark starts a second process, and with a lower
+priority than the hub.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PAUSE_S: Final = 1.0
 _PAUSE_MAX_S: Final = 60.0
 _STOP_S: Final = 20.0
 _LONG_S: Final = 600.0
-"""Who has lived so long is started again at once."""
+"""After a run of this length the pause is reset."""
 _STDERR: Final = 2
 
 
 def pipeline_command(data: Path, config: str | None) -> list[str]:
-    """How the pipeline of a data folder is started."""
+    """Return the command that starts the pipeline of a data folder."""
     command = [sys.executable, "-m", "signalhub", "pipeline", "up", "--data", str(data)]
     if config is not None:
         command += ["--config", config]
@@ -42,7 +42,7 @@ def pipeline_command(data: Path, config: str | None) -> list[str]:
 
 
 def obstacle() -> str | None:
-    """Why the pipeline cannot run on this machine, and what to do; None if it can. Blocks."""
+    """Return why the pipeline cannot run on this machine, with advice; `None` if it can. Blocks."""
     if importlib.util.find_spec("pyspark") is None:
         return f"PySpark is missing: {sys.executable} -m pip install pyspark delta-spark"
     try:
@@ -52,7 +52,7 @@ def obstacle() -> str | None:
 
 
 class Beside:
-    """Keeps one child running until it is stopped."""
+    """Keeps one child process running until it is stopped."""
 
     def __init__(
         self,
@@ -72,15 +72,15 @@ class Beside:
 
     @property
     def pid(self) -> int | None:
-        """The child's, while there is one."""
+        """The process id of the child, while it runs."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Keep it running from now on."""
+        """Start the child, and restart it whenever it ends."""
         self._keeper = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
-        """Ask it to end, and end it if it does not in time. Harmless when repeated."""
+        """Terminate the child; kill it after a timeout. May be called more than once."""
         self._is_stopping.set()
         if self._keeper is not None:
             await self._keeper
@@ -107,11 +107,11 @@ class Beside:
             self._tally.restarts += 1
 
     async def _live(self) -> int:
-        """One life of the child; its exit code."""
+        """Run the child once; return its exit code."""
         process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.DEVNULL,
-            # The hub's own output says where it listens, and nothing else.
+            # The hub's stdout is reserved for the line with its address.
             stdout=_STDERR,
             start_new_session=True,
         )
@@ -127,7 +127,7 @@ class Beside:
             return await ended
         finally:
             asked.cancel()
-            # Spark's other process outlives a child that was killed.
+            # Spark's Java process survives a killed child.
             _kill_group(process.pid)
             self._process = None
 
@@ -136,14 +136,14 @@ class Beside:
             process.terminate()
         await asyncio.wait((ended,), timeout=self._stop_s)
         if not ended.done():
-            log.warning("the pipeline does not end and is killed", extra={"pid": process.pid})
+            log.warning("the pipeline did not stop in time: killing it", extra={"pid": process.pid})
             _kill_group(process.pid)
 
 
 def _yield_cores(pid: int) -> None:
-    """Where both want the same cores the hub has them; what is to be landed can wait.
+    """Lower the child's priority, so that the hub gets the cores.
 
-    Linux may weigh sessions against each other instead of processes, and this is one of its own.
+    With autogroups Linux schedules by session, and the child has its own, so set that, too.
     """
     niceness = min(_NICE_MAX, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
     with contextlib.suppress(OSError):

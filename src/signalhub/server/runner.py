@@ -1,8 +1,8 @@
-"""Hands events to the hub and performs its effects.
+"""Passes events to the hub and performs its effects.
 
-Messages for a connection that keeps up are queued on it and written at the end of the tick; for a
-blocked one they wait, bounded, or are counted as lost. A frame for a room is queued on each of its
-sockets; one that has no room left for it is closed.
+Messages for a connection are queued on it and written at the end of the tick. If the connection is
+blocked, they wait in a bounded queue; beyond its limits they are dropped and counted. A frame for a
+room is queued on each of its sockets; a socket whose queue is full is closed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ log = logging.getLogger("signalhub.server")
 
 
 class HubRunner:
-    """The one place where effects become bytes; the owner of actors' connections."""
+    """Performs all effects; owns the connections of actors."""
 
     slow_code = CloseCode.POLICY_VIOLATION
 
@@ -86,7 +86,7 @@ class HubRunner:
         self._receive = hub.received
         self._store = store
         self._now_ms = clock.now_ms
-        # The batch that may still take more publishes to the same audience.
+        # Fan-out batches that can take more publishes to the same audience.
         self._open_fans: dict[Audience, FanBatch] = {}
         self._is_empty = asyncio.Event()
         self._is_empty.set()
@@ -95,16 +95,16 @@ class HubRunner:
     # Events of connections.
 
     def opened(self, connection: Connection[Session]) -> Session:
-        """A socket was upgraded."""
+        """Open a session for an upgraded socket."""
         self.arrived(connection)
         return self.hub.opened(connection, self._now_ms())
 
     def is_welcome(self, connection: Connection[Session]) -> bool:
-        """Did the hub accept its hello?"""
+        """Did the hub accept the connection's hello?"""
         return connection.session.state is SessionState.CONNECTED
 
     def received(self, connection: Connection[Session], payload: bytes) -> None:
-        """A message arrived."""
+        """Handle a message from a client."""
         now = self.writer.tick_ms or self.writer.begin_tick()
         try:
             effects = self._receive(connection.session, payload, now)
@@ -118,28 +118,28 @@ class HubRunner:
                 self._perform_one(effect, now)
 
     def leaving(self, connection: Connection[Session]) -> None:
-        """The peer says goodbye: nobody shall find it any more."""
+        """End the session: the peer closes or is gone."""
         now = self._now_ms()
         self.perform(self.hub.closed(connection.session, now), now)
 
     def too_slow(self) -> None:
-        """An actor reads nothing."""
+        """Count a connection that is closed because it does not read."""
         self._tally.slow_closed += 1
 
     def caught_up(self, connection: Connection[Session]) -> None:
-        """It takes frames again: what is dispatched to it goes on."""
+        """The connection accepts frames again: resume its subscriptions."""
         if connection.session.consumers:
             self.hub.unblocked(connection.session)
             if not self.writer.tick_ms:
                 self.writer.begin_tick()
 
     def arrived(self, connection: Connection[Party]) -> None:
-        """One more socket, whoever owns it."""
+        """Add a socket of an actor or a room."""
         self.connections.add(connection)
         self._is_empty.clear()
 
     def disconnected(self, connection: Connection[Party]) -> None:
-        """A socket is gone, whoever owned it."""
+        """Remove a closed socket, and notify its owner."""
         self.connections.discard(connection)
         if not self.connections:
             self._is_empty.set()
@@ -147,13 +147,13 @@ class HubRunner:
         self.writer.abandon(connection)
 
     async def wait_until_empty(self) -> None:
-        """Return when the last connection is gone."""
+        """Wait until all connections are closed."""
         await self._is_empty.wait()
 
-    # Requests that come by other ways than connections of actors.
+    # Requests from HTTP and rooms.
 
     def run(self, step: Callable[[int], list[Effect]]) -> bool:
-        """Take a step of the core and perform its effects; `False` if that failed."""
+        """Call the core and perform its effects; `False` if that raised."""
         now = self.writer.tick_ms or self.writer.begin_tick()
         try:
             self.perform(step(now), now)
@@ -165,7 +165,7 @@ class HubRunner:
     # Effects.
 
     def perform(self, effects: list[Effect], now: int) -> None:
-        """Carry out effects in order."""
+        """Perform effects in order."""
         for effect in effects:
             self._perform_one(effect, now)
         if self.hub.has_woken and not self.writer.tick_ms:
@@ -235,7 +235,7 @@ class HubRunner:
             connection.queue_reply(frame)
 
     def _park_message(self, connection: Connection[Session], effect: Deliver, now: int) -> None:
-        """The target is blocked or closing: the message waits, bounded, or is counted as lost."""
+        """Queue a message for a blocked target; report it as undelivered if that is impossible."""
         outbound, receipt = connection.session.outbound, effect.receipt
         if outbound is None or connection.is_closing:
             if receipt is not None:
@@ -262,10 +262,10 @@ class HubRunner:
         if outbound.is_overrun:
             self.writer.close_slow(connection)
 
-    # The log and what is dispatched from it.
+    # Commits, and dispatch to subscriptions.
 
     def committed(self, appends: list[Append], first: int) -> None:
-        """Entries are safe: whoever waits for them goes on."""
+        """Continue after a commit of entries."""
         now = self.writer.tick_ms or self.writer.begin_tick()
         self._tally.appended += len(appends)
         for offset, append in enumerate(appends, first):
@@ -276,18 +276,18 @@ class HubRunner:
                     else:
                         self._perform_one(effect, now)
             except Exception as error:
-                # Others committed with it must not wait for ever.
+                # The other entries of the commit must still be handled.
                 log.error("a committed entry could not be handled", exc_info=unworded(error))
 
     def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
-        """The log took nothing; finally, if it will take nothing until the next start."""
+        """Continue after the log refused entries; `is_final` if it stays read-only."""
         now = self.writer.tick_ms or self.writer.begin_tick()
         if is_final:
             self.hub.storage.stop(refusal)
         self.perform(self.hub.refused(appends, refusal, now), now)
 
     def _ending_tick(self, now: int) -> None:
-        """Before the tick's bytes are written: dispatch what is woken, and send on to the log."""
+        """Before the tick's writes: dispatch to woken subscriptions, flush entries to the log."""
         hub = self.hub
         if hub.next_dispatch_ms <= now:
             for effect in hub.dispatch(now):
@@ -312,7 +312,7 @@ class HubRunner:
             self.writer.begin_tick()
 
     def stop(self) -> None:
-        """No more timers."""
+        """Cancel the timer, and ignore later results."""
         if self._dispatch_timer is not None:
             self._dispatch_timer.cancel()
         self._dispatch_at_ms = -math.inf
@@ -334,7 +334,7 @@ class HubRunner:
             connection.queue_reply(frame)
 
     def _told(self, then: Callable[[R, int], list[Effect]]) -> Callable[[R], None]:
-        """What the engine calls on the loop when it knows; the core goes on with that."""
+        """Return the callback that passes a result of the engine to the core."""
 
         def tell(result: R) -> None:
             self.run(lambda now: then(result, now))
@@ -347,7 +347,7 @@ class HubRunner:
         try:
             effect.caller.answer(effect.result, effect.message_id)  # type: ignore[attr-defined]
         except Exception as error:
-            # Somebody else's commit may be what brought this answer.
+            # Do not fail other requests of the same commit.
             log.error("a request could not be answered", exc_info=unworded(error))
 
     def _announce(self, effect: Announce) -> None:
@@ -369,7 +369,7 @@ class HubRunner:
                 elif not room_socket.park(header + frame):
                     crowded.append(connection)
             except Exception as error:
-                # The others of the room hear it all the same, and this one reads it later.
+                # The other sockets still receive it; this client can fetch it after reconnecting.
                 log.error("a socket could not be written to", exc_info=unworded(error))
                 connection.abort()
         self.writer.mark_all(listening, self._fanout_batch, None)
@@ -419,12 +419,12 @@ class HubRunner:
         self.writer.mark_all(connections, effect.chunk, effect.receipt if is_broadcast else None)
 
     def _close_fans(self) -> None:
-        """After a flush: no payload is kept longer than it waits to be written."""
+        """After a flush: drop closed batches, so that their payloads are freed."""
         if self._open_fans:
             self._open_fans = {key: one for key, one in self._open_fans.items() if one.is_open}
 
     def _park_copy(self, recipient: Recipient, effect: FanOut) -> bool:
-        """Queue one copy for a recipient that does not keep up; `False` if it is lost."""
+        """Queue one copy for a blocked recipient; `False` if it is dropped."""
         connection = _connection(recipient.session)
         outbound = recipient.session.outbound
         payload = b"".join((effect.head, recipient.address_json, effect.tail))
@@ -432,7 +432,7 @@ class HubRunner:
             self._tally.dropped_tells += 1
             return False
         if outbound is None:
-            # It has caught up since the batch was opened.
+            # No longer blocked since the batch was opened.
             connection.queue_message(payload)
             return True
         if not outbound.admits(len(payload), connection.unsent_bytes):

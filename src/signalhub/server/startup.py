@@ -1,4 +1,4 @@
-"""From a snapshot and the log to the state an earlier process left."""
+"""Recover the state of an earlier process from the snapshot and the log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("signalhub.server")
 
 
 def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> None:
-    """Load the snapshot if it fits the log, and apply what was written since."""
+    """Load the snapshot if it matches the log, and apply the entries after it."""
     hub.streams.log_epoch = engine.epoch
     hub.dedup.keep_fresh()
     hub.rooms.messages.ids.memory.keep_fresh()
@@ -33,12 +33,12 @@ def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> No
     since = engine.offset_at_time(now_ms - window.ids_ms)
     damage = engine.log.fault
     if damage is not None:
-        # What can be read is served; the snapshot is the best there is, and nothing is changed.
+        # Serve what can be read, from any snapshot there is, and accept nothing new.
         hub.storage.stop(refusals.storage_damaged(str(damage)))
     if snapshot is not None and _begin(recovery, snapshot, engine):
         start, since = snapshot.offset, snapshot.seen_from
     elif snapshot is not None:
-        log.warning("the snapshot does not fit the log and is made again from it")
+        log.warning("the snapshot does not match the log: rebuilding it from the log")
         store.forget_snapshot()
     since = max(engine.first, min(start, since))
     applied = 0
@@ -62,28 +62,28 @@ def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> No
 
 
 def room_names(hub: Hub, folder: Path) -> Names:
-    """What hashes the names of rooms; raises `SettingsError` if it is not what the data need."""
+    """Return the hash for names of rooms; raises `SettingsError` if its key does not match."""
     mark = hub.rooms.directory.key_mark
     secret = hub.settings.rooms.secret
     key = secret.encode() if secret else inbox_key.read(folder)
     if key is None and mark is not None:
         raise SettingsError(
-            f"the rooms in {folder} need their key, but {inbox_key.NAME} is missing: put it back "
-            "from a copy, or set rooms.secret if that was used"
+            f"the rooms in {folder} need their key, but {inbox_key.NAME} is missing: restore it "
+            "from a backup, or set rooms.secret if that was used"
         )
     names = Names(key or inbox_key.make(folder))
     if mark is not None and names.mark != mark:
         source = "rooms.secret" if secret else inbox_key.NAME
         raise SettingsError(
             f"{source} is not the key the rooms in {folder} were written with (version "
-            f"{mark.version}): with it nobody would find their messages; use the former key, or "
+            f"{mark.version}): messages would not be found with it; use the former key, or "
             "another data folder"
         )
     return names
 
 
 def window_of(settings: Settings) -> KnownIdsWindow:
-    """How far back accepted ids are kept."""
+    """Return for how long accepted ids are kept."""
     rooms = settings.rooms
     return KnownIdsWindow(
         int(settings.dedup.window_s * 1000), int(rooms.repeat_s * 1000), rooms.repeat_memory_bytes
@@ -91,7 +91,7 @@ def window_of(settings: Settings) -> KnownIdsWindow:
 
 
 def _begin(recovery: Recovery, snapshot: SnapshotRow, engine: LocalEngine) -> bool:
-    """Start from the snapshot, unless it is of another log or cannot be read."""
+    """Restore the snapshot; `False` if it belongs to another log or cannot be read."""
     fits = snapshot.epoch == engine.epoch and engine.first <= snapshot.offset <= engine.head
     if not fits and engine.log.fault is None:
         return False

@@ -1,1 +1,1 @@
-"""Rooms and inboxes: ciphertext in, in order, at once. No I/O, like the rest of the core."""
+"""Rooms and inboxes: encrypted messages, delivered and stored in order. No I/O."""

@@ -1,8 +1,8 @@
-"""How a message gets its position: known already? too fast? then to the log, then to everybody.
+"""Accept messages: detect repeats, apply rate limits, assign a position, append to the log.
 
-Nothing here waits, so what one inbox accepts has one order: in the log, in memory, on the sockets.
-Repeats are recognised before anything can refuse them. A repeat of a message that is still on its
-way is told its position when that is on disk, like the message itself.
+Nothing here waits, so an inbox has one order in the log, in memory and on the sockets. Repeats are
+detected before any check that could refuse them. A repeat of a message that is still being written
+is answered when the message is committed.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
     from signalhub.wire.errors import Refusal
 
 _MINUTE_MS: Final = 60_000
-# So many messages may wait for one look-up on disk.
+# Limit of messages per inbox that wait for a look-up on disk.
 _QUEUE_MAX: Final = 1_000
 
 
 class WaitingMessage(msgspec.Struct):
-    """A message that waits until an id was looked up on disk: its own, or one before it."""
+    """A message that waits for the look-up of its id, or of an earlier message's id, on disk."""
 
     request: SendToRoom | Deposit
     key: bytes
 
 
 class Acceptance:
-    """Messages on their way in."""
+    """Accepts messages for rooms and inboxes."""
 
     def __init__(
         self,
@@ -72,20 +72,20 @@ class Acceptance:
         self._storage = storage
         self._window_ms = int(settings.rate_window_s * 1000)
         self._appends = Windows(settings.append_rate, _MINUTE_MS)
-        # Rooms with something in their windows, the longest silent first, and when they last spoke.
+        # Rooms with non-empty rate windows and the time of their last message, oldest first.
         self._busy: dict[Room, int] = {}
 
     def send(self, request: SendToRoom, now: int) -> list[Effect]:
-        """A message for a room."""
+        """Accept a message for a room."""
         request.at_ms = now
         return self._attempt(request, now)
 
     def deposit(self, request: Deposit, now: int) -> list[Effect]:
-        """A message for an inbox alone: nobody hears it, and the room's limit does not count it."""
+        """Accept a message for an inbox only: not announced, not counted by the room's limit."""
         return self._attempt(request, now)
 
     def tick(self, mono_ms: int) -> None:
-        """Forget who has been silent: a room for its whole window, an inbox for a minute."""
+        """Drop the rate windows of rooms and inboxes without recent messages."""
         self._appends.sweep(mono_ms)
         silent_ms = mono_ms - self._window_ms
         while self._busy:
@@ -94,7 +94,7 @@ class Acceptance:
                 return
             del self._busy[room]
             if room.inbox is not None and room.inbox.queue is not None:
-                # Messages of it wait for the disk, so it is not silent.
+                # Its queued messages have not been counted yet, so keep its windows.
                 self._busy[room] = mono_ms
                 continue
             room.calm_down()
@@ -104,7 +104,7 @@ class Acceptance:
     def _attempt(
         self, request: SendToRoom | Deposit, now: int, looked_up: bytes | None = None
     ) -> list[Effect]:
-        """Accept a message, or say why not; the id `looked_up` is known not to be on disk."""
+        """Accept a message or answer with an error; the id `looked_up` is not on disk."""
         try:
             if isinstance(request, SendToRoom):
                 return self._send(request, now, looked_up)
@@ -132,7 +132,7 @@ class Acceptance:
         self._busy.pop(room, None)
         self._busy[room] = request.mono_ms
         delivery = MessageOnItsWay(self, inbox, room, request, key, windows)
-        # What is deposited later is kept as long.
+        # Later deposits are kept as long.
         inbox.retention_s = self._retention_s(request.room, request.inbox)
         effects.append(delivery.append(now, inbox.retention_s or self.settings.retention_s))
         return effects
@@ -168,7 +168,7 @@ class Acceptance:
         now: int,
         looked_up: bytes | None,
     ) -> list[Effect] | None:
-        """The answer to a message that was accepted before; `None` to a fresh one."""
+        """Answer a repeat, or queue the message for a look-up; `None` if it is new."""
         ids = self.messages.ids
         pending = inbox.pending.get(request.message_id)
         if pending is not None:
@@ -205,7 +205,7 @@ class Acceptance:
         return [Answer(request.caller, accepted, request.message_id)]
 
     def _recall(self, inbox: Inbox, now: int) -> Recall:
-        """Look up the ids of all who wait; whoever comes meanwhile waits for the next time."""
+        """Look up the ids of all queued messages; later arrivals wait for the next look-up."""
         assert inbox.queue
         keys = [one.key for one in inbox.queue]
         self.tally.recalls += len(keys)
@@ -219,7 +219,7 @@ class Acceptance:
                 recalled = guarded(request.caller, self._recalled(request, key), request.message_id)
                 effects += recalled(None if seqs is None else seqs[at], now)
             if queue:
-                # Those who came meanwhile.
+                # These arrived during the look-up.
                 inbox.queue = queue
                 effects.append(self._recall(inbox, now))
             return effects
@@ -229,7 +229,7 @@ class Acceptance:
     def _recalled(
         self, request: SendToRoom | Deposit, key: bytes
     ) -> Callable[[int | None, int], list[Effect]]:
-        """What to do with a message once its id was looked up."""
+        """Return the continuation for a message whose id was looked up."""
 
         def then(seq: int | None, now: int) -> list[Effect]:
             if seq is None:
@@ -240,7 +240,7 @@ class Acceptance:
 
         return then
 
-    # What may refuse a fresh message.
+    # Checks of new messages.
 
     def _check_storage(self) -> None:
         if self._storage.fault is not None:
@@ -252,7 +252,7 @@ class Acceptance:
         return refusals.limited(wait_ms)
 
     def _check_rates(self, room: Room | None, request: SendToRoom) -> list[SlidingWindow] | None:
-        """The windows a message has to be recorded in; `None` if its room is not made yet."""
+        """Return the rate windows to record a message in; `None` if its room does not exist yet."""
         if room is None:
             return None
         windows = self._windows(room, request)
@@ -264,7 +264,7 @@ class Acceptance:
 
     def _windows(self, room: Room, request: SendToRoom) -> list[SlidingWindow]:
         settings, window_ms = self.settings, self._window_ms
-        # Both clocks as the message found them, though it may have waited for the disk since.
+        # The times at which the message arrived; it may have waited for a look-up since.
         windows = [room.window(settings.rate, window_ms, request.mono_ms, request.at_ms)]
         if settings.pseudonym_rate and request.pseudonym:
             windows.append(room.member(request.pseudonym, settings.pseudonym_rate, window_ms))
@@ -283,7 +283,7 @@ class Acceptance:
             raise refusals.over_cap()
 
     def _retention_s(self, room_name: str, inbox_id: str | None) -> float | None:
-        """How long a message is kept, if a prefix of one of its names says so."""
+        """Return the retention of the longest matching prefix of either name, if there is one."""
         best, found = -1, None
         for prefix, retention_s in self.settings.retention.items():
             is_match = room_name.startswith(prefix) or (inbox_id or "").startswith(prefix)
@@ -293,7 +293,7 @@ class Acceptance:
 
 
 class MessageOnItsWay:
-    """A message on its way to the log, and everybody who wants to know."""
+    """A message that is being written to the log, and the requests to answer after that."""
 
     __slots__ = (
         "_acceptance",
@@ -333,7 +333,7 @@ class MessageOnItsWay:
         inbox.pending[request.message_id] = self
 
     def append(self, now: int, retention_s: float) -> Append:
-        """The entry that makes it true."""
+        """Return the effect that writes the message."""
         times, inbox, request = self._acceptance.times, self._inbox, self.request
         self._began_ms = now
         at_ms = times.floored(now)
@@ -359,7 +359,7 @@ class MessageOnItsWay:
         if request.type not in ABOUT_PROPOSALS:
             return None
         self._room.begun(request.proposal)
-        # Who made a proposal is part of it; who else spoke about it is not remembered.
+        # The proposer is part of a proposal; senders of approvals and rejections are not stored.
         proposer = request.pseudonym if request.type == PROPOSAL else ""
         return RoomEffect(self._room.name, request.type, request.proposal, proposer)
 
@@ -396,7 +396,7 @@ class MessageOnItsWay:
         return Announce(tuple(room.guests), values.live_frame(alike, request), but)
 
     def refused(self, refusal: Refusal, now: int) -> list[Effect]:
-        """It did not happen: the position is free again, and so is its place in the window."""
+        """The log refused the message: release its position and its slot in the rate windows."""
         inbox, room = self._inbox, self._room
         inbox.pending.pop(self.request.message_id, None)
         inbox.take_back(self.seq)

@@ -1,8 +1,8 @@
-"""Which rooms and inboxes there are, under which names, and which belong together.
+"""The rooms and inboxes of the hub, their names, and which room is bound to which inbox.
 
-Linked: the first message, or the first socket, that names both binds them, for ever and one to one.
-A message that names no inbox binds the room to the one every client can derive from its name.
-Blind: there is only one name, and the hub never learns another.
+Linked mode: the first message or socket that names both binds them, one to one and permanently.
+A message without an inbox binds the room to the inbox that every client can derive from its name.
+Blind mode: room and inbox share one id.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Claim(msgspec.Struct, gc=False):
-    """What a caller asks for: names as they are kept, and what is known under them."""
+    """The room and inbox of a request: their hashed names, and the objects if they exist."""
 
     room_name: str
     inbox_name: str
@@ -39,33 +39,33 @@ class Claim(msgspec.Struct, gc=False):
 
 
 class RoomDirectory:
-    """Rooms and inboxes by name, and the key that hashes what clients call them."""
+    """Rooms and inboxes by hashed name, and the key that hashes the names."""
 
     def __init__(self, settings: RoomSettings, times: Times, storage: LogState) -> None:
         self._settings = settings
         self._times = times
         self._storage = storage
-        # Until the key is known, nobody is served.
+        # A placeholder; no request is served before the key is set.
         self.names = Names(b"")
         self.rooms: dict[str, Room] = {}
         self.inboxes: dict[str, Inbox] = {}
-        # What changed since the last snapshot.
+        # Changed since the last snapshot.
         self.dirty: set[Room | Inbox] = set()
-        # What the log knows of the key, and from where on.
+        # The key mark, whether it is committed, and its offset.
         self.key_mark: InboxKeyBody | None = None
         self.is_key_marked = False
         self.is_key_dirty = False
         self.key_defined_at = 0
 
-    # What there is.
+    # Rooms and inboxes.
 
     def every(self) -> Iterator[Room | Inbox]:
-        """Everything that is defined somewhere in the log."""
+        """Iterate over all rooms and inboxes."""
         yield from self.rooms.values()
         yield from self.inboxes.values()
 
     def room(self, name: str) -> Room:
-        """The room kept under this name, made if need be."""
+        """Return the room with this hashed name; create it if necessary."""
         room = self.rooms.get(name)
         if room is None:
             self._check_limit()
@@ -73,7 +73,7 @@ class RoomDirectory:
         return room
 
     def inbox(self, name: str) -> Inbox:
-        """The inbox kept under this name, made if need be."""
+        """Return the inbox with this hashed name; create it if necessary."""
         inbox = self.inboxes.get(name)
         if inbox is None:
             self._check_limit()
@@ -85,23 +85,23 @@ class RoomDirectory:
             raise refusals.too_many_rooms()
 
     def recovered_room(self, name: str) -> Room:
-        """The same for a room found in a snapshot or the log: what was accepted is kept."""
+        """Like `room`, for recovery: the limit does not apply to what was accepted before."""
         room = self.rooms.get(name)
         if room is None:
             room = self.rooms[name] = Room(name)
-            # Somewhere in the log, and nobody knows how far back.
+            # Unknown, so assume the beginning of the log.
             room.defined_at = 0
         return room
 
     def recovered_inbox(self, name: str) -> Inbox:
-        """An inbox found there."""
+        """Like `inbox`, for recovery."""
         inbox = self.inboxes.get(name)
         if inbox is None:
             inbox = self.inboxes[name] = Inbox(name)
         return inbox
 
     def forget_blank(self, *ones: Room | Inbox) -> None:
-        """Let go of what nothing is known about."""
+        """Remove rooms and inboxes that hold no state."""
         for one in ones:
             if not one.is_blank:
                 continue
@@ -111,14 +111,14 @@ class RoomDirectory:
                 self.inboxes.pop(one.name, None)
             self.dirty.discard(one)
 
-    # What belongs together.
+    # Bindings.
 
     def default_inbox(self, room_name: str) -> str:
-        """The name of the inbox a room has if nobody says otherwise."""
+        """Return the hashed name of the inbox a room has by default."""
         return self.names.inbox(self._default_inbox_id(room_name))
 
     def claim(self, room_name: str, inbox_id: str | None) -> Claim:
-        """The room and inbox of a message, found and not made; raises `RoomError`."""
+        """Find the room and inbox of a message without creating them; raises `RoomError`."""
         claimed = self._checked(room_name, inbox_id)
         name = self.names.room(room_name)
         room = self.rooms.get(name)
@@ -131,14 +131,14 @@ class RoomDirectory:
         return Claim(name, inbox_name, room, inbox)
 
     def find(self, room_name: str, inbox_id: str | None) -> Room | None:
-        """The room, if it is known, for a caller that may see it; raises `RoomError`."""
+        """Return the room if it exists; raises `RoomError` if the inbox id does not match."""
         claimed = self._checked(room_name, inbox_id)
         room = self.rooms.get(self.names.room(room_name))
         _check_fits(room, None if claimed is None else self.inboxes.get(claimed), claimed)
         return room
 
     def bind(self, claimed: Claim, now: int) -> tuple[Room, Inbox, list[Effect]]:
-        """The room and inbox of a claim, made and bound if need be; raises `RoomError`."""
+        """Return the claimed room and inbox, created and bound if necessary; raises `RoomError`."""
         room, inbox = claimed.room, claimed.inbox
         if room is not None and inbox is not None and room.inbox is inbox:
             return room, inbox, []
@@ -157,7 +157,7 @@ class RoomDirectory:
         return room, inbox, [*self.mark_key(now), append]
 
     def open(self, room_name: str, inbox_id: str | None, now: int) -> tuple[Room, list[Effect]]:
-        """The room a socket enters, bound if the socket names an inbox; raises `RoomError`."""
+        """Return the room for a socket, bound if the socket names an inbox; raises `RoomError`."""
         claimed = self.claim(room_name, inbox_id)
         is_bound = claimed.room is not None and claimed.room.inbox is not None
         if inbox_id is None or is_bound:
@@ -172,7 +172,7 @@ class RoomDirectory:
         return room_name if is_blind else default_inbox(room_name)
 
     def _checked(self, room_name: str, inbox_id: str | None) -> str | None:
-        """The inbox a caller names, as it is kept; raises `RoomError` if it may not."""
+        """Return the hashed name of the given inbox; raises `RoomError` if the mode forbids it."""
         if inbox_id is None:
             if self._settings.require_capability:
                 raise refusals.capability_missing()
@@ -188,7 +188,7 @@ class RoomDirectory:
         return room.let_in(now)
 
     def _not_bound(self, room: Room, inbox: Inbox, refusal: Refusal, now: int) -> list[Effect]:
-        # Whoever waited for it was refused before, so nobody was told that it holds.
+        # Sockets are welcomed only after the commit, so no client has relied on this binding.
         room.unbind()
         effects = room.turn_away()
         self.forget_blank(room, inbox)
@@ -197,26 +197,26 @@ class RoomDirectory:
     # The key.
 
     def mark_key(self, now: int) -> list[Effect]:
-        """Before the first entry about rooms: the log remembers which key they were hashed with."""
+        """Write the key mark before the first entry about rooms, unless it is there."""
         if self.key_mark is not None:
             return []
         self.key_mark = self.names.mark
         return [self.write_key_mark(now)]
 
     def write_key_mark(self, now: int) -> Append:
-        """The mark of the key as an entry."""
+        """Return the effect that writes the key mark."""
         assert self.key_mark is not None
         entry = Entry(Kind.INBOX_KEY, "", 0, 0, now, encode_body(self.key_mark))
         return Append(entry, self._key_marked, self._key_refused)
 
     def recover_key_mark(self, mark: InboxKeyBody, offset: int) -> None:
-        """The mark was found in the log."""
+        """Restore the key mark from the log."""
         self.key_mark = mark
         self.is_key_marked = self.is_key_dirty = True
         self.key_defined_at = offset
 
     def _key_marked(self, offset: int, now: int) -> list[Effect]:
-        """The mark of the key is on disk; whatever needs it comes behind it."""
+        """The key mark is committed; entries that depend on it come later in the log."""
         self.is_key_marked = self.is_key_dirty = True
         self.key_defined_at = offset
         return []
@@ -228,7 +228,7 @@ class RoomDirectory:
 
 
 def _check_fits(room: Room | None, inbox: Inbox | None, name: str | None) -> None:
-    """A room and the inbox `name` are bound to each other, or neither is to anything."""
+    """Raise unless the room and the inbox `name` are bound to each other, or both unbound."""
     if name is None:
         return
     if room is not None and room.inbox is not None:
@@ -239,6 +239,6 @@ def _check_fits(room: Room | None, inbox: Inbox | None, name: str | None) -> Non
 
 
 def bound_entry(room: Room, inbox: Inbox, at_ms: int) -> Entry:
-    """The binding as the log holds it."""
+    """Return the log entry of a binding."""
     body = encode_body(RoomBoundBody(inbox.name))
     return Entry(Kind.ROOM_BOUND, room.name, STREAM_EPOCH, 0, at_ms, body)

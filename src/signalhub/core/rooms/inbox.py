@@ -1,7 +1,7 @@
-"""Inboxes: gap-free sequences of messages, and what is known of these messages.
+"""Inboxes: sequences of messages without gaps, their ids, and the newest messages in memory.
 
-A position is assigned when a message is handed to the log and counts once it is committed; what the
-log refuses is taken back, so there is never a hole.
+A position is assigned when a message is passed to the log and becomes valid with the commit. If the
+log refuses the message, the position is released, so there are no gaps.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from signalhub.core.rooms.room import Room
     from signalhub.settings.model import RoomsSettings as RoomSettings
 
-# The log knows a stream by its name and an epoch; inboxes are never made again.
+# The log identifies a stream by name and epoch; inboxes are never recreated, so one is enough.
 STREAM_EPOCH = 1
 
 
 class KeptMessage(msgspec.Struct, gc=False):
-    """A committed message, ready to be read: `json` is what a page holds of it."""
+    """A committed message in memory; `json` is its form in a page."""
 
     seq: int
     message_id: str
@@ -36,19 +36,19 @@ class KeptMessage(msgspec.Struct, gc=False):
 
 
 class UnarchivedBatch(msgspec.Struct, array_like=True, gc=False):
-    """Messages that are not archived yet, counted together."""
+    """Messages that are not archived yet, counted in groups to save memory."""
 
     last_offset: int
     count: int
     bytes: int
 
 
-# So many messages share one count; the cap need not be exact.
+# Messages per group; the cap on unarchived messages need not be exact.
 _BATCH_COUNT = 100
 
 
 class Inbox:
-    """What is known about one inbox."""
+    """The state of one inbox."""
 
     __slots__ = (
         "defined_at",
@@ -77,48 +77,48 @@ class Inbox:
         self.room: Room | None = None
         self.head = 0
         self.next_seq = 1
-        # Nothing before it can be read, and it can, until `oldest_expires_ms`.
+        # The oldest readable message, and when it expires; 0 if unknown.
         self.oldest = 1
         self.oldest_expires_ms = 0
-        # Nothing up to here is ever read again, whatever the clock says.
+        # Everything up to this position was erased.
         self.erased_to = 0
-        # When its first message came.
+        # When the first message arrived.
         self.since_ms = 0
-        # How long messages are kept, if its room says so, and the longest that was ever said.
+        # The room's retention, if it differs from the default, and the longest ever used.
         self.retention_s: float | None = None
         self.retention_max_s = 0.0
-        # When its room accepted messages shortly before a restart, as far as only the log knows.
+        # Recent acceptance times of its room, recovered from the log for the rate limit.
         self.saved_accepts: list[int] = []
-        # The newest messages: `recent_first` to `head`, all of them.
+        # The newest messages, without gaps from `recent_first` to `head`.
         self.recent: dict[int, KeptMessage] = {}
         self.recent_first = 1
-        # On their way to the log, by message id.
+        # Being written to the log, by message id.
         self.pending: dict[str, MessageOnItsWay] = {}
-        # Who waits until an id was looked up on disk; `None` when nobody does.
+        # Messages that wait for a look-up on disk; `None` if no look-up is running.
         self.queue: deque[WaitingMessage] | None = None
         self.unarchived: deque[UnarchivedBatch] = deque()
         self.unarchived_count = 0
         self.unarchived_bytes = 0
-        # An offset of the log from which on its counter can be made again.
+        # An offset of the log from which `head` can be recovered.
         self.defined_at = 0
 
     @property
     def is_blank(self) -> bool:
-        """Would forgetting it lose nothing?"""
+        """Does it hold no state?"""
         return self.next_seq == 1 and self.room is None and self.queue is None
 
     def assign(self) -> int:
-        """The position of the next message."""
+        """Assign the next position."""
         seq = self.next_seq
         self.next_seq = seq + 1
         return seq
 
     def take_back(self, seq: int) -> None:
-        """The log refused what has this position, and everything behind it."""
+        """Release this position and all later ones: the log refused them."""
         self.next_seq = seq
 
     def committed(self, seq: int, offset: int, expires_ms: int) -> None:
-        """Everything up to here is on disk."""
+        """Advance the head to a committed message."""
         assert seq == self.head + 1, f"expected {self.head + 1}, got {seq}"
         self.head = seq
         self.defined_at = offset
@@ -126,28 +126,28 @@ class Inbox:
             self.oldest_expires_ms = expires_ms
 
     def advance_oldest(self, seq: int, expires_ms: int) -> None:
-        """Nothing before `seq` can be read any more; 0 if it is not known how long that one can."""
+        """Set the oldest readable position, and when it expires (0: unknown)."""
         if seq > self.oldest or (seq == self.oldest and expires_ms):
             self.oldest = seq
             self.oldest_expires_ms = expires_ms
 
     def erase_to(self, seq: int) -> None:
-        """Nothing up to here is read again."""
+        """Make everything up to this position unreadable."""
         self.erased_to = max(self.erased_to, seq)
         self.advance_oldest(self.erased_to + 1, 0)
 
     def has_stale_oldest(self, now: int) -> bool:
-        """Has its oldest message expired, or is its time unknown?"""
+        """Has the oldest message expired, or is its expiry unknown?"""
         return self.oldest <= self.head and self.oldest_expires_ms <= now
 
     def seek_oldest(self) -> None:
-        """What seemed to have expired may not have: look for the oldest again."""
+        """Search for the oldest readable message again, after the clock was set back."""
         self.oldest, self.oldest_expires_ms = self.erased_to + 1, 0
 
-    # What the archive does not have yet.
+    # Unarchived messages.
 
     def count_unarchived(self, offset: int, size: int) -> None:
-        """One more message waits for the archive."""
+        """Count a message that is not archived yet."""
         self.unarchived_count += 1
         self.unarchived_bytes += size
         newest = self.unarchived[-1] if self.unarchived else None
@@ -159,24 +159,25 @@ class Inbox:
         newest.bytes += size
 
     def archived(self, offset: int) -> None:
-        """Everything before `offset` is in the archive."""
+        """Stop counting messages before `offset`: they are archived."""
         while self.unarchived and self.unarchived[0].last_offset < offset:
             batch = self.unarchived.popleft()
             self.unarchived_count -= batch.count
             self.unarchived_bytes -= batch.bytes
 
 
+# Evicted entries that may remain in the order before it is compacted.
 _STALE_MAX: Final = 64
 
 
 class Buffer:
-    """What memory holds, and in which order it lets go."""
+    """The newest messages of all inboxes in memory, evicted oldest first."""
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
-        self._count_max = count_max  # Of one inbox.
-        self._bytes_max = bytes_max  # Of all.
+        self._count_max = count_max  # Per inbox.
+        self._bytes_max = bytes_max  # In total.
         self.bytes = 0
-        # Inbox and position, the oldest first; some of them have been let go already.
+        # Inbox and position, oldest first; `_stale` of them have been evicted already.
         self._order: deque[tuple[Inbox, int]] = deque()
         self._stale = 0
 
@@ -184,7 +185,7 @@ class Buffer:
         return len(self._order)
 
     def keep(self, inbox: Inbox, kept: KeptMessage) -> None:
-        """Remember a committed message while there is room."""
+        """Add a committed message, and evict old ones beyond the limits."""
         recent = inbox.recent
         if not recent:
             inbox.recent_first = kept.seq
@@ -201,7 +202,7 @@ class Buffer:
             self._let_go_oldest()
 
     def expire(self, now: int) -> None:
-        """Let go of what can no longer be read."""
+        """Evict expired messages."""
         while self._order:
             inbox, seq = self._order[0]
             kept = inbox.recent.get(seq)
@@ -210,7 +211,7 @@ class Buffer:
             self._let_go_oldest()
 
     def blank(self, inbox: Inbox, seq: int) -> None:
-        """Take out the content of a message; its place stays, as if it had expired."""
+        """Remove the content of a message; its position stays, as if it had expired."""
         kept = inbox.recent.get(seq)
         if kept is not None:
             self.bytes -= len(kept.json)
@@ -229,11 +230,11 @@ class Buffer:
 
 
 class KnownIds:
-    """Positions by the fingerprint of inbox and message id, for a window of time."""
+    """Positions by the fingerprint of inbox and message id, within the dedup window."""
 
     def __init__(self, window_ms: int, memory_bytes_max: int, grid_ms: int) -> None:
         self.memory = Dedup(window_ms, memory_bytes_max)
-        # In no snapshot on disk yet, and on their way into one, with its offset.
+        # Ids in no snapshot yet, and ids in a snapshot that is being written, with its offset.
         self.unsaved: dict[bytes, int] = {}
         self._saving: list[tuple[int, dict[bytes, int]]] = []
         self._window_ms = window_ms
@@ -241,9 +242,9 @@ class KnownIds:
         self._slot_ms = self._id_ms = 0
 
     def time(self, now: int) -> int:
-        """The time by which ids are known: on the grid, and then one tick further with each id.
+        """Return the time to record ids with: on the grid, plus 1 ms for each id since.
 
-        So it says no more than the order of the log does, yet what memory gives up first is old.
+        It reveals no more than the order of the log does, and the oldest ids are evicted first.
         """
         at_ms = now - now % self._grid_ms
         if at_ms > self._slot_ms:
@@ -252,15 +253,15 @@ class KnownIds:
         return self._id_ms
 
     def oldest_ms(self, now: int) -> int:
-        """What was accepted before this is not known any more."""
+        """Return the start of the dedup window; older ids are forgotten."""
         return self.time(now) - self._window_ms
 
     def find(self, key: bytes, now: int) -> KnownAck | None:
-        """What memory knows of an id."""
+        """Look up an id in memory."""
         return self.memory.find_by(key, self.time(now))
 
     def find_unsaved(self, key: bytes) -> int:
-        """The position of an id memory gave up before it was in a snapshot; 0 if it is none."""
+        """Return the position of an id evicted from memory before a snapshot held it; 0 if none."""
         if not self.memory.is_shortened:
             return 0
         seq = self.unsaved.get(key, 0)
@@ -269,59 +270,60 @@ class KnownIds:
         return seq
 
     def may_be_on_disk(self, since_ms: int, now: int) -> bool:
-        """May ids of an inbox that began at `since_ms` be where only the disk knows them?"""
+        """May ids of an inbox that exists since `since_ms` be on disk only?"""
         memory = self.memory
         return memory.is_shortened and since_ms <= self.time(now) - memory.window_ms
 
     def remember(self, key: bytes, seq: int, now: int, at_ms: int) -> None:
-        """A message was accepted; `at_ms` is when, as it may be told."""
+        """Record an accepted message; `at_ms` is the time shown to clients."""
         id_ms = self.time(now)
         if id_ms < self._slot_ms + self._grid_ms - 1:
             self._id_ms += 1
-        # What is told of it is its own time, if that fits a record; the position always does.
+        # A record stores the time relative to `id_ms`, in a limited range.
         told_ms = max(at_ms, id_ms + DELAY_MS_MIN)
         self.memory.remember_by(key, id_ms, KnownAck(told_ms, seq=seq))
         self.unsaved[key] = seq
 
     def sweep(self, now: int) -> None:
-        """Let go of some of what has left the window."""
+        """Remove some of the ids that have left the window."""
         self.memory.sweep(self.time(now))
 
     # Snapshots.
 
     def load(self, kept: list[Remembered]) -> None:
-        """Know again what an earlier process knew; before anything else."""
+        """Load the ids of an earlier process; call this first."""
         self.memory.load(kept)
         self._id_ms = self.memory.now_ms
         self._slot_ms = self._id_ms - self._id_ms % self._grid_ms
 
     def take_fresh(self, offset: int) -> Remembered:
-        """What goes into the snapshot at this offset."""
+        """Return the new ids for the snapshot at this offset."""
         if self.unsaved:
             self._saving.append((offset, self.unsaved))
             self.unsaved = {}
         return self.memory.take_fresh()
 
     def saved(self, offset: int) -> None:
-        """The snapshot at this offset is on disk."""
+        """Forget unsaved ids: the snapshot at this offset is on disk."""
         while self._saving and self._saving[0][0] <= offset:
             self._saving.pop(0)
 
 
+# Offsets per pin at first; beyond the maximum number of pins, neighbours are merged.
 _STRETCH: Final = 1_024
 _MARKS_MAX: Final = 4_096
 
 
 class Pins:
-    """Stretches of the log, and until when they are needed."""
+    """Ranges of the log with messages that can still be fetched, and when they expire."""
 
     def __init__(self) -> None:
-        # First offset and latest expiry, oldest first.
+        # First offset and latest expiry of each range, oldest first.
         self._marks: deque[tuple[int, int]] = deque()
         self._stretch = _STRETCH
 
     def add(self, offset: int, expires_ms: int) -> None:
-        """A message was written at `offset` and can be read until `expires_ms`."""
+        """Pin a message at `offset` until `expires_ms`."""
         if self._marks:
             first, latest = self._marks[-1]
             if offset < first:
@@ -335,27 +337,27 @@ class Pins:
             self._merge()
 
     def needed_from(self, now: int) -> int | None:
-        """The first offset that is needed; `None` if none is. Nothing is forgotten by asking.
+        """Return the first offset that is needed, if any.
 
-        The clock may be wrong, and right again later.
+        Expired pins are kept, because the clock may be wrong now and corrected later.
         """
         return next((first for first, expires_ms in self._marks if expires_ms > now), None)
 
     def cut(self, offset: int) -> None:
-        """The log begins at this offset now."""
+        """Remove pins before the new start of the log."""
         while len(self._marks) > 1 and self._marks[1][0] <= offset:
             self._marks.popleft()
 
     def marks(self) -> list[tuple[int, int]]:
-        """All of it, to be kept."""
+        """Return all pins for a snapshot."""
         return list(self._marks)
 
     def restore(self, marks: Iterable[tuple[int, int]]) -> None:
-        """Begin with what was kept."""
+        """Restore the pins of a snapshot."""
         self._marks = deque(marks)
 
     def _merge(self) -> None:
-        """Two stretches become one."""
+        """Merge neighbouring ranges, two into one."""
         self._stretch *= 2
         marks = list(self._marks)
         odd = [marks.pop()] if len(marks) % 2 else []
@@ -365,7 +367,7 @@ class Pins:
 
 
 class Messages:
-    """What is known of all messages: their ids, the newest of them, and where the others are."""
+    """The messages of all inboxes: ids, the buffer, pins and what is not archived."""
 
     def __init__(
         self,
@@ -374,7 +376,7 @@ class Messages:
         erasures: Erasures,
         dirty: set[Room | Inbox],
     ) -> None:
-        """Inboxes that change are added to `dirty`."""
+        """Changed inboxes are added to `dirty`."""
         self._times = times
         self._erasures = erasures
         self._dirty = dirty
@@ -384,13 +386,13 @@ class Messages:
         self.pins = Pins()
         # Everything before this offset is in the archive; `None` without a pipeline.
         self.archived: int | None = None
-        # Inboxes with messages that the archive does not have yet.
+        # Inboxes with unarchived messages.
         self._waiting: set[Inbox] = set()
 
     def remember(
         self, inbox: Inbox, body: RoomMessageBody, key: bytes, seq: int, offset: int, now: int
     ) -> int:
-        """A message is on disk: its position counts and its id is known. The time of its entry."""
+        """Record a committed message and its id; return the time of its entry."""
         inbox.committed(seq, offset, body.expires_ms)
         self._dirty.add(inbox)
         self.pins.add(offset, body.expires_ms)
@@ -402,7 +404,7 @@ class Messages:
         return at_ms
 
     def await_archive(self, inbox: Inbox, batches: Iterable[UnarchivedBatch]) -> None:
-        """These of an inbox waited for the archive when a snapshot was taken."""
+        """Restore the unarchived messages of an inbox from a snapshot."""
         for batch in batches:
             inbox.unarchived.append(batch)
             inbox.unarchived_count += batch.count
@@ -410,7 +412,7 @@ class Messages:
             self._waiting.add(inbox)
 
     def archived_to(self, offset: int) -> None:
-        """The archive has everything before this offset."""
+        """Everything before this offset is archived."""
         self.archived = offset
         for inbox in list(self._waiting):
             inbox.archived(offset)
@@ -420,13 +422,13 @@ class Messages:
 
     @property
     def unarchived(self) -> int:
-        """The messages that wait for the archive in the inbox where most do."""
+        """The highest number of unarchived messages in one inbox."""
         if self.archived is None:
             return 0
         return max((one.unarchived_count for one in self._waiting), default=0)
 
     def erase(self, inbox: Inbox, through: int) -> None:
-        """Nothing of an inbox up to a position is read again."""
+        """Make an inbox unreadable up to a position."""
         inbox.erase_to(through)
         self._dirty.add(inbox)
         for seq in inbox.recent:
@@ -434,7 +436,7 @@ class Messages:
                 self.buffer.blank(inbox, seq)
 
     def kept_of(self, stored: StoredEntry) -> KeptMessage | None:
-        """A message as it was read from the log; `None` if it was erased."""
+        """Decode a message read from the log; `None` if it was erased."""
         if stored.is_erased or self._erasures.hides(stored.offset):
             return None
         body = decode_body(RoomMessageBody, stored.body)
@@ -444,6 +446,6 @@ class Messages:
     def page_item(
         self, seq: int, message_id: str, ciphertext: bytes, created_ms: int | None
     ) -> bytes:
-        """A message as a page holds it."""
+        """Return the JSON of a message in a page."""
         alike = values.members(seq, message_id, ciphertext)
         return values.page_item(alike, created_ms, is_exact=self._times.is_exact)

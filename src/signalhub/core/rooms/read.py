@@ -1,8 +1,8 @@
-"""A page of an inbox: memory first, then the log, then the archive.
+"""Read a page of an inbox: from memory, then the log, then the archive.
 
-Memory is read first and its newest position caps the page. So a message that leaves memory while
-the others are read is not missed, and one that is accepted meanwhile cannot let the cursor jump
-over another. What could not be read is never passed over.
+Memory is read first, and its newest position is the upper bound of the page. So a message that is
+evicted during the read is not missed, and a message accepted during the read cannot move the cursor
+past another one. The cursor never skips messages that could not be read.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Then = Callable[[T, int], list[Effect]]
 
 
 def guarded(caller: object, then: Then[T], message_id: str = "") -> Then[T]:
-    """`then`, with an answer to the caller if it fails."""
+    """Wrap `then` so that the caller is answered if it raises."""
 
     def run(found: T, now: int) -> list[Effect]:
         try:
             return then(found, now)
         except Exception as error:
-            # Its words may quote an id.
+            # The text of the exception may contain an id, so it is not logged.
             note = Note("a request to a room could not be finished", {}, unworded(error))
             return [Answer(caller, refusals.broken(), message_id), note]
 
     return run
 
 
-# The oldest message is looked for in steps that double up to so many, of so many bytes.
+# The search for the oldest message reads 1, 2, 4, … entries per step, up to these limits.
 _STEP_MAX: Final = 512
 _STEP_BYTES: Final = 4 * 2**20
 
@@ -50,7 +50,7 @@ _MINUTE_MS: Final = 60_000
 
 
 class Pages:
-    """Readers of inboxes, and what they read from."""
+    """Serves pages of inboxes."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Pages:
         self._fetches = Windows(settings.fetch_rate, _MINUTE_MS)
 
     def read(self, request: Read, now: int) -> list[Effect]:
-        """Answer with a page, at once if memory holds it."""
+        """Answer with a page, immediately if it is in memory."""
         name = self.directory.names.inbox(request.inbox)
         wait_ms = self._fetches.of(name).take(request.mono_ms)
         if wait_ms:
@@ -84,15 +84,15 @@ class Pages:
         return reading.begin(now)
 
     def tick(self, mono_ms: int) -> None:
-        """Forget who has not read for a while."""
+        """Drop the rate windows of inboxes that were not read recently."""
         self._fetches.sweep(mono_ms)
 
 
 class PageRead:
-    """One page in the making.
+    """The read of one page.
 
-    From `_start` to `_covered` everything has been looked at: it was found, or has expired, or is
-    gone, or lies in `_gap`, which only the archive can fill.
+    Every position from `_start` to `_covered` has been examined: it was found, has expired, was
+    deleted, or is in `_gap`, which only the archive can fill.
     """
 
     __slots__ = (
@@ -118,7 +118,7 @@ class PageRead:
         self._high = self._start = self._covered = self._memory_first = 0
 
     def begin(self, now: int) -> list[Effect]:
-        """Take the snapshot of memory; then look further if it does not hold the page."""
+        """Read memory, then the log and the archive if necessary."""
         page = self._whole_from_memory(now)
         if page is not None:
             return [Answer(self._request.caller, page)]
@@ -133,19 +133,19 @@ class PageRead:
             self._cursor = self._covered + 1
 
     def guard(self, then: Then[T]) -> Then[T]:
-        """A continuation that answers even if it fails."""
+        """Wrap a continuation so that the caller is answered if it raises."""
         return guarded(self._request.caller, then)
 
     def fail(self, error: RoomError) -> list[Effect]:
-        """Nothing can be said."""
+        """Answer with an error."""
         return [Answer(self._request.caller, error)]
 
     def _whole_from_memory(self, now: int) -> Page | None:
-        """The page, if memory holds it and nothing in it has expired: most pages are such."""
+        """Return the page if it is in memory and nothing in it has expired: the fast path."""
         pages, inbox, limit = self._pages, self._inbox, self._request.limit
         start, recent = max(self._cursor, inbox.oldest, 1), inbox.recent
         last = min(inbox.head, start + limit - 1)
-        # An id can be there twice only if it is forgotten before its message is.
+        # An id can occur twice only if messages are kept for longer than their ids.
         may_repeat = inbox.retention_max_s > pages.settings.repeat_s
         if start not in recent or may_repeat or pages.settings.always_query_store:
             return None
@@ -161,7 +161,7 @@ class PageRead:
         return self._pages.settings.page_bytes_max
 
     def _take_memory(self) -> bool:
-        """What memory has of the page; is it the beginning of it?"""
+        """Take what memory holds of the page; return whether that includes its start."""
         inbox, recent = self._inbox, self._inbox.recent
         self._high = high = inbox.head
         self._start = start = max(self._cursor, inbox.oldest, 1)
@@ -174,10 +174,10 @@ class PageRead:
         return first == start
 
     def _read_log(self, from_seq: int) -> list[Effect]:
-        """Read what is older than memory, until the page is full or memory is reached."""
+        """Read messages older than memory, until the page is full or memory is reached."""
         pages, inbox, memory_first = self._pages, self._inbox, self._memory_first
         pages.tally.log_reads += 1
-        # A page may be full before memory is reached.
+        # The page may be full before memory is reached.
         left = self._start + self._request.limit - from_seq
         count_max = min(left, memory_first - from_seq)
         bytes_max = pages.settings.page_bytes_max
@@ -204,7 +204,7 @@ class PageRead:
         return [Fetch(inbox.name, STREAM_EPOCH, from_seq, count_max, bytes_max, guard)]
 
     def _gone(self, first: int, last: int) -> None:
-        """The log no longer holds these: the archive does, or nobody."""
+        """These are no longer in the log: a gap for the archive, or lost without one."""
         inbox = self._inbox
         if self._pages.messages.archived is not None:
             self._gap = (first if self._gap is None else self._gap[0], last)
@@ -215,7 +215,7 @@ class PageRead:
         return sum(len(one.json) for seq, one in self._found.items() if seq < self._memory_first)
 
     def _complete(self, now: int) -> list[Effect]:
-        """Memory and log have been read."""
+        """Finish after reading memory and log."""
         if self._pages.settings.always_query_store:
             return self._consult(self._start, self._high)
         if self._gap is not None:
@@ -237,7 +237,7 @@ class PageRead:
         return [Consult(self._inbox.name, first, last, request.limit, guard)]
 
     def _merge(self, archived: list[Archived]) -> None:
-        """The archive's word counts, and of two words the one with the lower position."""
+        """Merge messages of the archive; they win, and of two with one id the lower position."""
         stored: dict[str, Archived] = {}
         for one in sorted(archived, key=lambda one: one.seq):
             stored.setdefault(one.message_id, one)
@@ -249,7 +249,7 @@ class PageRead:
             )
             self._found[one.seq] = KeptMessage(one.seq, one.message_id, one.expires_ms, item)
         if len(archived) >= self._request.limit and self._gap is not None:
-            # There may be more in the archive behind these.
+            # The archive may hold more after these.
             self._covered = min(self._covered, max(one.seq for one in archived))
 
     def _answer(self, now: int) -> list[Effect]:
@@ -260,7 +260,7 @@ class PageRead:
         return self.begin(now)
 
     def _partial(self, now: int) -> list[Effect]:
-        """What there is, with a cursor that stays where it was."""
+        """Answer with a partial page: the cursor does not advance."""
         self._pages.tally.partial += 1
         if self._pages.settings.strict_store:
             return self.fail(refusals.archive_away())
@@ -269,9 +269,9 @@ class PageRead:
         return [Answer(self._request.caller, page)]
 
     def _page(self, now: int) -> Page | None:
-        """The page; `None` if nothing of this stretch can be read, but there is more behind it.
+        """Return the page; `None` if this range is empty but not the last one.
 
-        An empty page would say "the end".
+        Clients take an empty page for the end of the inbox.
         """
         messages, next_seq = self._choose(now)
         if not messages and self._covered < self._high:
@@ -280,17 +280,17 @@ class PageRead:
         return Page(messages, next_seq, self._oldest(), False)
 
     def _choose(self, now: int) -> tuple[list[bytes], int]:
-        """What goes on the page, and where the next one begins."""
+        """Select the messages of the page; return them and the start of the next page."""
         messages: list[bytes] = []
         size, next_seq = 0, self._request.from_seq
         seen: set[str] = set()
         for seq in sorted(self._found):
             one = self._found[seq]
-            # An id that was used again after its time stands for its first message.
+            # An id that was reused after the dedup window stands for its first message.
             if one.expires_ms <= now or seq > self._covered or one.message_id in seen:
                 continue
             if seq <= self._inbox.erased_to:
-                # It was erased while the page was being made.
+                # Erased during the read.
                 continue
             size += len(one.json)
             is_full = messages and size > self._pages.settings.page_bytes_max
@@ -306,10 +306,10 @@ class PageRead:
 
 
 class OldestSearch:
-    """Looks for the oldest message that can still be read, then lets a reading begin.
+    """Searches for the oldest readable message, then starts the read.
 
-    What was accepted longer ago than the longest retention has expired, so the search begins
-    behind that; what is kept for a shorter time is stepped over.
+    Everything older than the longest retention has expired, so the search starts after that and
+    skips messages with a shorter retention.
     """
 
     __slots__ = ("_high", "_inbox", "_pages", "_reading", "_step_count")
@@ -318,7 +318,7 @@ class OldestSearch:
         self._pages = pages
         self._inbox = inbox
         self._reading = reading
-        # Messages accepted from now on are none of this search's business.
+        # Messages accepted after the start of the search are ignored.
         self._high = inbox.head
         self._step_count = 1
 
@@ -339,7 +339,7 @@ class OldestSearch:
         return [FindTime(inbox.name, STREAM_EPOCH, expired_ms, self._reading.guard(then))]
 
     def _in_memory(self, from_seq: int, now: int) -> list[Effect]:
-        """The oldest that memory holds and that can be read, from a position on."""
+        """Finish with the oldest readable message in memory from a position on."""
         recent = self._inbox.recent
         first = max(from_seq, self._memory_first())
         for seq in range(first, self._high + 1):
@@ -348,11 +348,11 @@ class OldestSearch:
         return self._end(self._high + 1, 0, now)
 
     def _ask_archive(self, first: int, last: int) -> list[Effect]:
-        """The log no longer holds these, but the archive may."""
+        """Search the archive for messages that are no longer in the log."""
 
         def then(found: list[Archived] | None, now: int) -> list[Effect]:
             if found is None:
-                # Nobody knows, so nothing is passed over.
+                # The archive is unreachable, so `oldest` must not advance.
                 return self._reading.begin(now)
             if found:
                 oldest = min(found, key=lambda one: one.seq)

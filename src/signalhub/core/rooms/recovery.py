@@ -1,7 +1,7 @@
-"""Rooms and inboxes across restarts: snapshots, the entries behind them, and what survives a cut.
+"""Recovery of rooms and inboxes: snapshots, the log entries after them, and anchors.
 
-Applying an entry that the snapshot already covers is harmless. Ids of messages are loaded by the
-shell; here only those behind the snapshot are added.
+Applying an entry that the snapshot already covers is harmless. The shell loads message ids from the
+snapshot; this module adds the ids of later entries.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ROOM_KINDS: Final = frozenset(
 
 
 class SharedState(Body):
-    """What all rooms share, in a snapshot."""
+    """The part of a snapshot that all rooms share."""
 
     key: InboxKeyBody | None
     pins: list[tuple[int, int]]
@@ -79,7 +79,7 @@ class RoomState(Body):
 
 
 def take_states(rooms: Rooms, *, is_whole: bool) -> dict[str, bytes | None]:
-    """What changed since the last time, or all, by name; `None` for what is gone."""
+    """Return changed states by name, or all; `None` for a removed one."""
     directory = rooms.directory
     chosen = list(directory.every()) if is_whole else list(directory.dirty)
     directory.dirty.clear()
@@ -122,7 +122,7 @@ def _room_state(room: Room, grid_ms: int) -> RoomState:
 
 
 def restore(rooms: Rooms, states: dict[str, bytes]) -> None:
-    """Begin with a snapshot; raises `msgspec.MsgspecError`, and then nothing has begun."""
+    """Restore a snapshot; raises `msgspec.MsgspecError` before anything is changed."""
     shared: SharedState | None = None
     found: list[tuple[str, InboxState | RoomState]] = []
     for name, state in states.items():
@@ -173,7 +173,7 @@ def _restore_room(rooms: Rooms, name: str, state: RoomState) -> None:
 
 
 def apply(rooms: Rooms, entry: StoredEntry, now: int) -> None:
-    """One entry of the log."""
+    """Apply one entry of the log."""
     kind = entry.kind
     if kind == Kind.ROOM_MESSAGE:
         _apply_message(rooms, entry, now)
@@ -196,12 +196,12 @@ def apply(rooms: Rooms, entry: StoredEntry, now: int) -> None:
 
 
 def erase(rooms: Rooms, inbox: str, through: int) -> None:
-    """The log says that an inbox was erased up to a position."""
+    """Apply an erasure of an inbox up to a position."""
     rooms.erase(rooms.directory.recovered_inbox(inbox), through)
 
 
 def finish(rooms: Rooms) -> None:
-    """The log has been read: rooms whose messages were found in it have windows to be saved."""
+    """After the last entry: mark rooms with recovered rate windows for the next snapshot."""
     found = [
         one.room for one in rooms.directory.dirty if isinstance(one, Inbox) and one.saved_accepts
     ]
@@ -213,13 +213,13 @@ def _apply_message(rooms: Rooms, entry: StoredEntry, now: int) -> None:
     if entry.seq <= inbox.head:
         return
     if entry.seq > inbox.head + 1:
-        # What was before it is gone from the log; it may be in the archive.
+        # Earlier messages were cut from the log; they may be in the archive.
         inbox.head = entry.seq - 1
         inbox.oldest_expires_ms = 0
     inbox.next_seq = entry.seq + 1
     inbox.since_ms = inbox.since_ms or entry.at_ms
     if entry.is_erased:
-        # Its place counts. What else was known of it only a snapshot still knows.
+        # Only the position is left; the rest is known only if a snapshot holds it.
         inbox.committed(entry.seq, entry.offset, 0)
         rooms.directory.dirty.add(inbox)
         return
@@ -233,7 +233,7 @@ def _apply_message(rooms: Rooms, entry: StoredEntry, now: int) -> None:
         retention_s = (body.expires_ms - entry.at_ms) / 1000
         is_default = retention_s == rooms.settings.retention_s
         inbox.retention_s = None if is_default else retention_s
-        # Exactly when it came is not known; the latest it can have been lets too many in never.
+        # The exact arrival is unknown; the latest possible time never exceeds the rate limit.
         latest_ms = min(now, entry.at_ms + rooms.times.grid_ms)
         if latest_ms > now - rooms.settings.rate_window_s * 1000:
             inbox.saved_accepts.append(latest_ms)
@@ -253,11 +253,11 @@ def _apply_stand(rooms: Rooms, entry: StoredEntry) -> None:
     inbox.erase_to(stands.erased)
 
 
-# The log is cut.
+# Anchors, before the log is cut.
 
 
 class RoomAnchors:
-    """Rooms and inboxes, as far as the log has to keep them."""
+    """Anchors rooms and inboxes before the log is cut."""
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
@@ -270,7 +270,7 @@ class RoomAnchors:
 
 
 def anchored(rooms: Rooms) -> int | None:
-    """The log may be cut up to here; `None` if nothing about rooms is in it."""
+    """Return the offset up to which the log may be cut; `None` if it holds nothing about rooms."""
     offsets = [one.defined_at for one in rooms.directory.every() if _is_durable(one)]
     if rooms.directory.key_mark is not None:
         offsets.append(rooms.directory.key_defined_at)
@@ -284,7 +284,7 @@ def _is_durable(one: Room | Inbox) -> bool:
 
 
 def anchor(rooms: Rooms, end: int, now: int) -> list[Effect]:
-    """Write everything defined before `end` again."""
+    """Rewrite every definition that is before `end`."""
     effects: list[Effect] = []
     if rooms.directory.key_mark is not None and rooms.directory.key_defined_at < end:
         effects.append(rooms.directory.write_key_mark(now))
@@ -292,11 +292,11 @@ def anchor(rooms: Rooms, end: int, now: int) -> list[Effect]:
         if one.defined_at >= end or not _is_durable(one):
             continue
         if isinstance(one, Room) and (one.in_flight or one.is_being_bound):
-            # What would be written is not the last word; there will be another occasion.
+            # Its state is about to change; it is anchored at the next attempt.
             continue
         entries = _entries(one, rooms.times.floored(now))
         appends = [Append(entry) for entry in entries]
-        # It is anchored when the last of its entries is on disk, from the first of them on.
+        # Anchored once the last of its entries is committed.
         appends[-1].committed = partial(_anchored, one, len(appends))
         effects += appends
     return effects
@@ -304,7 +304,7 @@ def anchor(rooms: Rooms, end: int, now: int) -> list[Effect]:
 
 def _entries(one: Room | Inbox, at_ms: int) -> list[Entry]:
     if isinstance(one, Inbox):
-        # What is on its way comes before this, or neither of them comes.
+        # Pending messages come before this entry in the log, or both are refused.
         head, retention_s = one.next_seq - 1, one.retention_s
         stands = InboxStandsBody(head, one.oldest, one.since_ms, retention_s, one.erased_to)
         body = encode_body(stands)
@@ -318,6 +318,6 @@ def _entries(one: Room | Inbox, at_ms: int) -> list[Entry]:
 
 
 def _anchored(one: Room | Inbox, count: int, offset: int, now: int) -> list[Effect]:
-    """What is known of it was written again, in so many entries one after the other."""
+    """Record the new definition: `count` consecutive entries, the last one at `offset`."""
     one.defined_at = max(one.defined_at, offset - count + 1)
     return []

@@ -1,4 +1,4 @@
-"""Why rooms and inboxes say no, one constructor per reason. No text names a room or a member."""
+"""Errors of rooms and inboxes, one function each. No text contains the name of a room or member."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ _RETRY_MS: Final = 1_000
 
 
 def limited(wait_ms: int) -> RoomError:
-    """Too many in the window."""
+    """Too many messages or requests in the rate window."""
     return RoomError(RoomCode.RATE_LIMIT_EXCEEDED, "Rate limit exceeded", retry_after_ms=wait_ms)
 
 
 def capability_missing() -> RoomError:
-    """This hub wants the inbox id with everything."""
+    """This hub requires the inbox id in every request."""
     return RoomError(
-        RoomCode.BAD_REQUEST, "This hub wants the room's inbox id: send the header X-Inbox-ID."
+        RoomCode.BAD_REQUEST, "This hub requires the room's inbox id: send the header X-Inbox-ID."
     )
 
 
 def bound_elsewhere() -> RoomError:
-    """Room and inbox belong together for ever."""
+    """A binding is permanent."""
     return RoomError(
         RoomCode.CONFLICT,
-        "The room or the inbox is bound to another one, and stays so: send the X-Inbox-ID this room"
-        " was first used with, or leave it out if it was used without one.",
+        "The room or the inbox is permanently bound to another one: send the X-Inbox-ID this room"
+        " was first used with, or omit it if the room was first used without one.",
     )
 
 
 def not_blind() -> RoomError:
-    """In blind mode there is only one id."""
+    """In blind mode room and inbox share one id."""
     return RoomError(
         RoomCode.CONFLICT,
         "This hub is blind: the inbox id is the room id, so X-Inbox-ID must be equal or absent.",
@@ -39,18 +39,18 @@ def not_blind() -> RoomError:
 
 
 def storage() -> RoomError:
-    """The log takes nothing."""
+    """The log cannot be written to."""
     return RoomError(
         RoomCode.UNAVAILABLE,
         "The hub cannot write to its log, so nothing was accepted. Try again with the same"
-        " messageId; if this lasts, the operator has to look at /health.",
+        " messageId; if the error persists, the operator should check /health.",
         retry_after_ms=_RETRY_MS,
     )
 
 
 def broken() -> RoomError:
-    """A fault of ours."""
-    return RoomError(RoomCode.INTERNAL_ERROR, "The hub failed to answer. It has written down why.")
+    """A bug in the hub."""
+    return RoomError(RoomCode.INTERNAL_ERROR, "Internal error; see the hub's log.")
 
 
 def unreadable() -> RoomError:
@@ -63,7 +63,7 @@ def unreadable() -> RoomError:
 
 
 def archive_away() -> RoomError:
-    """Old messages are in an archive that cannot be reached."""
+    """The archive that holds old messages is unreachable."""
     return RoomError(
         RoomCode.UNAVAILABLE,
         "The archive that holds these messages cannot be reached. Try again.",
@@ -72,7 +72,7 @@ def archive_away() -> RoomError:
 
 
 def over_cap() -> RoomError:
-    """The archive is too far behind."""
+    """Archiving is too far behind."""
     return RoomError(
         RoomCode.UNAVAILABLE,
         "Too many messages of this inbox wait to be archived. Try again later.",
@@ -81,16 +81,16 @@ def over_cap() -> RoomError:
 
 
 def too_many_rooms() -> RoomError:
-    """No room for another room."""
+    """The limit of rooms and inboxes is reached."""
     return RoomError(
         RoomCode.UNAVAILABLE,
-        "The hub has as many rooms and inboxes as it may (rooms.limit).",
+        "The hub has reached its limit of rooms and inboxes (rooms.limit).",
         retry_after_ms=60 * _RETRY_MS,
     )
 
 
 def busy() -> RoomError:
-    """Too much waits for the disk."""
+    """Too many messages wait for a look-up on disk."""
     return RoomError(
         RoomCode.UNAVAILABLE,
         "Too many messages to this room wait for the disk. Try again.",
@@ -99,7 +99,7 @@ def busy() -> RoomError:
 
 
 def state_full() -> RoomError:
-    """No room for more proposals or blobs."""
+    """The limit of proposals and blobs is reached."""
     return RoomError(
         RoomCode.UNAVAILABLE,
         "There is no room for another proposal or blob (rooms.proposals_max,"
@@ -110,19 +110,19 @@ def state_full() -> RoomError:
 
 
 def changed(version: int) -> RoomError:
-    """The blob is not the one the writer knew."""
-    now = f'its ETag is now "{version}"' if version else "there is none"
+    """The blob has another version than the writer expects."""
+    now = f'its ETag is now "{version}"' if version else "it does not exist"
     return RoomError(
         RoomCode.PRECONDITION_FAILED,
-        f"The blob is not the one you named: {now}. Read it again and repeat your change.",
+        f"The blob has changed: {now}. Read it again and repeat your change.",
     )
 
 
 def no_blob() -> RoomError:
-    """Nobody wrote it yet."""
-    return RoomError(RoomCode.NOT_FOUND, "There is no such blob yet: PUT makes it.")
+    """The blob has not been written yet."""
+    return RoomError(RoomCode.NOT_FOUND, "There is no such blob yet: create it with PUT.")
 
 
 def no_proposal() -> RoomError:
-    """Unknown, or long gone."""
+    """The proposal is unknown, or was deleted after its retention."""
     return RoomError(RoomCode.NOT_FOUND, "There is no such proposal.")

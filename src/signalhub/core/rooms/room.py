@@ -1,4 +1,4 @@
-"""One room: who is in it, how fast it may be filled, what it remembers beside its inbox."""
+"""One room: its sockets, its rate limits, its proposals and blobs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from signalhub.core.rooms.inbox import Inbox
 
 TRY_AGAIN_LATER: Final = 1013
-# So many pseudonyms of one room are counted; the longest silent are forgotten first.
+# Limit of pseudonyms with a rate window per room; the least recently used is dropped first.
 _MEMBERS_MAX: Final = 1_000
 
-# Who has not been seen for a window needs no record; beyond this many the longest unseen go first.
+# Limit of windows; beyond it the least recently used is dropped. A sweep checks at most `_SWEPT`.
 _WINDOWS_MAX: Final = 50_000
 _SWEPT: Final = 1_000
 
 
 class SlidingWindow:
-    """The times of what was accepted within the last `window_ms`."""
+    """Rate limit: at most `limit` events within the last `window_ms`."""
 
     __slots__ = ("_limit", "_window_ms", "times")
 
@@ -34,7 +34,7 @@ class SlidingWindow:
         self.times = deque(times)
 
     def wait_ms(self, now: int) -> int:
-        """How long until one more fits; 0 if it does."""
+        """Return how long to wait for the next event; 0 if it is allowed now."""
         times, oldest = self.times, now - self._window_ms
         while times and times[0] <= oldest:
             times.popleft()
@@ -43,16 +43,16 @@ class SlidingWindow:
         return max(1, times[0] + self._window_ms - now)
 
     def record(self, now: int) -> None:
-        """One was accepted."""
+        """Record an event."""
         self.times.append(now)
 
     def take_back(self) -> None:
-        """The newest one did not happen after all."""
+        """Remove the newest event."""
         if self.times:
             self.times.pop()
 
     def take(self, now: int) -> int:
-        """Record one if it fits; otherwise how long it has to wait."""
+        """Record an event and return 0 if it is allowed; otherwise return how long to wait."""
         wait_ms = self.wait_ms(now)
         if not wait_ms:
             self.times.append(now)
@@ -60,19 +60,19 @@ class SlidingWindow:
 
 
 class Windows:
-    """Windows by name, forgotten when nothing is in them."""
+    """Rate windows by name; empty ones are dropped."""
 
     def __init__(self, limit: int, window_ms: int) -> None:
         self._limit = limit
         self._window_ms = window_ms
-        # The longest unused first.
+        # Least recently used first.
         self._windows: OrderedDict[str, SlidingWindow] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._windows)
 
     def of(self, name: str) -> SlidingWindow:
-        """The window of this name."""
+        """Return the window of this name."""
         window = self._windows.get(name)
         if window is None:
             window = self._windows[name] = SlidingWindow(self._limit, self._window_ms)
@@ -83,7 +83,7 @@ class Windows:
         return window
 
     def sweep(self, now: int) -> None:
-        """Forget some of those that are empty by now."""
+        """Drop some of the windows that have become empty."""
         for _ in range(min(_SWEPT, len(self._windows))):
             name, window = next(iter(self._windows.items()))
             if window.times and window.times[-1] > now - self._window_ms:
@@ -91,12 +91,12 @@ class Windows:
             del self._windows[name]
 
 
-# No proposal can be called so: its id has no space.
+# Cannot collide with the id of a proposal, which contains no space.
 BLOB_PREFIX: Final = "blob "
 
 
 class Room:
-    """What is known about one room."""
+    """The state of one room."""
 
     __slots__ = (
         "accepts",
@@ -118,71 +118,71 @@ class Room:
     def __init__(self, name: str) -> None:
         self.name = name
         self.inbox: Inbox | None = None
-        # Is the binding on disk? Until then it is in no snapshot.
+        # Is the binding committed? Until then snapshots do not include it.
         self.is_bound = False
         self.guests: dict[Guest, None] = {}
-        # Those of them who wait until the binding is on disk.
+        # Sockets that wait for the commit of the binding.
         self.unwelcomed: list[Guest] = []
-        # When messages were accepted, by the clock that never goes back; made with the first one.
+        # When messages were accepted, by the monotonic clock; created with the first one.
         self.accepts: SlidingWindow | None = None
-        # The same by the wall clock, from before a restart.
+        # The same from before a restart, by the wall clock.
         self.saved_accepts: list[int] = []
-        # Wall clock minus the other one.
+        # Wall clock minus monotonic clock.
         self.skew_ms = 0
         self.members: dict[str, SlidingWindow] | None = None
         self.proposals: dict[str, ProposalBody] = {}
         self.blobs: dict[str, RoomBlobBody] = {}
-        # The versions of blobs, ahead of these while a new one is on its way.
+        # The latest version of each blob, including one that is still being written.
         self.versions: dict[str, int] = {}
-        # Proposals and blobs that something on its way to the log is about, and how much.
+        # Number of entries being written about each proposal and blob.
         self.in_flight: dict[str, int] = {}
-        # An offset of the log from which on everything about it is found; below 0: nothing is.
+        # The log holds everything about the room from this offset on; negative: holds nothing.
         self.defined_at = -1
 
     @property
     def is_being_bound(self) -> bool:
-        """Is its binding on its way to the log?"""
+        """Is the binding being written?"""
         return self.inbox is not None and not self.is_bound
 
     @property
     def is_blank(self) -> bool:
-        """Would forgetting it lose nothing?"""
+        """Does it hold no state?"""
         return not (self.inbox or self.guests or self.proposals or self.blobs or self.versions)
 
     def bind(self, inbox: Inbox) -> None:
-        """They belong together."""
+        """Bind the room and the inbox to each other."""
         self.inbox = inbox
         inbox.room = self
 
     def unbind(self) -> None:
-        """They do not after all: the log has refused it."""
+        """Undo a binding that the log refused."""
         if self.inbox is not None:
             self.inbox.room = None
         self.inbox = None
 
     def defined(self, offset: int) -> None:
-        """Something about it was written there."""
+        """Record the offset of the first entry about the room."""
         if self.defined_at < 0:
             self.defined_at = offset
 
     def begun(self, what: str) -> None:
-        """Something about a proposal or blob is on its way to the log."""
+        """Count an entry about a proposal or blob that is being written."""
         self.in_flight[what] = self.in_flight.get(what, 0) + 1
 
     def settled(self, what: str) -> None:
-        """It is on disk, or was refused."""
+        """The entry was committed or refused."""
         self.in_flight[what] -= 1
         if not self.in_flight[what]:
             del self.in_flight[what]
 
     def proposals_in_flight(self) -> set[str]:
-        """The proposals that something on its way is about."""
+        """Return the ids of proposals with entries that are being written."""
         return {what for what in self.in_flight if not what.startswith(BLOB_PREFIX)}
 
-    # Who is in it.
+    # Sockets.
 
     def enter(self, guest: Guest) -> bool:
-        """A socket comes in; is it welcome at once, or when the binding is on disk?"""
+        """Add a socket; `False` if its welcome has to wait for the commit of the binding."""
         self.guests[guest] = None
         if self.is_being_bound:
             self.unwelcomed.append(guest)
@@ -190,32 +190,32 @@ class Room:
         return True
 
     def leave(self, guest: Guest) -> bool:
-        """A socket goes; `False` if it had before."""
+        """Remove a socket; `False` if it had left before."""
         if guest not in self.guests:
             return False
         del self.guests[guest]
         return True
 
     def let_in(self, now: int) -> list[Effect]:
-        """It is bound: those who waited for that are welcome."""
+        """Welcome the waiting sockets: the binding is committed."""
         return [Answer(guest.link, welcome(self.inbox, now)) for guest in self._take_unwelcomed()]
 
     def turn_away(self) -> list[Effect]:
-        """It could not be bound: those who waited for that shall try again."""
+        """Close the waiting sockets: the binding was refused."""
         effects: list[Effect] = []
         for guest in self._take_unwelcomed():
             effects.append(Answer(guest.link, refusals.storage()))
-            effects.append(Dismiss(guest, TRY_AGAIN_LATER, "the log takes nothing"))
+            effects.append(Dismiss(guest, TRY_AGAIN_LATER, "the log cannot be written to"))
         return effects
 
     def _take_unwelcomed(self) -> list[Guest]:
         waiting, self.unwelcomed = self.unwelcomed, []
         return [guest for guest in waiting if guest in self.guests]
 
-    # How fast it may be filled.
+    # Rate limits.
 
     def member(self, pseudonym: str, limit: int, window_ms: int) -> SlidingWindow:
-        """The limiter of one member."""
+        """Return the rate window of one member."""
         if self.members is None:
             self.members = {}
         window = self.members.pop(pseudonym, None) or SlidingWindow(limit, window_ms)
@@ -225,7 +225,7 @@ class Room:
         return window
 
     def window(self, limit: int, window_ms: int, mono_ms: int, now: int) -> SlidingWindow:
-        """Its limiter, with what is remembered from before a restart."""
+        """Return the room's rate window, including times from before a restart."""
         self.skew_ms = now - mono_ms
         if self.accepts is None:
             saved = self.saved_accepts
@@ -238,7 +238,7 @@ class Room:
         return self.accepts
 
     def accepts_to_save(self, grid_ms: int) -> list[int]:
-        """When messages were accepted: no more exactly than times may be kept, and never early."""
+        """Return the acceptance times for a snapshot, rounded up to the grid."""
         if self.accepts is None:
             times = self.saved_accepts + (self.inbox.saved_accepts if self.inbox else [])
         else:
@@ -246,12 +246,12 @@ class Room:
         return [-(-at // grid_ms) * grid_ms for at in times]
 
     def calm_down(self) -> None:
-        """Nothing was accepted for so long that nothing is in its windows."""
+        """Drop the rate windows, which are empty by now."""
         self.accepts = self.members = None
 
 
 def welcome(inbox: Inbox | None, now: int) -> RoomWelcome:
-    """Where an inbox stands, as far as it is known without reading the log."""
+    """Return the head and the oldest position of an inbox, without reading the log."""
     if inbox is None:
         return RoomWelcome(0, 1)
     oldest = inbox.oldest

@@ -1,7 +1,7 @@
-"""All rooms and inboxes of the shard: the face the server uses, and the parts behind it.
+"""All rooms and inboxes of the shard: the interface for the server.
 
-A message goes one way: `accept` gives it a position and hands it to the log; once it is committed
-it is kept in memory, handed to the sockets of its room, and its sender is told. `read` serves pages
+`accept` assigns a position to a message and appends it to the log; after the commit it is buffered
+in memory, announced to the sockets of its room, and acknowledged to its sender. `read` serves pages
 from memory, the log and the archive, in this order.
 """
 
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 _MINUTE_MS: Final = 60_000
 RESTARTING: Final = 1012
+# A smaller step back is taken for a normal clock adjustment.
 _SET_BACK_MS: Final = 5_000
 
 
 class Rooms:
-    """Everything about rooms and inboxes. Not thread-safe; the hub's loop owns it."""
+    """Handles requests and sockets of rooms. Not thread-safe; used on the hub's loop."""
 
     def __init__(
         self, settings: RoomSettings, tally: RoomTally, storage: LogState, erasures: Erasures
@@ -47,39 +48,39 @@ class Rooms:
         self._acceptance = Acceptance(settings, tally, times, directory, messages, state, storage)
         self._pages = Pages(settings, tally, times, directory, messages)
         self._looks = Windows(settings.state_rate, _MINUTE_MS)
-        # Sockets in all rooms.
+        # Number of sockets in all rooms.
         self.guests = 0
-        # The clock that never goes back, as the last request brought it.
+        # The monotonic clock at the last request.
         self._mono_ms = 0
         self._ticked_ms = 0
 
     def use(self, names: Names) -> None:
-        """Serve with this key from now on."""
+        """Set the key that hashes names."""
         self.directory.names = names
 
     # Requests.
 
     def send(self, request: SendToRoom, now: int) -> list[Effect]:
-        """A message for a room."""
+        """Accept a message for a room."""
         self._mono_ms = request.mono_ms
         return self._acceptance.send(request, now)
 
     def deposit(self, request: Deposit, now: int) -> list[Effect]:
-        """A message for an inbox alone."""
+        """Accept a message for an inbox only."""
         self._mono_ms = request.mono_ms
         return self._acceptance.deposit(request, now)
 
     def read(self, request: Read, now: int) -> list[Effect]:
-        """A page of an inbox."""
+        """Read a page of an inbox."""
         self._mono_ms = request.mono_ms
         return self._pages.read(request, now)
 
     def put_blob(self, request: PutBlob, now: int) -> list[Effect]:
-        """A new version of a blob."""
+        """Write a new version of a blob."""
         return self.state.put(request, now)
 
     def look(self, room: str, mono_ms: int) -> None:
-        """Somebody asks what a room remembers; raises `RoomError` if that is too often."""
+        """Count a request for blobs or proposals; raises `RoomError` above the rate limit."""
         self._mono_ms = mono_ms
         wait_ms = self._looks.of(self.directory.names.room(room)).take(mono_ms)
         if wait_ms:
@@ -87,15 +88,15 @@ class Rooms:
             raise refusals.limited(wait_ms)
 
     def blob(self, room: str, inbox: str | None, name: str, now: int) -> Blob:
-        """A blob as it is; raises `RoomError`."""
+        """Return a blob; raises `RoomError`."""
         return find_blob(self.directory.find(room, inbox), name)
 
     def proposals(self, room: str, inbox: str | None, now: int) -> list[ProposalBody]:
-        """What a room remembers of proposals, oldest first; raises `RoomError`."""
+        """Return the proposals of a room, oldest first; raises `RoomError`."""
         return every_proposal(self.directory.find(room, inbox), now)
 
     def proposal(self, room: str, inbox: str | None, proposal_id: str, now: int) -> ProposalBody:
-        """One of them; raises `RoomError`."""
+        """Return one proposal; raises `RoomError`."""
         return find_proposal(self.directory.find(room, inbox), proposal_id, now)
 
     # Sockets.
@@ -103,7 +104,7 @@ class Rooms:
     def join(
         self, link: object, room_name: str, inbox_id: str | None, pseudonym: str, now: int
     ) -> tuple[Guest, list[Effect]]:
-        """A socket enters a room and is welcomed; raises `RoomError`, and then it has not."""
+        """Add a socket to a room and welcome it; raises `RoomError` if it cannot enter."""
         directory = self.directory
         room, effects = directory.open(room_name, inbox_id, now)
         guest = Guest(link, room, pseudonym)
@@ -115,17 +116,17 @@ class Rooms:
         return guest, [Answer(link, welcome(inbox, now))]
 
     def leave(self, guest: Guest, now: int) -> list[Effect]:
-        """A socket is gone. Harmless when repeated."""
+        """Remove a socket. May be called more than once."""
         if guest.room.leave(guest):
             self.guests -= 1
             self.tally.left += 1
             self.directory.forget_blank(guest.room)
         return []
 
-    # Time and life cycle.
+    # Lifecycle.
 
     def tick(self, now: int) -> list[Effect]:
-        """Once a second: alarms, and letting go of what nobody will ask for."""
+        """Run once a second: handle alarms, and remove expired state."""
         if now < self._ticked_ms - _SET_BACK_MS:
             self._clock_was_set_back()
         self._ticked_ms = now
@@ -142,7 +143,7 @@ class Rooms:
             self.directory.dirty.add(inbox)
 
     def drain(self) -> list[Effect]:
-        """The hub stops: everybody is told to come back."""
+        """Close all sockets before the hub stops; clients reconnect."""
         return [
             Dismiss(guest, RESTARTING, "the hub is restarting")
             for room in self.directory.rooms.values()
@@ -150,16 +151,16 @@ class Rooms:
         ]
 
     def archived_to(self, offset: int) -> None:
-        """The archive has everything before this offset."""
+        """Everything before this offset is archived."""
         self.messages.archived_to(offset)
 
     def needed_from(self, now: int) -> int | None:
-        """The oldest offset that holds a message somebody may still fetch; `None` if none does."""
+        """Return the oldest offset with a message that can still be fetched, if any."""
         needed, archived = self.messages.pins.needed_from(now), self.messages.archived
         return needed if needed is None or archived is None else max(needed, archived)
 
     def erase(self, inbox: Inbox, through: int) -> None:
-        """Nothing of an inbox up to a position is read again, nor what its room made of it."""
+        """Erase an inbox up to a position, and the proposals of its room."""
         self.messages.erase(inbox, through)
         room = inbox.room
         if room is not None:

@@ -1,9 +1,8 @@
-"""What rooms remember beside messages: proposals, and two opaque blobs each.
+"""The state of rooms besides messages: proposals, and two opaque blobs per room.
 
-Proposals follow the messages: one begins pending, an approval is added to it, a rejection or a
-commit finishes it, and so does its alarm. What members agreed on is theirs to know; messages about
-finished or unknown proposals pass through and change nothing. A blob has a version that a writer
-can insist on.
+Messages drive proposals: a proposal starts as pending, collects approvals, and is finished by a
+rejection, a commit or its expiry. The hub does not judge votes; messages about finished or unknown
+proposals are delivered but change nothing. Each blob has a version, which a writer can require.
 """
 
 from __future__ import annotations
@@ -51,8 +50,10 @@ if TYPE_CHECKING:
 
 # A finished proposal can be looked up for this long.
 _REMEMBERED_MS: Final = 7 * 86_400_000
+# Estimated memory of a proposal besides its content.
 _OVERHEAD_BYTES: Final = 300
 _FINISHES: Final = {REJECTION: REJECTED, COMMIT: COMMITTED}
+# Stale alarms that may remain before the heap is rebuilt.
 _ALARMS_SPARE: Final = 1_000
 
 
@@ -72,14 +73,14 @@ class RoomStates:
         self._times = times
         self._directory = directory
         self._storage = storage
-        # Bytes of all proposals and blobs, and how many proposals there are.
+        # Bytes of all proposals and blobs, and the number of proposals.
         self.bytes = 0
         self.proposals_count = 0
-        # Proposals by the time something happens to them: time, room, id.
+        # A heap of (time, room, proposal): when a proposal expires or is deleted.
         self.alarms: list[tuple[int, str, str]] = []
 
     def fits(self, room: Room | None, size: int) -> bool:
-        """May a room remember so many bytes more?"""
+        """Do `size` more bytes fit into the limits of the room and the hub?"""
         settings = self._settings
         if self.bytes + size > settings.state_bytes_max:
             return False
@@ -92,7 +93,7 @@ class RoomStates:
     # Proposals.
 
     def check(self, room: Room | None, request: SendToRoom, now: int) -> None:
-        """Is there room to remember what this message says? Raises `RoomError`."""
+        """Raise `RoomError` if a message would exceed the limits for proposals."""
         size = len(request.ciphertext) + _OVERHEAD_BYTES
         is_new = request.type == PROPOSAL
         if not is_new and request.type != APPROVAL:
@@ -109,7 +110,7 @@ class RoomStates:
             raise refusals.state_full()
 
     def follow(self, room: Room, body: RoomMessageBody, at_ms: int) -> None:
-        """A message about a proposal is on disk; the time is its entry's, after a restart, too."""
+        """Apply a committed message about a proposal; `at_ms` is the time of its entry."""
         control = body.control
         assert control is not None
         proposal = room.proposals.get(control.proposal)
@@ -135,7 +136,7 @@ class RoomStates:
             gone = next((one for one, as_seen in seen if as_seen.status != PENDING), None)
             if gone is not None:
                 self.drop(room, gone)
-        # On the grid of times, so that everybody who looks sees it end at the same moment.
+        # On the time grid, so that every reader sees it expire at the same time.
         lasts_ms, grid_ms = int(self._settings.proposal_s * 1000), self._times.grid_ms
         expires_ms = at_ms - (-lasts_ms // grid_ms) * grid_ms
         proposal = ProposalBody(
@@ -144,10 +145,10 @@ class RoomStates:
         self.add(room, proposal)
 
     def add(self, room: Room, proposal: ProposalBody) -> None:
-        """Remember a proposal.
+        """Add a proposal.
 
-        What is known of it already stays: it may have been written again while a message about it
-        was still on its way.
+        A newer known state wins: the proposal may have been anchored while a message about it was
+        still being written.
         """
         old = room.proposals.get(proposal.id)
         if old is None:
@@ -163,13 +164,13 @@ class RoomStates:
         self._set_alarm(_due_ms(proposal), room, proposal)
 
     def restore(self, room: Room, proposal: ProposalBody) -> None:
-        """A proposal was found in the log; a finished one may have made room for others since."""
+        """Restore a proposal from the log; a finished one only while there is room."""
         is_full = len(room.proposals) >= self._settings.proposals_max
         if proposal.status == PENDING or proposal.id in room.proposals or not is_full:
             self.add(room, proposal)
 
     def drop(self, room: Room, proposal: ProposalBody) -> None:
-        """Forget a proposal."""
+        """Delete a proposal."""
         del room.proposals[proposal.id]
         self.proposals_count -= 1
         self.bytes -= _size(proposal)
@@ -184,10 +185,10 @@ class RoomStates:
     # Alarms.
 
     def _set_alarm(self, at_ms: int, room: Room, proposal: ProposalBody) -> None:
-        """Something happens to a proposal then."""
+        """Schedule the next change of a proposal."""
         heapq.heappush(self.alarms, (at_ms, room.name, proposal.id))
         if len(self.alarms) > _ALARMS_SPARE + 3 * self.proposals_count:
-            # Proposals that were dropped or finished have left theirs behind.
+            # Rebuild without the stale alarms of dropped and finished proposals.
             self.alarms = [
                 (_due_ms(one), room.name, one.id)
                 for room in self._directory.rooms.values()
@@ -196,7 +197,7 @@ class RoomStates:
             heapq.heapify(self.alarms)
 
     def tick(self, now: int) -> list[Effect]:
-        """The alarms that have gone off: what is pending expires, what is finished is forgotten."""
+        """Handle due alarms: expire pending proposals, delete finished ones."""
         effects: list[Effect] = []
         while self.alarms and self.alarms[0][0] <= now:
             _, room_name, proposal_id = heapq.heappop(self.alarms)
@@ -234,14 +235,14 @@ class RoomStates:
         self, room: Room, proposal: ProposalBody, refusal: Refusal, now: int
     ) -> list[Effect]:
         room.settled(proposal.id)
-        # To everybody who looks it has expired all the same; the log hears of it later.
+        # Readers see it as expired anyway; writing that to the log is retried.
         self._set_alarm(now + 1_000, room, proposal)
         return []
 
     # Blobs.
 
     def put(self, request: PutBlob, now: int) -> list[Effect]:
-        """Write a blob, if it is the one the writer knows."""
+        """Write a blob if its version is the one the writer expects."""
         try:
             room = self._directory.find(request.room, request.inbox)
             version = 0 if room is None else room.versions.get(request.name, 0)
@@ -268,7 +269,7 @@ class RoomStates:
         return [*effects, *self._directory.mark_key(now), append]
 
     def _open(self, room: Room | None, request: PutBlob, now: int) -> tuple[Room, list[Effect]]:
-        """The room that remembers; a writer who names its inbox binds the two, as messages do."""
+        """Return the room, created if necessary, and bound if the writer names its inbox."""
         directory = self._directory
         if request.inbox is None or (room is not None and room.inbox is not None):
             return room or directory.room(directory.names.room(request.room)), []
@@ -276,7 +277,7 @@ class RoomStates:
         return bound, effects
 
     def keep(self, room: Room, blob: RoomBlobBody) -> None:
-        """A blob is on disk."""
+        """Store a committed blob."""
         old = room.blobs.get(blob.name)
         self.bytes += len(blob.data) - (len(old.data) if old is not None else 0)
         room.blobs[blob.name] = blob
@@ -304,16 +305,16 @@ class RoomStates:
 
 
 def every_proposal(room: Room | None, now: int) -> list[ProposalBody]:
-    """All of a room, oldest first."""
+    """Return all proposals of a room, oldest first."""
     if room is None:
         return []
-    # A restart may have found them in another order.
+    # Recovery may have added them in another order.
     ordered = sorted(room.proposals.values(), key=lambda one: one.created_ms)
     return [_seen(one, now) for one in ordered]
 
 
 def find_proposal(room: Room | None, proposal_id: str, now: int) -> ProposalBody:
-    """One of a room; raises `RoomError`."""
+    """Return one proposal of a room; raises `RoomError`."""
     found = None if room is None else room.proposals.get(proposal_id)
     if found is None:
         raise refusals.no_proposal()
@@ -321,7 +322,7 @@ def find_proposal(room: Room | None, proposal_id: str, now: int) -> ProposalBody
 
 
 def find_blob(room: Room | None, name: str) -> Blob:
-    """A blob as it is on disk; raises `RoomError`."""
+    """Return a committed blob; raises `RoomError`."""
     blob = None if room is None else room.blobs.get(name)
     if blob is None:
         raise refusals.no_blob()
@@ -329,18 +330,18 @@ def find_blob(room: Room | None, name: str) -> Blob:
 
 
 def proposal_entry(room: Room, proposal: ProposalBody, at_ms: int) -> Entry:
-    """A proposal as the log holds it."""
+    """Return the log entry of a proposal."""
     body = encode_body(proposal)
     return Entry(Kind.ROOM_PROPOSAL, room.name, STREAM_EPOCH, 0, at_ms, body)
 
 
 def blob_entry(room: Room, blob: RoomBlobBody, at_ms: int) -> Entry:
-    """A blob as the log holds it."""
+    """Return the log entry of a blob."""
     return Entry(Kind.ROOM_BLOB, room.name, STREAM_EPOCH, 0, at_ms, encode_body(blob))
 
 
 def _seen(proposal: ProposalBody, now: int) -> ProposalBody:
-    """As it is at this moment: its alarm may be due and not yet on disk."""
+    """Return the current state: expired if due, even if that is not committed yet."""
     if proposal.status == PENDING and proposal.expires_ms <= now:
         return replace(proposal, status=EXPIRED)
     return proposal
@@ -351,7 +352,7 @@ def _size(proposal: ProposalBody) -> int:
 
 
 def _due_ms(proposal: ProposalBody) -> int:
-    """When something happens to it next."""
+    """Return when the proposal expires or, once finished, is deleted."""
     if proposal.status == PENDING:
         return proposal.expires_ms
     return (proposal.changed_ms or proposal.expires_ms) + _REMEMBERED_MS

@@ -1,7 +1,7 @@
-"""What rooms and inboxes are asked, and what they answer, as values.
+"""Requests to rooms and inboxes, and their results, as values.
 
-Names of rooms and inboxes arrive here as clients wrote them, checked and in one canonical form; the
-core hashes them before anything else. `caller` belongs to the shell, which gets an `Answer` for it.
+Names of rooms and inboxes are validated and canonical, but not hashed yet; the core hashes them
+first. `caller` belongs to the shell, which receives an `Answer` for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REJECTION: Final = "mls_rejection"
 COMMIT: Final = "mls_commit"
 GROUP_INFO: Final = "mls_group_info"
 TYPES: Final = frozenset((APP, PROPOSAL, APPROVAL, REJECTION, COMMIT, GROUP_INFO))
-# These say which proposal they are about.
+# Messages of these types name a proposal.
 ABOUT_PROPOSALS: Final = frozenset((PROPOSAL, APPROVAL, REJECTION, COMMIT))
 
 PENDING: Final = "pending"
@@ -48,10 +48,10 @@ class Guest:
 
 
 class SendToRoom(msgspec.Struct):
-    """Put a message into a room: limited, broadcast, kept in its inbox."""
+    """Send a message to a room: rate-limited, announced, stored in its inbox."""
 
     caller: object
-    room: str  # `tenant:room`, or the room alone.
+    room: str  # `tenant:room`, or only the room.
     inbox: str | None
     message_id: str
     ciphertext: bytes  # Base64url text without padding.
@@ -59,12 +59,12 @@ class SendToRoom(msgspec.Struct):
     type: str = APP
     pseudonym: str = ""
     proposal: str = ""
-    guest: Guest | None = None  # The socket it came in by.
-    at_ms: int = 0  # When it came, by the wall clock; the core knows.
+    guest: Guest | None = None  # The socket it arrived on.
+    at_ms: int = 0  # Arrival by the wall clock; set by the core.
 
 
 class Deposit(msgspec.Struct):
-    """Put a message into an inbox, past its room."""
+    """Add a message to an inbox without its room."""
 
     caller: object
     inbox: str
@@ -74,7 +74,7 @@ class Deposit(msgspec.Struct):
 
 
 class Read(msgspec.Struct):
-    """A page of an inbox."""
+    """Read a page of an inbox."""
 
     caller: object
     inbox: str
@@ -84,7 +84,7 @@ class Read(msgspec.Struct):
 
 
 class PutBlob(msgspec.Struct, frozen=True):
-    """Write a blob of a room. With `if_version` only over that one; 0: only if there is none."""
+    """Write a blob of a room; with `if_version` only over that version (0: none exists)."""
 
     caller: object
     room: str
@@ -95,7 +95,7 @@ class PutBlob(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The message is on disk, or was before."""
+    """The message is committed; `is_repeat` if it was before this request."""
 
     message_id: str
     seq: int
@@ -104,23 +104,23 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Messages in ascending order, each as the JSON object a client reads."""
+    """Messages in ascending order, each as a JSON object."""
 
     messages: list[bytes]
     next_seq: int
-    oldest: int | None  # The oldest position that can be read, if there is any.
+    oldest: int | None  # The oldest readable position, if any.
     is_partial: bool = False
 
 
 class RoomWelcome(msgspec.Struct, frozen=True):
-    """What a socket is told first."""
+    """The first frame on a socket."""
 
     last_seq: int
     oldest_seq: int
 
 
 class Blob(msgspec.Struct, frozen=True):
-    """A blob as it is now; without its data when it was just written."""
+    """A blob; without data in the answer to a write."""
 
     version: int
     data: bytes | None = None
@@ -133,7 +133,7 @@ class Proposals(msgspec.Struct, frozen=True):
 
 
 class Archived(msgspec.Struct, frozen=True):
-    """A message as the archive holds it."""
+    """A message from the archive."""
 
     seq: int
     message_id: str
@@ -145,12 +145,12 @@ class Archived(msgspec.Struct, frozen=True):
 Result = Accepted | Page | RoomWelcome | Blob | Proposals | RoomError
 
 
-# How exactly times are kept and told, by the setting `rooms.timestamps`.
+# The resolution of stored and shown times, by the setting `rooms.timestamps`.
 GRID_MS: Final = {"exact": 1, "coarse": 5_000, "none": 3_600_000}
 
 
 class Times:
-    """Times as they may be kept and told."""
+    """Rounds times to the resolution that may be stored and shown."""
 
     __slots__ = ("_is_told", "grid_ms", "is_exact")
 
@@ -160,28 +160,28 @@ class Times:
         self._is_told = timestamps != "none"
 
     def floored(self, now: int) -> int:
-        """The time as it may be remembered."""
+        """Return the time as it may be stored."""
         return now - now % self.grid_ms
 
     def shown(self, at_ms: int) -> int | None:
-        """The time as it may be told."""
+        """Return the time as it may be shown; `None` if not at all."""
         return self.floored(at_ms) if self._is_told else None
 
 
 def members(seq: int, message_id: str, ciphertext: bytes) -> bytes:
-    """What pages and frames say alike."""
+    """Return the JSON members that pages and frames have in common."""
     return b'"seq":%d,"messageId":"%b","ciphertext":"%b"' % (seq, message_id.encode(), ciphertext)
 
 
 def page_item(alike: bytes, created_ms: int | None, *, is_exact: bool) -> bytes:
-    """A message in a page."""
+    """Return the JSON of a message in a page."""
     if created_ms is None:
         return b"{%b}" % alike
     return b'{%b,"createdAt":"%b"}' % (alike, rfc3339(created_ms, is_exact))
 
 
 def live_frame(alike: bytes, request: SendToRoom) -> bytes:
-    """A message as the sockets of its room get it."""
+    """Return the frame that announces a message to the sockets of its room."""
     if request.pseudonym:
         return b'{"action":"message",%b,"type":"%b","pseudonymId":"%b"}' % (
             alike,
@@ -193,6 +193,6 @@ def live_frame(alike: bytes, request: SendToRoom) -> bytes:
 
 @lru_cache(64)
 def rfc3339(time_ms: int, is_exact: bool) -> bytes:
-    """A time in UTC, to the millisecond or the second. Most messages share their time."""
+    """Format a time in UTC, with milliseconds or seconds. Cached: most messages share a time."""
     at = datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return (f"{at}.{time_ms % 1000:03d}Z" if is_exact else f"{at}Z").encode()

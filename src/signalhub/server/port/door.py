@@ -1,12 +1,12 @@
-"""A connection at the front door: HTTP, and WebSockets until they are let in.
+"""A new connection: HTTP, and WebSockets until they are open.
 
-A `Door` answers HTTP itself and lets a WebSocket in once the request, its origin and the gatekeeper
-agree; picows parses the frames from then on. Where a hello is asked for, the Door stays between
-socket and picows until the hub accepted it, because two rules hold for strangers: few bytes, and
-not for long. `Door.opened` takes it out of the way.
+A `Door` answers HTTP, and upgrades to a WebSocket if the request, its origin and the gatekeeper
+allow it; picows then parses the frames. If the path requires a hello, the Door stays between socket
+and picows until the hub has accepted the hello, to limit bytes and time until then. `Door.opened`
+removes it.
 
-Requests are answered one at a time and in order. While an answer is awaited the client may send one
-buffer more, then it is not read from until it has been answered.
+Requests are answered one at a time, in order. While an answer is pending, one more buffer is read
+from the client; then reading pauses until the answer is sent.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def wants_websocket(request: HttpRequest) -> bool:
-    """Does the client ask to leave HTTP for WebSocket, well or badly?"""
+    """Does the client ask for a WebSocket, even if the rest of the request is invalid?"""
     return request.has_token("upgrade", "websocket")
 
 
 def handshake_refusal(request: HttpRequest) -> Response | None:
-    """Why this upgrade cannot be, or `None` when it can."""
+    """Return the error for an invalid upgrade request; `None` if it is valid."""
     headers = request.headers
     if (
         request.method != "GET"
@@ -90,10 +90,10 @@ def _is_key(key: str) -> bool:
 
 
 def origin_allowed(origin: str | None, origins: tuple[str, ...]) -> bool:
-    """May a page of this origin connect? Clients that send none are no browsers and may.
+    """May a page of this origin connect? Clients that send no origin are not browsers and may.
 
-    With a list only its members may, compared as scheme, host and port; without one only pages that
-    this machine serves itself.
+    With a list, only its members may, compared by scheme, host and port. Without one, only pages
+    from loopback addresses may.
     """
     if origin is None:
         return True
@@ -127,11 +127,11 @@ log = logging.getLogger("signalhub.server")
 
 
 class Door(asyncio.BufferedProtocol):
-    """One connection until it is a session, has been answered, or ran out of time.
+    """One connection until it is a session, has been answered, or times out.
 
-    Reads go into a buffer that all Doors share while the connection speaks HTTP, and straight into
-    picows' own afterwards. uvloop keeps a plain protocol's `data_received` alive after
-    `set_protocol`; a buffered one is really gone.
+    HTTP is read into a buffer that all Doors share, WebSocket frames directly into the buffer of
+    picows. A `BufferedProtocol`, because uvloop still calls `data_received` of a plain protocol
+    after `set_protocol`.
     """
 
     __slots__ = (
@@ -156,7 +156,7 @@ class Door(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._reader: RequestReader | None = RequestReader()
         self._queue: deque[HttpRequest] | None = None
-        # What is being answered; the door is busy as long as there is something.
+        # The request that is being answered, if any.
         self._pending: tuple[HttpRequest, Route] | None = None
         self._websocket: Any = None
         self._bytes_left = listener.settings.hello_bytes_max
@@ -170,18 +170,18 @@ class Door(asyncio.BufferedProtocol):
 
     @property
     def is_websocket(self) -> bool:
-        """Has it left HTTP behind?"""
+        """Has it been upgraded to a WebSocket?"""
         return self._websocket is not None
 
     def opened(self) -> None:
-        """The hub accepted the hello: from here on the socket is picows' alone."""
+        """The hub accepted the hello: hand the socket over to picows."""
         self._is_open = True
         self._listener.forget(self)
         if not self._is_leaving and not self._transport.is_closing():
             self._transport.set_protocol(self._websocket)
 
     def close(self, code: CloseCode, reason: str) -> None:
-        """End a WebSocket that was not opened, or a connection that still speaks HTTP."""
+        """Close a WebSocket that was not opened, or an HTTP connection."""
         if self._is_leaving:
             return
         if self._websocket is not None:
@@ -197,7 +197,7 @@ class Door(asyncio.BufferedProtocol):
         self._listener.expect(self)
 
     def give_up(self) -> None:
-        """Too many do not read what they asked for, and this one has not for the longest time."""
+        """Abort: too many clients do not read their answers, and this one has not for longest."""
         self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -210,7 +210,7 @@ class Door(asyncio.BufferedProtocol):
             self._reader.stop()
 
     def eof_received(self) -> bool:
-        """A client that says no more still gets the answers it waits for."""
+        """Keep the connection while answers are pending: the client has only closed its side."""
         self._is_half_closed = True
         return self._pending is not None or bool(self._queue)
 
@@ -259,7 +259,7 @@ class Door(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def late(self) -> None:
-        """The deadline passed."""
+        """Handle the deadline of the connection."""
         if self._pending is not None or self._is_draining():
             self._listener.expect(self)
         elif self._is_leaving or self._is_choked:
@@ -275,7 +275,7 @@ class Door(asyncio.BufferedProtocol):
             self._say_last(LATE)
 
     def _is_draining(self) -> bool:
-        """Is the client still taking a long answer, however slowly?"""
+        """Has the client read some of a long answer since the last check?"""
         before, self._unsent_bytes = self._unsent_bytes, self._transport.get_write_buffer_size()
         return 0 < self._unsent_bytes < before
 
@@ -339,7 +339,7 @@ class Door(asyncio.BufferedProtocol):
         self._deliver(response)
 
     def _deliver(self, response: Response) -> None:
-        """The answer that kept the door busy is there; nobody may be left who wants it."""
+        """Send the pending answer, unless the client has disconnected."""
         assert self._pending is not None
         (request, route), self._pending = self._pending, None
         if self._transport.is_closing():
@@ -352,7 +352,7 @@ class Door(asyncio.BufferedProtocol):
         if reader is not None and (
             self._queue or self._is_half_closed or reader.failure or reader.wants_continue
         ):
-            # Not from here: whoever has the answer may be in the middle of something.
+            # Not re-entrantly: the caller may be in the middle of handling other events.
             self._listener.soon(self._serve_on)
 
     def _send(
@@ -382,10 +382,10 @@ class Door(asyncio.BufferedProtocol):
         self._leave()
 
     def _leave(self) -> None:
-        """Close so that the client reads our last words: say no more, but listen until it stops.
+        """Shut down writing, and read until the client closes, so that it gets the last answer.
 
-        Closing with unread input makes the kernel reset the connection, and the client may then
-        lose what it was told.
+        If a socket is closed with unread input, the kernel resets the connection, and the client
+        may lose that answer.
         """
         self._is_leaving = True
         if self._reader is not None:
@@ -448,7 +448,7 @@ class Door(asyncio.BufferedProtocol):
             picows.pour(self._websocket, rest)
             self._check_bytes()
         if self._is_half_closed:
-            # The end came while the request waited for its turn, and is not reported again.
+            # The client closed its side while the request was queued; that is not reported again.
             self._transport.close()
 
     def _check_bytes(self) -> None:

@@ -1,8 +1,8 @@
-"""The HTTP/1.1 side of the hub's port: requests in, responses out, routes between.
+"""HTTP/1.1 for the hub's port: requests, responses and routes. No I/O.
 
-Parsing is httptools'. What this file adds are the bounds and the refusals: a head has 16 KiB, a
-body 2 MiB, headers that must be single are single, and anything else ends with a 4xx and the end of
-the connection. Nothing here touches a socket.
+httptools parses; this module enforces the limits: 16 KiB for the head, 2 MiB for the body, and no
+repeated headers that must be single. A violation is answered with an error, and the connection is
+closed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SINGLE = frozenset(
 )
 _BODILESS = frozenset((204, 304))
 
-# What most requests hold, by its bytes on the wire: looking it up is cheaper than decoding it.
+# Common header names by their bytes: a look-up is cheaper than decoding.
 _NAMES = {
     spelling.encode(): name.lower()
     for name in (
@@ -75,7 +75,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """What a handler answers; length, date and connection headers are added on the way out."""
+    """The answer of a handler; `to_bytes` adds the length, date and connection headers."""
 
     status: int
     body: bytes = b""
@@ -89,7 +89,7 @@ class Response(msgspec.Struct, frozen=True):
         return b"".join((self.body, *self.pieces))
 
     def to_bytes(self, keep_alive: bool, head_only: bool = False) -> bytes:
-        """The response as it travels; `head_only` leaves out the body but not its length."""
+        """Encode the response; `head_only` omits the body but not its length."""
         headers = self.headers
         connection = "keep-alive" if keep_alive else "close"
         if headers and "Upgrade" in headers:
@@ -103,13 +103,13 @@ class Response(msgspec.Struct, frozen=True):
         head = _head(self.status, self.content_type, connection)
         if head_only:
             return b"".join((head, b"%d" % size, date, lines, b"\r\n\r\n"))
-        # A long body is copied once, here.
+        # The only copy of a long body.
         return b"".join((head, b"%d" % size, date, lines, b"\r\n\r\n", self.body, *pieces))
 
 
 @lru_cache(maxsize=256)
 def _head(status: int, content_type: str | None, connection: str) -> bytes:
-    """The beginning of a response, up to the length of its body if it has one."""
+    """Return the start of a response, up to the length of its body if it has one."""
     lines = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: {connection}"
     if content_type is not None:
         lines += f"{_line('Content-Type', content_type)}\r\nContent-Length: "
@@ -133,7 +133,7 @@ def _line(name: str, value: str) -> str:
 
 
 class Later:
-    """An answer that is not known yet: a handler returns it, and somebody responds, once."""
+    """A deferred answer: a handler returns it, and `respond` is called once."""
 
     __slots__ = ("_deliver", "_response")
 
@@ -142,21 +142,21 @@ class Later:
         self._response: Response | None = None
 
     def respond(self, response: Response) -> None:
-        """This is the answer; it may also come before the handler has returned."""
+        """Set the answer; allowed before the handler has returned."""
         assert self._response is None, "a request is answered once"
         self._response = response
         if self._deliver is not None:
             self._deliver(response)
 
     def wait(self, deliver: Callable[[Response], None]) -> Response | None:
-        """The answer if it is there already; otherwise `deliver` gets it."""
+        """Return the answer if it is set; otherwise pass it to `deliver` later."""
         if self._response is None:
             self._deliver = deliver
         return self._response
 
 
 class Upgrade(msgspec.Struct, frozen=True):
-    """A WebSocket is let in: who serves it and on which terms."""
+    """An accepted WebSocket: its listener, protocol and limits."""
 
     listener: WSListener
     protocol: str | None = None
@@ -169,7 +169,7 @@ Opener = Callable[Concatenate[HttpRequest, "Door", ...], Response | Upgrade]
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Who answers a path. `pattern` stands for it in the log, since paths may hold identifiers."""
+    """The handler of a path. The log shows `pattern`, since paths may contain identifiers."""
 
     pattern: str
     handler: Handler | None = None
@@ -179,24 +179,24 @@ class Route(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> Response:
-        """The answer when the handler fails, in the form of its other answers."""
+        """The answer if the handler raises, in the format of its other answers."""
         return _FAILED_JSON if self.methods else FAILED
 
 
 class Routes:
-    """Which handler answers which path."""
+    """Handlers by path."""
 
     def __init__(self) -> None:
         self._options: Callable[[HttpRequest], Response] | None = None
         self._exact: dict[str, tuple[Route, tuple[str, ...]]] = {}
-        # By the number of segments, so that few are compared.
+        # By number of segments, so that few patterns have to be compared.
         self._patterns: dict[int, list[tuple[list[str], Route]]] = {}
 
     def add(self, path: str, handler: Handler, *methods: str) -> None:
-        """Let `handler` answer `path`.
+        """Register the handler of a path.
 
-        A segment `{}` stands for any that is not empty, and the handler gets it, percent-decoded,
-        behind the request. Without methods the handler decides about them.
+        A segment `{}` matches any non-empty segment, which is passed to the handler,
+        percent-decoded, after the request. Without methods, the handler gets all of them.
         """
         if "GET" in methods and "HEAD" not in methods:
             methods = (*methods, "HEAD")
@@ -208,18 +208,18 @@ class Routes:
         opener: Opener,
         rephrase: Callable[[Response], Response] | None = None,
     ) -> None:
-        """Let WebSockets in at `path`; `opener` decides once the handshake is found in order.
+        """Accept WebSockets at `path`; `opener` decides, after the handshake was validated.
 
-        `rephrase` puts refusals that are not the opener's into the words of its own.
+        `rephrase` converts other refusals into the opener's format.
         """
         self._add(Route(path, opener=opener, rephrase=rephrase))
 
     def add_options(self, handler: Callable[[HttpRequest], Response]) -> None:
-        """Let `handler` answer the method OPTIONS where a route does not list it."""
+        """Register the handler of OPTIONS for routes that do not list it."""
         self._options = handler
 
     def find(self, path: str) -> tuple[Route, tuple[str, ...]] | None:
-        """The route of a path and the segments its pattern leaves open."""
+        """Return the route of a path, and the segments that match `{}`."""
         found = self._exact.get(path)
         if found is not None:
             return found
@@ -231,7 +231,7 @@ class Routes:
         return None
 
     def refuse_method(self, route: Route, request: HttpRequest) -> Response:
-        """The answer to a method the route does not list."""
+        """Answer a method that the route does not list."""
         if self._options is None:
             allowed = route.methods
         elif request.method == "OPTIONS":
@@ -264,16 +264,16 @@ def _json_error(
 
 
 def text(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
-    """A short answer in plain text."""
+    """Return a short answer in plain text."""
     return Response(status, f"{sentence}\n".encode(), headers=headers or {})
 
 
 NOT_FOUND = text(404, "There is nothing at this path.")
-_FAULT = "The hub failed to answer. It has written down why."
+_FAULT = "Internal error; see the hub's log."
 FAILED = text(500, _FAULT)
 _FAILED_JSON = _json_error(500, RoomCode.INTERNAL_ERROR, _FAULT)
 LATE = text(408, "The request did not arrive in time.")
-_BAD = text(400, "This is not a request the hub understands.")
+_BAD = text(400, "Invalid HTTP request.")
 _NO_HOST = text(400, "The request needs a Host header.")
 _REPEATED = text(400, "A header that must be single was repeated.")
 _HEAD_TOO_BIG = text(431, f"The request head is longer than {HEAD_BYTES_MAX} bytes.")
@@ -282,10 +282,10 @@ _VERSION = text(505, "The hub speaks HTTP/1.0 and HTTP/1.1.")
 
 
 class RequestReader:
-    """Collects the requests of one connection from its bytes.
+    """Parses the requests of one connection.
 
-    Reading ends for good in one of two ways: `failure` is what to answer after everything complete
-    was answered, or `rest` holds the bytes behind an upgrade request, which is the last one.
+    Reading ends in one of two ways: `failure` is the answer to send after those to all complete
+    requests, or `rest` holds the bytes after an upgrade request, which is the last one.
     """
 
     __slots__ = (
@@ -315,11 +315,11 @@ class RequestReader:
 
     @property
     def is_idle(self) -> bool:
-        """Has nothing of a next request arrived?"""
+        """Has no part of the next request arrived?"""
         return self._is_in_head and not self._url and not self._unparsed_bytes
 
     def feed(self, data: bytes) -> list[HttpRequest]:
-        """The requests that `data` completes, in order."""
+        """Return the requests that `data` completes, in order."""
         complete = self._complete = []
         if self._parser is None:
             return complete
@@ -333,7 +333,7 @@ class RequestReader:
             self.failure = self.failure or _BAD
             self.stop()
             return complete
-        # The parser keeps an unfinished header to itself; these bytes stand for it.
+        # The parser does not report an unfinished header, so its bytes are counted here.
         self._unparsed_bytes = (
             0 if complete or not self._is_in_head else self._unparsed_bytes + len(data)
         )
@@ -343,7 +343,7 @@ class RequestReader:
         return complete
 
     def stop(self) -> None:
-        """Read no more. The parser and its callbacks would keep each other alive."""
+        """Stop reading, and break the reference cycle with the parser."""
         self._parser = None
 
     def on_url(self, url: bytes) -> None:
@@ -355,7 +355,7 @@ class RequestReader:
         if self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(_HEAD_TOO_BIG)
         if not self._is_in_head:
-            return  # Trailers come too late to mean anything.
+            return  # Ignore trailers.
         key = _NAMES.get(name) or name.decode("latin-1").lower()
         given = value.decode("latin-1")
         headers = self._headers
@@ -415,7 +415,7 @@ class RequestReader:
         self.wants_continue = False
 
     def _target(self) -> str:
-        """Path and query; proxies send whole addresses."""
+        """Return path and query; proxies send absolute URLs."""
         if self._url.startswith(b"/"):
             return self._url.decode("latin-1")
         try:
@@ -430,6 +430,6 @@ class RequestReader:
             self._refuse(_HEAD_TOO_BIG)
 
     def _refuse(self, response: Response) -> None:
-        """Stop the parser from inside one of its callbacks."""
+        """Stop the parser, from inside one of its callbacks."""
         self.failure = response
         raise httptools.HttpParserError(response.status)

@@ -1,7 +1,6 @@
-"""One TCP port where HTTP requests and WebSockets arrive, and a `Door` for each of them.
+"""The TCP port for HTTP and WebSockets, with a `Door` for each new connection.
 
-One timer watches all Doors. They wait in the order of their deadlines, since everybody gets the
-same time.
+One timer serves all Doors: all have the same timeout, so they are ordered by deadline.
 """
 
 from __future__ import annotations
@@ -31,27 +30,27 @@ log = logging.getLogger("signalhub.server")
 
 WEBSOCKET_PATHS = ("/ws", "/")
 BACKLOG = 4096
-# Twice this bounds the pipelined requests that can wait behind a slow one.
+# Pipelined requests that wait behind a slow one take at most twice this.
 READ_BYTES = 16 * 2**10
-# Answers of a few megabytes at most, so this bounds what they all take.
+# Limit of connections with an unread answer, of a few megabytes each; bounds the memory.
 CHOKED_MAX = 128
 
 
 class Gatekeeper(Protocol):
-    """Who decides about WebSockets on every path, and who serves those of actors."""
+    """Decides about WebSockets on all paths, and serves those of actors."""
 
     def admit(self) -> Response | None:
-        """`None` lets one more WebSocket in; a response turns it away."""
+        """Return `None` to admit a WebSocket, or the response that refuses it."""
 
     def accept(self, door: Door) -> picows.WSListener | Response:
-        """The listener of an actor's WebSocket; it calls `door.opened` after a good hello.
+        """Return the listener of an actor's WebSocket, or the response that refuses it.
 
-        A response turns the actor away.
+        The listener calls `door.opened` after a valid hello.
         """
 
 
 def too_many_connections(retry_after_s: int, limit: int, remaining: int) -> Response:
-    """The refusal when connections arrive faster than allowed."""
+    """Return the refusal above the connection rate."""
     return text(
         429,
         "Too many new connections. Try again later.",
@@ -64,7 +63,7 @@ def too_many_connections(retry_after_s: int, limit: int, remaining: int) -> Resp
 
 
 def at_capacity(utilization: float) -> Response:
-    """The refusal when the registry has no room for more actors."""
+    """Return the refusal if the registry is full."""
     return text(
         503,
         "The hub is full. Try again later.",
@@ -73,7 +72,7 @@ def at_capacity(utilization: float) -> Response:
 
 
 class Listener:
-    """The open port and everybody waiting at it."""
+    """The open port and all its Doors."""
 
     def __init__(self, settings: Settings, routes: Routes, gatekeeper: Gatekeeper) -> None:
         self.settings = settings
@@ -82,9 +81,9 @@ class Listener:
         self.addresses: list[tuple[str, int]] = []
         self.refusals: Counter[str] = Counter()
         self.read_buffer = memoryview(bytearray(READ_BYTES))
-        # Insertion order is deadline order, since every deadline is the same time away.
+        # In the order of deadlines, because all have the same timeout.
         self.waiting: dict[Door, float] = {}
-        # Doors with answers nobody reads, the longest unread first.
+        # Doors with unread answers, oldest first.
         self._choked: dict[Door, None] = {}
         self._loop = asyncio.get_running_loop()
         self._servers: list[asyncio.Server] = []
@@ -116,26 +115,26 @@ class Listener:
         self.addresses += [socket.getsockname()[:2] for socket in server.sockets]
 
     async def close(self) -> None:
-        """Stop accepting. Sessions and Doors live on until somebody closes them."""
+        """Stop accepting. Sessions and Doors stay open."""
         for server in self._servers:
             server.close()
         self._servers.clear()
-        # uvloop closes the listening sockets on the next turn of the loop.
+        # uvloop closes the listening sockets in the next tick.
         await asyncio.sleep(0)
 
     def expect(self, door: Door) -> None:
-        """Give the door, from now, the time everybody gets."""
+        """Start the timeout of the door again."""
         self.waiting.pop(door, None)
         self.waiting[door] = deadline = self._loop.time() + self.settings.hello_s
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._sweep)
 
     def forget(self, door: Door) -> None:
-        """The door needs no watching any more."""
+        """Cancel the timeout of the door."""
         self.waiting.pop(door, None)
 
     def choked(self, door: Door) -> None:
-        """The door holds an answer that its client does not read; only so many may."""
+        """The client does not read its answer; above `CHOKED_MAX`, abort the oldest such door."""
         self._choked[door] = None
         if len(self._choked) > CHOKED_MAX:
             oldest = next(iter(self._choked))
@@ -144,15 +143,15 @@ class Listener:
             oldest.give_up()
 
     def relieved(self, door: Door) -> None:
-        """Its client has read on, or is gone."""
+        """The client reads again, or has disconnected."""
         self._choked.pop(door, None)
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Do something on the next turn of the loop."""
+        """Call `work` in the next tick."""
         self._loop.call_soon(work)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a handler's coroutine and keep it alive."""
+        """Run a handler's coroutine as a task."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -163,11 +162,11 @@ class Listener:
             try:
                 door.late()
             except Exception:
-                # Nobody else watches the doors, so one failure must not end the watch.
+                # The other deadlines must still be handled.
                 log.exception("a late connection could not be closed")
         self._timer = None
         if self.waiting:
-            # Not a wake-up for each of them: deadlines are kept with a precision of five per cent.
+            # Wake up at most every twentieth of the timeout, instead of once per door.
             soonest = now + self.settings.hello_s / 20
             first = next(iter(self.waiting.values()))
             self._timer = self._loop.call_at(max(first, soonest), self._sweep)
@@ -179,7 +178,7 @@ class Listener:
         return late
 
 
-# A peer that vanished without a word is noticed within two minutes.
+# A vanished peer is detected within two minutes.
 _KEEP_ALIVE = (
     (SOL_SOCKET, SO_KEEPALIVE, 1),
     (IPPROTO_TCP, TCP_KEEPIDLE, 60),
@@ -189,13 +188,13 @@ _KEEP_ALIVE = (
 
 
 def _keep_alive(socket: Any) -> None:
-    """Set on the listening socket, the options are inherited by every accepted one."""
+    """Set the options on the listening socket; accepted sockets inherit them."""
     for level, option, value in _KEEP_ALIVE:
         socket.setsockopt(level, option, value)
 
 
 async def listen(settings: Settings, routes: Routes, gatekeeper: Gatekeeper) -> Listener:
-    """Open the port. Loopback means both families, because `localhost` may resolve to either."""
+    """Open the port. Loopback means IPv4 and IPv6, as `localhost` may resolve to either."""
     listener = Listener(settings, routes, gatekeeper)
     if settings.host not in ("127.0.0.1", "localhost"):
         await listener.bind(settings.host, settings.port)

@@ -1,7 +1,7 @@
-"""Results of rooms and inboxes as HTTP responses.
+"""HTTP responses for results of rooms and inboxes.
 
-Ids that come this far are of an alphabet that JSON leaves alone, and ciphertexts are base64url, so
-the bodies that matter for speed are put together from pieces.
+Valid ids and base64url ciphertexts need no escaping in JSON, so bodies on the hot path are
+assembled from bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ETAG: Final = "ETag"
 RETRY_AFTER: Final = "Retry-After"
 
 RATE_LIMITED: Final = "Rate limit exceeded"
-# What a client is told when nobody knows better.
+# The default for errors without a known delay.
 RETRY_AFTER_MS: Final = 1_000
 
 STATUS: Final = {
@@ -47,19 +47,19 @@ STATUS: Final = {
 _RETRIED = frozenset((RoomCode.RATE_LIMIT_EXCEEDED, RoomCode.UNAVAILABLE))
 _REPLAYED = {REPLAY: "true"}
 _NOTHING: dict[str, str] = {}
-# Which inbox or room it is stands in a header, so no cache on the way may mix them up.
+# A header selects the inbox or room, so a cache could return the answer of another one.
 _NOT_STORED = {"Cache-Control": "no-store"}
 
 Timestamps = Literal["exact", "coarse", "none"]
 
 
 def is_retried(code: str) -> bool:
-    """Is the client told when to try again?"""
+    """Does the error say when to try again?"""
     return code in _RETRIED
 
 
 def error_response(error: RoomError) -> Response:
-    """The refusal as status and body; those that may be tried again say when."""
+    """Return the response for an error, with the retry delay if there is one."""
     code = RoomCode(error.code)
     body: dict[str, object] = {"error": error.text, "errorCode": code.value}
     headers = _NOT_STORED
@@ -76,13 +76,13 @@ INTERNAL_ERROR: Final = error_response(refusals.broken())
 
 
 def sent(accepted: Accepted) -> Response:
-    """A message is in its room."""
+    """Return the response to an accepted message for a room."""
     body = b'{"messageId":"%b","seq":%d}' % (accepted.message_id.encode(), accepted.seq)
     return Response(200, body, JSON, _REPLAYED if accepted.is_repeat else _NOTHING)
 
 
 def deposited(accepted: Accepted, timestamps: Timestamps) -> Response:
-    """A message is in its inbox."""
+    """Return the response to an accepted deposit."""
     stored_at = time_text(accepted.created_ms, timestamps)
     if stored_at is None:
         body = b'{"seq":%d}' % accepted.seq
@@ -92,7 +92,7 @@ def deposited(accepted: Accepted, timestamps: Timestamps) -> Response:
 
 
 def page(found: Page) -> Response:
-    """Messages of an inbox, which come as finished JSON objects."""
+    """Return the response with a page of an inbox, whose messages are already JSON."""
     end = b'],"nextSeq":%d,"partial":true}' if found.is_partial else b'],"nextSeq":%d}'
     pieces = [b","] * (2 * len(found.messages))
     pieces[::2] = found.messages
@@ -104,33 +104,33 @@ def page(found: Page) -> Response:
 
 
 def etag(version: int) -> str:
-    """The entity tag of a blob's version."""
+    """Return the entity tag of a blob's version."""
     return f'"{version}"'
 
 
 def blob(found: Blob) -> Response:
-    """A blob as it is now."""
+    """Return the response with a blob."""
     headers = {**_NOT_STORED, ETAG: etag(found.version)}
     return Response(200, found.data or b"", BINARY, headers)
 
 
 def blob_unchanged(found: Blob) -> Response:
-    """The client has this version already."""
+    """Return the response if the client already has this version."""
     return Response(304, headers={**_NOT_STORED, ETAG: etag(found.version)})
 
 
 def blob_written(written: Blob) -> Response:
-    """A blob has a new version."""
+    """Return the response to a write."""
     return Response(204, headers={ETAG: etag(written.version)})
 
 
 def proposal(found: ProposalBody, timestamps: Timestamps) -> Response:
-    """One proposal."""
+    """Return the response with one proposal."""
     return Response(200, msgspec.json.encode(_record(found, timestamps)), JSON, _NOT_STORED)
 
 
 def proposals(found: Sequence[ProposalBody], timestamps: Timestamps) -> Response:
-    """All proposals of a room, in the order given."""
+    """Return the response with all proposals of a room."""
     records = [_record(one, timestamps) for one in found]
     return Response(200, msgspec.json.encode({"proposals": records}), JSON, _NOT_STORED)
 
@@ -151,7 +151,7 @@ def _record(one: ProposalBody, timestamps: Timestamps) -> dict[str, object]:
 
 
 def time_text(time_ms: int | None, timestamps: Timestamps) -> str | None:
-    """A time in RFC 3339, as precisely as the hub may tell it; `None` if it may not."""
+    """Format a time in RFC 3339 with the configured precision; `None` if times are not shown."""
     if time_ms is None or timestamps == "none":
         return None
     time_ms -= time_ms % GRID_MS[timestamps]

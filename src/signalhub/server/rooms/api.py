@@ -1,7 +1,7 @@
-"""The HTTP face of rooms and inboxes: requests become steps of the core, its results responses.
+"""The HTTP API of rooms and inboxes.
 
-A request is checked before the core hears of it, in the order a client can rely on: for a message
-the content type, then the envelope, then the headers; for an inbox its header first.
+Requests are validated before they reach the core, in a fixed order: for a message the content type,
+then the envelope, then the headers; for an inbox its header first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Cors:
         self._origins = origins
 
     def preflight(self, request: HttpRequest) -> Response:
-        """May a page send such a request? Who is no page is told nothing new."""
+        """Answer a preflight request."""
         origin = request.headers.get("origin")
         if origin is None:
             return Response(204)
@@ -55,11 +55,11 @@ class Cors:
         return Response(204, headers={ALLOW_ORIGIN: origin, **_PREFLIGHT})
 
     def admits(self, origin: str | None) -> bool:
-        """May a request of this origin be served at all? Programs that are no browser send none."""
+        """May a request of this origin be served? Clients other than browsers send none."""
         return origin is None or origin_allowed(origin, self._origins)
 
     def dress(self, response: Response, origin: str | None) -> Response:
-        """The response, readable by the page that asked, if it may read it."""
+        """Add the CORS headers, if the origin is allowed."""
         if origin is None or not origin_allowed(origin, self._origins):
             return response
         headers = {**response.headers, ALLOW_ORIGIN: origin, **_ANSWERED}
@@ -68,14 +68,14 @@ class Cors:
 
 Step = Callable[[int], list[Effect]]
 Render = Callable[[Any], Response]
-# Turns a request, and the parts of its path, into what the core does and how it is answered.
+# Converts a request and the parts of its path into a call of the core and a renderer.
 Prepare = Callable[..., tuple[Step, Render]]
 
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 
 
 class Asked(Later):
-    """A request on its way through the core, which calls `answer` with what came of it."""
+    """A pending request; the core calls `answer` with the result."""
 
     __slots__ = ("_cors", "_has_answered", "_origin", "render")
 
@@ -87,7 +87,7 @@ class Asked(Later):
         self.render: Render
 
     def answer(self, result: Result, message_id: str) -> None:
-        """The core is done."""
+        """Respond with the result."""
         if isinstance(result, RoomError):
             self._say(answers.error_response(result))
             return
@@ -99,7 +99,7 @@ class Asked(Later):
         self._say(response)
 
     def fail(self) -> None:
-        """The hub broke down; the core may have answered before."""
+        """Respond with an internal error, unless the core has answered before."""
         if not self._has_answered:
             self._say(answers.INTERNAL_ERROR)
 
@@ -109,7 +109,7 @@ class Asked(Later):
 
 
 class Api:
-    """All HTTP endpoints of rooms and inboxes, and their description."""
+    """All HTTP endpoints of rooms and inboxes, and their OpenAPI document."""
 
     def __init__(self, hub: Hub, runner: HubRunner, clock: Clock) -> None:
         self._rooms = hub.rooms
@@ -123,7 +123,7 @@ class Api:
         self._description = Response(200, description, answers.JSON, headers)
 
     def add_to(self, routes: Routes) -> None:
-        """Answer on these routes from now on."""
+        """Register the routes."""
         state = StateApi(self._rooms, self._settings, self._mono_ms)
         routes.add(openapi.MESSAGE, partial(self._ask, self._send), "POST")
         routes.add(openapi.MESSAGES, partial(self._ask, self._fetch), "GET")
@@ -192,7 +192,7 @@ class Api:
 
 
 def _members(request: HttpRequest) -> dict[str, object]:
-    """The JSON object in the body."""
+    """Decode the JSON object in the body."""
     media_type = request.headers.get("content-type", "")
     if media_type != answers.JSON:
         media_type = media_type.partition(";")[0].strip().lower()
@@ -207,7 +207,7 @@ def _members(request: HttpRequest) -> dict[str, object]:
 
 
 def _room(envelope: envelopes.RoomEnvelope, header: str | None) -> str:
-    """The name of the room that envelope and header agree on."""
+    """Return the name of the room; raises `RoomError` if envelope and header disagree."""
     if header is None:
         if envelope.room is None:
             raise RoomError(
@@ -215,7 +215,7 @@ def _room(envelope: envelopes.RoomEnvelope, header: str | None) -> str:
             )
         return envelopes.room_name(envelope.tenant, envelope.room)
     if envelope.room is None and header.startswith(f"{envelope.tenant}:"):
-        # The room is called by its whole name.
+        # The header holds the full name.
         return envelopes.room_name(None, header)
     name = envelopes.room_name(envelope.tenant, envelope.room or header)
     if envelope.room is not None and header not in (envelope.room, name):

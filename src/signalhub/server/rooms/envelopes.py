@@ -1,7 +1,7 @@
-"""What rooms and inboxes are sent, checked for its structure alone.
+"""Validates what clients send to rooms and inboxes.
 
-Nothing here looks inside a ciphertext or decodes it. A refusal says which part is wrong and what
-would be right, and never repeats what was given: ids and ciphertexts are nobody's business.
+Only the structure is checked; ciphertexts are not decoded. An error says which part is invalid and
+what is expected. It never repeats the given value, because ids and ciphertexts are confidential.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from signalhub.wire.room_ids import (
 )
 
 PAGE_MAX: Final = 1_000
-# The largest integer that every JSON reader keeps exactly.
+# The largest integer that all JSON parsers represent exactly.
 INTEGER_MAX: Final = 2**53 - 1
 _INTEGER_CHARS_MAX: Final = len(str(INTEGER_MAX))
 
@@ -36,7 +36,7 @@ _BASE64URL = _ALPHANUMERIC + b"-_"
 _BASE64 = _ALPHANUMERIC + b"+/"
 _TO_BASE64URL = bytes.maketrans(b"+/", b"-_")
 
-# A ciphertext never has one character left over: six bits are no byte.
+# Allowed padding by length modulo 4; 1 is impossible, since six bits are less than a byte.
 _PADDINGS = {0: (0,), 2: (0, 2), 3: (0, 1)}
 
 
@@ -47,7 +47,7 @@ class IdMember(msgspec.Struct, frozen=True, gc=False):
     form: Form
 
     def read(self, members: dict[str, object]) -> str | None:
-        """The id, if there is one."""
+        """Return the id, if there is one."""
         value = members.get(self.name)
         if value is None:
             return None
@@ -64,14 +64,14 @@ PROPOSAL_ID: Final = IdMember("proposalId", PLAIN)
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A whole number in a query, up to `INTEGER_MAX`."""
+    """An integer in a query, up to `INTEGER_MAX`."""
 
     name: str
     least: int
     default: int
 
     def read(self, text: str) -> int:
-        """The number in a text."""
+        """Parse the number."""
         if text.isascii() and text.isdigit() and len(text.lstrip("0")) <= _INTEGER_CHARS_MAX:
             number = int(text)
             if self.least <= number <= INTEGER_MAX:
@@ -88,7 +88,7 @@ _PAGE: Final = {one.name: one for one in (FROM_SEQ, LIMIT)}
 
 
 class RoomEnvelope(msgspec.Struct, frozen=True, gc=False):
-    """A message for a room as its sender wrote it, with the ciphertext in its one stored form."""
+    """A message for a room as sent, with the ciphertext in canonical form."""
 
     message_id: str | None
     ciphertext: bytes
@@ -100,7 +100,7 @@ class RoomEnvelope(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_envelope(members: dict[str, object], ciphertext_bytes_max: int) -> RoomEnvelope:
-    """The envelope in a JSON object; members it does not know are ignored."""
+    """Read the envelope from a JSON object; unknown members are ignored."""
     kind = members.get("type")
     if kind is None:
         kind = APP
@@ -120,7 +120,7 @@ def read_envelope(members: dict[str, object], ciphertext_bytes_max: int) -> Room
 
 
 def read_deposit(members: dict[str, object], ciphertext_bytes_max: int) -> tuple[str, bytes]:
-    """The message id and ciphertext of a direct write to an inbox; it needs both."""
+    """Read the message id and ciphertext of a deposit; both are required."""
     message_id = MESSAGE_ID.read(members)
     if message_id is None:
         raise RoomError(RoomCode.BAD_ENVELOPE, "An append needs a messageId.")
@@ -128,7 +128,7 @@ def read_deposit(members: dict[str, object], ciphertext_bytes_max: int) -> tuple
 
 
 def read_ciphertext(members: dict[str, object], bytes_max: int) -> bytes:
-    """The ciphertext as base64url without padding, whichever base64 it came in."""
+    """Return the ciphertext as base64url without padding, from any base64 variant."""
     text = members.get("ciphertext")
     if type(text) is not str or not text.isascii():
         raise _bad_ciphertext()
@@ -137,7 +137,7 @@ def read_ciphertext(members: dict[str, object], bytes_max: int) -> bytes:
     count = len(bare)
     if count * 3 // 4 > bytes_max:
         raise RoomError(
-            RoomCode.TOO_LARGE, f"A ciphertext has at most {bytes_max} bytes, decoded from base64."
+            RoomCode.TOO_LARGE, f"A ciphertext may have at most {bytes_max} bytes after decoding."
         )
     if not count or len(given) - count not in _PADDINGS.get(count % 4, ()):
         raise _bad_ciphertext()
@@ -149,12 +149,12 @@ def read_ciphertext(members: dict[str, object], bytes_max: int) -> bytes:
 
 
 def ciphertext_chars_max(bytes_max: int) -> int:
-    """How long the base64 of a ciphertext can be; padding does not count."""
+    """Return the maximum length of a ciphertext in base64, without padding."""
     return (bytes_max * 4 + 3) // 3
 
 
 def read_range(query: str) -> tuple[int, int]:
-    """Where a page begins and how many messages it may have; other parameters are ignored."""
+    """Read the start and the limit of a page; other parameters are ignored."""
     if not query:
         return FROM_SEQ.default, LIMIT.default
     given: dict[str, int] = {}
@@ -170,7 +170,7 @@ def read_range(query: str) -> tuple[int, int]:
 
 
 def room_name(tenant: str | None, room: str) -> str:
-    """What identifies a room: its id, behind its tenant's if it has one."""
+    """Return the full name of a room: its id, after its tenant's if it has one."""
     if not WITH_COLON.admits(room):
         raise RoomError(RoomCode.BAD_REQUEST, f"The room id must be {WITH_COLON}.")
     if tenant is None:
@@ -181,7 +181,7 @@ def room_name(tenant: str | None, room: str) -> str:
 
 
 def inbox_id(text: str) -> str:
-    """An inbox id in its one form, however it was written."""
+    """Return an inbox id in canonical form."""
     bare = text.rstrip("=")
     padding = len(text) - len(bare)
     if text.isascii() and bare and padding <= 2:
@@ -197,21 +197,21 @@ def inbox_id(text: str) -> str:
 
 
 def pseudonym_id(text: str) -> str:
-    """A pseudonym, if it is one."""
+    """Validate a pseudonym."""
     if not WITH_COLON.admits(text):
         raise RoomError(RoomCode.BAD_REQUEST, f"The pseudonym must be {WITH_COLON}.")
     return text
 
 
 def proposal_id(text: str) -> str:
-    """A proposal's id, if it is one."""
+    """Validate the id of a proposal."""
     if not PLAIN.admits(text):
         raise RoomError(RoomCode.BAD_REQUEST, f"The proposal id must be {PLAIN}.")
     return text
 
 
 def new_message_id() -> str:
-    """A ULID, for messages whose sender gave them no id."""
+    """Return a ULID for a message without an id."""
     return ulid(time.time_ns() // 1_000_000, secrets.randbits(80))
 
 
@@ -220,4 +220,4 @@ def _bad(member: str, right: str) -> RoomError:
 
 
 def _bad_ciphertext() -> RoomError:
-    return _bad("ciphertext", "a text that is not empty, in base64url or base64")
+    return _bad("ciphertext", "a non-empty string in base64url or base64")

@@ -1,4 +1,4 @@
-"""The OpenAPI document of rooms and inboxes, made of the rules and limits the code goes by."""
+"""The OpenAPI document of rooms and inboxes, generated from the limits in code and settings."""
 
 from __future__ import annotations
 
@@ -45,26 +45,25 @@ DESCRIPTION: Final = "/openapi.json"
 Json = dict[str, Any]
 
 _INTRODUCTION: Final = """\
-Messages in rooms and inboxes are encrypted by those who write them; the hub orders, keeps and \
-delivers them without reading them. An inbox id is a capability: whoever knows it may read and \
-append.
+Clients encrypt the messages of rooms and inboxes; the hub orders, stores and delivers them \
+without reading them. An inbox id is a capability: anyone who has it may read and append.
 
 Live messages travel over WebSockets at `/room` and `/ws/{tenant}/{room}`.
 
-Where GET is answered, so is HEAD, without a body; other methods get 405 with `Allow`. What cannot \
-be read as HTTP, or is longer than the hub takes at all, is refused in plain text before it gets \
-here. Pages of allowed origins get the headers of CORS.
+HEAD is supported wherever GET is; other methods get 405 with `Allow`. Invalid HTTP, and requests \
+above the size limits of the port, are refused in plain text. Pages of allowed origins get CORS \
+headers.
 """
 _ABOUT_ERRORS: Final = {
-    400: "Something in the request is not as described here; `error` says what.",
-    404: "There is no such thing.",
+    400: "The request is invalid; `error` says why.",
+    404: "Not found.",
     409: "The room is bound to another inbox, or the inbox to another room.",
-    412: "The blob is not as the condition wants it.",
+    412: "The version of the blob does not meet the condition.",
     413: "The ciphertext or blob is too large.",
     415: "The body is not declared as JSON.",
-    429: "Too many in this time; nothing was done.",
-    500: "The hub failed.",
-    503: "The hub cannot write or read at the moment.",
+    429: "Rate limit exceeded; nothing was done.",
+    500: "Internal error.",
+    503: "The hub cannot write or read now.",
 }
 
 _INBOX: Final = rf"^(?:[A-Za-z0-9+/]{{{CAPABILITY_CHARS}}}=?|{INBOX.pattern}={{0,2}})$"
@@ -106,13 +105,13 @@ _REPLAY: Final[Json] = {
 }
 _OLDEST: Final[Json] = {
     answers.OLDEST_SEQ: {
-        "description": "The oldest position that can be read, if there is any.",
+        "description": "The oldest readable position, if any.",
         "schema": _SEQ,
     }
 }
 _ETAG: Final[Json] = {
     answers.ETAG: {
-        "description": "The version; they count from 1.",
+        "description": "The version, counted from 1.",
         "required": True,
         "schema": {"type": "string", "pattern": '^"[1-9][0-9]*"$', "examples": ['"1"']},
     }
@@ -127,7 +126,7 @@ _RETRY_AFTER: Final[Json] = {
 
 
 def describe(settings: RoomSettings) -> Json:
-    """The whole document, for a hub with these settings."""
+    """Return the document for a hub with these settings."""
     paths: Json = {
         MESSAGE: {"post": _send(settings)},
         MESSAGES: {"get": _fetch(settings)},
@@ -159,14 +158,15 @@ def _send(settings: RoomSettings) -> Json:
         "summary": "Send a message to a room",
         "description": (
             "The room is named by `roomId` or `X-Room-ID`, the sender by `pseudonymId` or "
-            "`X-Pseudonym-ID`; where both are given they agree. With the answer the message is on "
-            "disk, can be read from the room's inbox, and was handed to every socket in the room. "
+            "`X-Pseudonym-ID`; if both are given, they must agree. When the request is answered, "
+            "the message is on disk, readable in the room's inbox, and sent to every socket in the "
+            "room. "
             "A repeated `messageId` gets the position of the original. "
-            f"A room takes {settings.rate} messages in {settings.rate_window_s:g} s."
+            f"A room accepts {settings.rate} messages in {settings.rate_window_s:g} s."
         ),
         "parameters": [
             _room(required=False),
-            _header("X-Pseudonym-ID", "Who sends it.", _pattern(PSEUDONYM_ID.form), "p1"),
+            _header("X-Pseudonym-ID", "The sender.", _pattern(PSEUDONYM_ID.form), "p1"),
             _capability(settings),
         ],
         "requestBody": {"required": True, "content": _json("Envelope", **_ENVELOPES)},
@@ -182,14 +182,14 @@ def _fetch(settings: RoomSettings) -> Json:
         "operationId": "readInbox",
         "summary": "Read messages of an inbox",
         "description": (
-            "Messages come in ascending order and without gaps; read on from `nextSeq` until a "
-            "page is empty. An inbox that nobody wrote to is empty. "
-            f"An inbox can be read {settings.fetch_rate} times in a minute."
+            "Messages are in ascending order and without gaps; continue from `nextSeq` until a "
+            "page is empty. An inbox that was never written to is empty. "
+            f"An inbox can be read {settings.fetch_rate} times per minute."
         ),
         "parameters": [
             _inbox(required=True),
-            _query(FROM_SEQ, "The first position wanted."),
-            _query(LIMIT, f"How many messages at most; more than {PAGE_MAX} count as {PAGE_MAX}."),
+            _query(FROM_SEQ, "The first position."),
+            _query(LIMIT, f"The maximum number of messages; above {PAGE_MAX}, {PAGE_MAX} is used."),
         ],
         "responses": {
             "200": _answer("A page.", _OLDEST | _NOT_STORED, _json("Page")),
@@ -201,10 +201,11 @@ def _fetch(settings: RoomSettings) -> Json:
 def _append(settings: RoomSettings) -> Json:
     return {
         "operationId": "appendToInbox",
-        "summary": "Write a message to an inbox, past its room",
+        "summary": "Append a message to an inbox without its room",
         "description": (
-            "It can be read at once, and no socket hears of it. A repeated `messageId` gets the "
-            f"position of the original. An inbox takes {settings.append_rate} appends in a minute."
+            "The message is readable at once; no socket receives it. A repeated `messageId` gets "
+            "the position of the original. "
+            f"An inbox accepts {settings.append_rate} appends per minute."
         ),
         "parameters": [_inbox(required=True)],
         "requestBody": {"required": True, "content": _json("Deposit", deposit=_DEPOSIT)},
@@ -223,11 +224,11 @@ def _read_blob(name: str, settings: RoomSettings) -> Json:
         "parameters": [
             _room(),
             _capability(settings),
-            _header("If-None-Match", "Versions that are known.", _TAGS, '"1"'),
+            _header("If-None-Match", "Versions the client has.", _TAGS, '"1"'),
         ],
         "responses": {
             "200": _answer("The blob.", headers, {answers.BINARY: {"schema": _BINARY}}),
-            "304": _answer("The version is known.", headers),
+            "304": _answer("The client has this version.", headers),
             **_errors(400, 404, 409, 429, 500),
         },
     }
@@ -238,16 +239,16 @@ def _write_blob(name: str, settings: RoomSettings) -> Json:
     return {
         "operationId": f"write{name.title()}",
         "summary": f"Write the {name} blob of a room",
-        "description": "Without a condition it overwrites. The content type is not looked at.",
+        "description": "Overwrites without a condition. The content type is ignored.",
         "parameters": [
             _room(),
             _capability(settings),
-            _header("If-Match", "Versions to write over; `*` is any.", _TAGS, '"1"'),
-            _header("If-None-Match", "Versions to keep; with `*` only create.", _TAGS, "*"),
+            _header("If-Match", "Versions that may be overwritten; `*` is any.", _TAGS, '"1"'),
+            _header("If-None-Match", "Versions to keep; `*` creates only.", _TAGS, "*"),
         ],
         "requestBody": {"required": True, "content": {answers.BINARY: {"schema": data}}},
         "responses": {
-            "204": _answer("It has a new version.", _ETAG),
+            "204": _answer("The new version was written.", _ETAG),
             **_errors(400, 409, 412, 413, 429, 500, 503),
         },
     }
@@ -260,7 +261,7 @@ def _list_proposals(settings: RoomSettings) -> Json:
         "description": "Proposals are made, approved, rejected and committed by messages.",
         "parameters": [_room(), _capability(settings)],
         "responses": {
-            "200": _answer("What the room remembers.", _NOT_STORED, _json("Proposals")),
+            "200": _answer("The proposals.", _NOT_STORED, _json("Proposals")),
             **_errors(400, 409, 429, 500),
         },
     }
@@ -294,14 +295,14 @@ def _room(required: bool = True) -> Json:
     return _header("X-Room-ID", "The room.", _pattern(ROOM_ID.form), "general", required)
 
 
-def _inbox(required: bool, about: str = "The inbox; best 32 bytes in base64url.") -> Json:
+def _inbox(required: bool, about: str = "The inbox; preferably 32 bytes in base64url.") -> Json:
     example = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
     return _header("X-Inbox-ID", about, _INBOX, example, required)
 
 
 def _capability(settings: RoomSettings) -> Json:
     about = (
-        "The room's inbox. The first one named stays bound to the room for ever."
+        "The room's inbox. The first one used is bound to the room permanently."
         if settings.mode == "linked"
         else "The room's inbox, which is the room id."
     )
@@ -341,7 +342,7 @@ def _errors(*statuses: int) -> Json:
 
 def _error(status: int) -> Json:
     codes = [code for code, its_status in answers.STATUS.items() if its_status == status]
-    # Frames have no status.
+    # Only WebSocket frames use this code.
     told = sorted(code.value for code in codes if code is not RoomCode.BAD_FRAME)
     about, headers = _ABOUT_ERRORS[status], _NOT_STORED
     example: Json = {"error": about, "errorCode": told[0]}
@@ -363,7 +364,7 @@ def _schemas(settings: RoomSettings) -> Json:
         "pattern": _CIPHERTEXT,
         "minLength": 2,
         "maxLength": ciphertext_chars_max(settings.ciphertext_bytes_max),
-        "description": "Base64url or base64; the hub keeps base64url without padding.",
+        "description": "Base64url or base64; the hub stores base64url without padding.",
         "examples": [_EXAMPLE],
     }
     message_id = {
@@ -374,9 +375,9 @@ def _schemas(settings: RoomSettings) -> Json:
     next_seq = {
         "type": "integer",
         "minimum": 0,
-        "description": "Where to read on: behind the last message, or `fromSeq` again.",
+        "description": "Where to continue: after the last message, or `fromSeq` again.",
     }
-    partial = {"const": True, "description": "Something older cannot be read now: ask again."}
+    partial = {"const": True, "description": "Older messages are unavailable now: try again."}
     messages = {"type": "array", "maxItems": PAGE_MAX, "items": _ref("Message")}
     return {
         "Envelope": _envelope(message_id, ciphertext),
@@ -403,12 +404,12 @@ def _schemas(settings: RoomSettings) -> Json:
 
 
 def _envelope(message_id: Json, ciphertext: Json) -> Json:
-    """A message for a room; those about a proposal say which one."""
+    """Return the schema of a message for a room; some types require a proposal id."""
     or_null = {"type": ["string", "null"]}
     optional: Json = {
         MESSAGE_ID.name: message_id
         | or_null
-        | {"description": "To repeat the request with; the hub makes one if there is none."}
+        | {"description": "Needed to repeat the request; the hub generates one if absent."}
     }
     for member in (ROOM_ID, TENANT_ID, PSEUDONYM_ID):
         optional[member.name] = or_null | {"pattern": _pattern(member.form)}

@@ -1,7 +1,7 @@
-"""A socket in a room: frames become requests to the core, answers and messages become frames.
+"""A socket in a room: passes frames to the core, and sends answers and messages as frames.
 
-It is on the write path of all connections, with bounds of its own: whoever has too many frames
-waiting is closed and reads on from the inbox, since a gap in what a socket hears would be worse.
+It uses the same write path as all connections, with separate limits. A socket with too many waiting
+frames is closed, and its client continues from the inbox; dropping frames would leave a gap.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from signalhub.wire.frames import CloseCode, text_header
 
 BAD_FRAMES_MAX: Final = 10
 EARLY_FRAMES_MAX: Final = 16
-# What a frame holds beside its ciphertext.
+# Allowance for the members of a frame besides its ciphertext.
 _FRAME_REST_BYTES: Final = 8 * 2**10
 
 _MALFORMED = frozenset((RoomCode.BAD_FRAME, RoomCode.BAD_ENVELOPE))
@@ -44,7 +44,7 @@ _CODEC_ERRORS = (ValueError, RecursionError)
 
 class _Ping(msgspec.Struct):
     action: Literal["ping"]
-    # As it came: a number must not change its spelling on the way.
+    # Raw, so that a number is echoed unchanged.
     t: msgspec.Raw = msgspec.Raw()
 
 
@@ -53,22 +53,22 @@ _decode_ping = msgspec.json.Decoder(_Ping).decode
 _NOT_JSON = RoomError(RoomCode.BAD_FRAME, "A frame must be a JSON object.")
 _NO_ACTION = RoomError(RoomCode.BAD_FRAME, "action must be send, ping or pong.")
 _OTHER_NAMES = RoomError(
-    RoomCode.BAD_ENVELOPE, "A frame cannot name another room, tenant or pseudonym than its socket."
+    RoomCode.BAD_ENVELOPE, "The room, tenant and pseudonym of a frame must be those of its socket."
 )
 _FAULT = refusals.broken()
 
 
 class Visit(msgspec.Struct, frozen=True):
-    """Which room a socket is for, and as whom it speaks; ids are checked and canonical."""
+    """The room and pseudonym of a socket; ids are validated and canonical."""
 
-    name: str  # What identifies the room.
+    name: str  # The full name of the room.
     tenant: str | None
     room: str
     pseudonym: str
     inbox: str | None
 
     def covers(self, envelope: RoomEnvelope) -> bool:
-        """Does the envelope name no other room and nobody else?"""
+        """Does the envelope match the room and pseudonym of the socket, as far as it names them?"""
         if envelope.pseudonym is not None and envelope.pseudonym != self.pseudonym:
             return False
         if envelope.room is None and envelope.tenant is None:
@@ -78,7 +78,7 @@ class Visit(msgspec.Struct, frozen=True):
 
 
 class Terms:
-    """What all sockets of rooms have in common."""
+    """What all sockets of rooms share."""
 
     def __init__(self, runner: HubRunner, clock: Clock) -> None:
         settings = runner.hub.settings
@@ -93,12 +93,12 @@ class Terms:
         self._mono_s = clock.mono_s
 
     def mono_ms(self) -> int:
-        """The clock that never goes back."""
+        """Return the monotonic time in milliseconds."""
         return round(self._mono_s() * 1000)
 
 
 class RoomSocket:
-    """A guest's end of the write path: the owner of its connection, and its party."""
+    """A guest's socket: both the owner and the party of its connection."""
 
     __slots__ = (
         "_bad_frames",
@@ -111,7 +111,7 @@ class RoomSocket:
         "sent",
     )
 
-    # Nothing that could tell which room it is in.
+    # Appears in the log, so it must not identify the room.
     id = "room"
     slow_code = TRY_AGAIN_LATER
 
@@ -119,7 +119,7 @@ class RoomSocket:
         self._terms = terms
         self._visit = visit
         self._bad_frames = 0
-        # Frames that came before its welcome, which is the first thing it is told.
+        # Frames received before the welcome was sent; `None` after that.
         self._early: list[bytes] | None = []
         self.outbound: Outbound | None = None
         self.sent = 0
@@ -139,7 +139,7 @@ class RoomSocket:
         return self._terms.frame_bytes_max
 
     def join(self) -> RoomError | None:
-        """Enter the room, or why not. The connection is there then, and has to be upgraded."""
+        """Enter the room, and create the connection for the upgrade; return the error if any."""
         terms, visit = self._terms, self._visit
         refusal: RoomError | None = None
 
@@ -161,19 +161,19 @@ class RoomSocket:
                 terms.runner.disconnected(self.connection)
         return refusal
 
-    # What its connection calls.
+    # Called by the connection.
 
     def opened(self, connection: Connection[Any]) -> RoomSocket:
-        """It has a connection."""
+        """Register the new connection."""
         self._terms.runner.arrived(connection)
         return self
 
     def is_welcome(self, connection: Connection[Any]) -> bool:
-        """Nobody says hello in a room."""
+        """Return `True`: rooms have no hello."""
         return True
 
     def received(self, connection: Connection[Any], payload: bytes) -> None:
-        """A frame arrived."""
+        """Handle a frame."""
         if self._early is not None:
             self._early.append(payload)
             if len(self._early) > EARLY_FRAMES_MAX:
@@ -182,7 +182,7 @@ class RoomSocket:
         try:
             members = _decode(payload)
         except _CODEC_ERRORS:
-            # A ping may hold a number that JSON can say and no value can be.
+            # The `t` of a ping may be valid JSON that cannot be decoded, such as a huge number.
             self._ping(payload)
             return
         if type(members) is not dict:
@@ -199,20 +199,20 @@ class RoomSocket:
             self._refuse(_NO_ACTION)
 
     def too_slow(self) -> None:
-        """Nobody reads what it is told."""
+        """Count a socket that is closed because its client does not read."""
         self._terms.rooms.tally.slow_closed += 1
 
     def caught_up(self, connection: Connection[Any]) -> None:
-        """Nothing waits for it anywhere else."""
+        """Do nothing: no messages wait outside the connection."""
 
     def leaving(self, connection: Connection[Any]) -> None:
-        """Nobody is in the room any more."""
+        """Leave the room."""
         guest = self.guest
         if guest is not None:
             self._terms.runner.run(lambda now: self._terms.rooms.leave(guest, now))
 
     def disconnected(self, connection: Connection[Any]) -> None:
-        """The socket is gone."""
+        """Remove the closed socket."""
         self._terms.runner.disconnected(connection)
 
     def _ping(self, payload: bytes) -> None:
@@ -256,10 +256,10 @@ class RoomSocket:
             if self._bad_frames == BAD_FRAMES_MAX:
                 self.connection.close(CloseCode.POLICY_VIOLATION, "too many malformed frames")
 
-    # What the runner calls.
+    # Called by the runner.
 
     def answer(self, result: Result, message_id: str) -> None:
-        """What came of joining or sending."""
+        """Send the result of joining or sending."""
         match result:
             case Accepted():
                 self._say(_ack(result))
@@ -278,7 +278,7 @@ class RoomSocket:
                 self.received(self.connection, payload)
 
     def park(self, frame: bytes) -> bool:
-        """Have a frame wait for a blocked reader; `False` if too much waits already."""
+        """Queue a frame for a blocked client; `False` if the queue is full."""
         connection, outbound = self.connection, self.outbound
         assert outbound is not None
         if not outbound.admits(len(frame), connection.unsent_bytes):
@@ -297,7 +297,7 @@ class RoomSocket:
 
 
 def _readable(message_id: object) -> str:
-    """A message id for an error frame, also one that is not as it should be."""
+    """Return the message id for an error frame, even an invalid one unless it is too long."""
     chars_max = MESSAGE_ID.form.chars_max
     return message_id if type(message_id) is str and len(message_id) <= chars_max else ""
 
@@ -310,7 +310,7 @@ def _welcome(welcome: RoomWelcome) -> bytes:
 
 
 def _ack(accepted: Accepted) -> bytes:
-    # Ids are of an alphabet that JSON leaves alone.
+    # Valid ids need no escaping in JSON.
     ending = b',"duplicate":true}' if accepted.is_repeat else b"}"
     message_id = accepted.message_id.encode()
     return b'{"action":"ack","messageId":"%b","seq":%d%b' % (message_id, accepted.seq, ending)

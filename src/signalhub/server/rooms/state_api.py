@@ -1,6 +1,7 @@
-"""What a room remembers beside its messages: two blobs to read and write, proposals to read.
+"""The HTTP API of a room's state: two blobs to read and write, proposals to read.
 
-A blob's version is its entity tag, and clients may insist on one (RFC 9110, section 13).
+The version of a blob is its entity tag; clients may make requests conditional (RFC 9110,
+section 13).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from signalhub.wire.errors import RoomCode, RoomError
 Step = Callable[[int], list[Effect]]
 Render = Callable[[Any], Response]
 
-# What an entity tag may hold; beyond that, bytes that are not ASCII are taken, too.
+# The characters of an entity tag; non-ASCII bytes are accepted as well.
 TAG_CHARS: Final = "!#-~"
 _TAG: Final = rf'(?:W/)?"[{TAG_CHARS}\x80-\xff]*"'
 _TAGS: Final = re.compile(rf"[ \t,]*{_TAG}(?:[ \t]*,[ \t,]*{_TAG})*[ \t,]*")
@@ -31,18 +32,18 @@ _OURS: Final = re.compile(r'(W/)?"([1-9][0-9]{0,18})"')
 
 
 class Tags(msgspec.Struct, frozen=True):
-    """The versions a condition names: some, or any there is."""
+    """The versions in a condition: some, or any existing one."""
 
     versions: frozenset[int] = frozenset()
     is_any: bool = False
 
     def name(self, version: int) -> bool:
-        """Is this one of them? 0 stands for a blob that nobody wrote yet."""
+        """Does the condition include this version? 0 stands for a blob that does not exist."""
         return version > 0 if self.is_any else version in self.versions
 
 
 class StateApi:
-    """Requests about a room's state; each becomes a step of the core and a way to answer."""
+    """Handlers for a room's state; each returns a call of the core and a renderer."""
 
     def __init__(self, rooms: Rooms, settings: RoomSettings, mono_ms: Callable[[], int]) -> None:
         self._rooms = rooms
@@ -66,7 +67,7 @@ class StateApi:
         return _finding(caller, lambda now: self._rooms.blob(room, inbox, name, now)), render
 
     def proposals(self, request: HttpRequest, caller: object) -> tuple[Step, Render]:
-        """All proposals of a room."""
+        """Read all proposals of a room."""
         room, inbox = self._asked(request)
 
         def find(now: int) -> Proposals:
@@ -78,7 +79,7 @@ class StateApi:
         return _finding(caller, find), render
 
     def proposal(self, request: HttpRequest, caller: object, text: str) -> tuple[Step, Render]:
-        """One proposal."""
+        """Read one proposal."""
         room, inbox = self._asked(request)
         wanted = envelopes.proposal_id(text)
 
@@ -91,7 +92,7 @@ class StateApi:
         return _finding(caller, find), render
 
     def _asked(self, request: HttpRequest) -> tuple[str, str | None]:
-        """The room and inbox of a request, if it does not come too soon after others."""
+        """Return the room and inbox of a request; raises `RoomError` above the rate limit."""
         room, inbox = _room(request)
         self._rooms.look(room, self._mono_ms())
         return room, inbox
@@ -100,9 +101,9 @@ class StateApi:
         only = _tags(request, "if-match")
         never = _tags(request, "if-none-match", is_weak_good=True)
         if not write.data:
-            raise RoomError(RoomCode.BAD_REQUEST, "A blob has at least one byte.")
+            raise RoomError(RoomCode.BAD_REQUEST, "A blob must not be empty.")
         if len(write.data) > self._bytes_max:
-            raise RoomError(RoomCode.TOO_LARGE, f"A blob has at most {self._bytes_max} bytes.")
+            raise RoomError(RoomCode.TOO_LARGE, f"A blob may have at most {self._bytes_max} bytes.")
 
         def step(now: int) -> list[Effect]:
             try:
@@ -117,10 +118,10 @@ class StateApi:
     def _expected(
         self, write: PutBlob, only: Tags | None, never: Tags | None, now: int
     ) -> int | None:
-        """The version that may be written over, if the client insists on one; the core does, too.
+        """Return the version that may be overwritten, if the request is conditional.
 
-        Between this look and the write stands nothing, but another write may be on its way to the
-        log. The core knows it, and this version is then too old.
+        The core checks it again, because another write may already be pending; then this version is
+        out of date.
         """
         if only is None and never is None:
             return None
@@ -141,7 +142,7 @@ class StateApi:
 
 
 def _finding(caller: object, find: Callable[[int], Result]) -> Step:
-    """A step that changes nothing."""
+    """Return a call of the core that only reads."""
 
     def step(now: int) -> list[Effect]:
         try:
@@ -153,7 +154,7 @@ def _finding(caller: object, find: Callable[[int], Result]) -> Step:
 
 
 def _room(request: HttpRequest) -> tuple[str, str | None]:
-    """The room and, if it is named, the inbox a request is about."""
+    """Return the room of a request and its inbox, if given."""
     room, inbox = request.headers.get("x-room-id"), request.headers.get("x-inbox-id")
     if room is None:
         raise RoomError(RoomCode.BAD_REQUEST, "Name the room in the header X-Room-ID.")
@@ -162,7 +163,7 @@ def _room(request: HttpRequest) -> tuple[str, str | None]:
 
 
 def _tags(request: HttpRequest, header: str, *, is_weak_good: bool = False) -> Tags | None:
-    """The entity tags in a condition; those that can be no version of ours are left out."""
+    """Return the versions in a condition; tags that cannot be a version are ignored."""
     text = request.headers.get(header)
     if text is None:
         return None

@@ -1,8 +1,8 @@
-"""Who may enter a room by WebSocket: which room, pseudonym and inbox an upgrade asks for.
+"""WebSockets of rooms: the room, pseudonym and inbox of an upgrade request.
 
-Ids travel in headers, so that they stay out of other people's logs. Pages cannot set headers on a
-WebSocket and name subprotocols instead, or take the path that holds tenant and room. Whatever is
-said twice must be said alike.
+Ids are sent in headers, so that they do not appear in the access logs of proxies. Browsers cannot
+set headers on a WebSocket; they send ids as subprotocols, or use the path with tenant and room. An
+id that is given more than once must be the same each time.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _CODES = {
 
 
 class Gate:
-    """Lets sockets into rooms."""
+    """Accepts sockets of rooms."""
 
     def __init__(self, runner: HubRunner, clock: Clock) -> None:
         self._terms = Terms(runner, clock)
 
     def add_to(self, routes: Routes) -> None:
-        """Open both ways in."""
+        """Register both paths."""
         routes.add_socket(PATH, self.open_room, rephrased)
         routes.add_socket(TENANT_PATH, self.open_room, rephrased)
 
     def open_room(
         self, request: HttpRequest, door: Door, tenant: str | None = None, room: str | None = None
     ) -> Response | Upgrade:
-        """Enter the room that the request asks for; the path may say which."""
+        """Enter the room of the request; `tenant` and `room` are from the path."""
         try:
             visit = visit_of(request, tenant, room)
         except RoomError as error:
@@ -68,24 +68,24 @@ class Gate:
 
 
 def visit_of(request: HttpRequest, tenant: str | None = None, room: str | None = None) -> Visit:
-    """What an upgrade asks for, in canonical form; raises `RoomError`."""
+    """Return the room, pseudonym and inbox of an upgrade request; raises `RoomError`."""
     said = _said(request)
     rooms, pseudonyms = said["room"], said["pseudonym"]
     if room is not None:
-        # Headers may call the room by its whole name, too.
+        # Headers may also hold the full name.
         name = room_name(tenant, room)
         rooms = [room, *(one for one in rooms if one != name)]
         pseudonyms += parse_qs(request.query, keep_blank_values=True).get("pseudonym", [])
     chosen = _only("room", rooms)
     speaker = pseudonym_id(_only("pseudonym", pseudonyms))
-    # An inbox can be written in several ways that mean the same.
+    # Different spellings of one inbox id are equal.
     inboxes = [inbox_id(one) for one in said["inbox"]]
     inbox = _only("inbox", inboxes) if inboxes else None
     return Visit(room_name(tenant, chosen), tenant, chosen, speaker, inbox)
 
 
 def _said(request: HttpRequest) -> dict[str, list[str]]:
-    """The ids in headers and subprotocols, by what they are for."""
+    """Return the ids in headers and subprotocols, by kind."""
     said = {
         kind: [request.headers[header]] if header in request.headers else []
         for kind, header in _HEADERS.items()
@@ -111,7 +111,7 @@ def _protocols(request: HttpRequest) -> list[str]:
 
 
 def _decoded(text: str) -> str:
-    """An id as subprotocols carry it."""
+    """Decode an id from a subprotocol."""
     bare = text.rstrip("=").replace("-", "+").replace("_", "/")
     try:
         return binascii.a2b_base64(bare + "=" * (-len(bare) % 4), strict_mode=True).decode()
@@ -122,7 +122,7 @@ def _decoded(text: str) -> str:
 
 
 def rephrased(refusal: Response) -> Response:
-    """A refusal of the front door in the words of rooms; that of an origin is for people."""
+    """Convert a refusal of the port into a room error; others stay plain text."""
     code = _CODES.get(refusal.status)
     if code is None:
         return refusal

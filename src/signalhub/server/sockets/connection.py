@@ -1,15 +1,16 @@
 """One WebSocket between the kernel and the hub.
 
-Reading: picows hands over unmasked frames; whole text frames go straight to the hub, everything
-else through the assembler. Writing: frames are gathered in `queue` and written once per tick of the
-loop with one system call. When the kernel takes less, the rest goes to the transport and the
+Reading: picows provides unmasked frames. Unfragmented text frames go directly to the hub, all
+others through the assembler. Writing: frames are collected in `queue` and written once per tick
+with one system call. If the kernel accepts only part, the rest goes to the transport and the
 connection is *blocked*: further frames wait in `waiting`, bounded, until the transport has drained.
 
-Whose connection it is decides its `Owner`: the runner for actors, a room's socket for itself. The
-owner hears what arrives and that the peer leaves, and sets the bounds.
+The `Owner` of a connection receives its messages, is notified when the peer leaves, and sets the
+limits: the runner for actors, a `RoomSocket` for a room.
 
-The descriptor is written directly, past the transport, which saves a microsecond per write. That is
-sound because both live on one loop, the transport's buffer is empty, and it is not closing.
+The file descriptor is written directly, bypassing the transport, which saves a microsecond per
+write. That is safe because both are used on one loop, and only while the transport's buffer is
+empty and it is not closing.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ if TYPE_CHECKING:
     from signalhub.server.sockets.writer import Writer
 
 _TEXT = WSMsgType.TEXT
-# More per write would only be copied twice: the kernel's buffer is not larger.
+# The kernel's buffer is not larger, so more per write would be copied twice.
 _WRITE_BYTES_MAX = 2**18
 CLOSED = -1
 
 
 class WaitingFrame(msgspec.Struct, frozen=True, gc=False):
-    """One frame for a blocked reader."""
+    """A frame for a blocked connection."""
 
     frame: bytes
     expires_at: float | None = None
@@ -58,12 +59,12 @@ class WaitingFrame(msgspec.Struct, frozen=True, gc=False):
     is_tell: bool = False
 
 
-# A receipt, and how many pieces have to be written until its message is.
+# Receipts, each with the number of pieces up to the end of its message.
 Marks = list[tuple[int, AskReceipt | Attempt]]
 
 
 class Draft(msgspec.Struct):
-    """What one write takes from the waiting frames; expired ones are taken, not written."""
+    """The waiting frames for one write; expired ones are removed but not written."""
 
     frames: list[bytes] = []
     marks: Marks = []
@@ -74,60 +75,60 @@ class Draft(msgspec.Struct):
 
 
 class Party(Protocol):
-    """What the write path keeps of whoever is at the other end: an actor's session, or a guest."""
+    """State for writing: of an actor's session, or of a socket in a room."""
 
     outbound: Outbound | None
     sent: int
 
     @property
     def id(self) -> str:
-        """For the log."""
+        """Identifies it in the hub's log messages."""
 
 
 P = TypeVar("P", bound=Party, covariant=True)
 
 
 class Owner(Protocol[P]):
-    """Whose a connection is."""
+    """Handles the events of a connection."""
 
     @property
     def writer(self) -> Writer: ...
 
     @property
     def bounds(self) -> Bounds:
-        """What may wait for a blocked reader."""
+        """Limits of the queue of a blocked connection."""
 
     @property
     def frame_bytes_max(self) -> int: ...
 
     @property
     def slow_code(self) -> int:
-        """The close code of a reader that takes nothing."""
+        """The close code for a client that does not read."""
 
     def opened(self, connection: Connection[Any]) -> P:
-        """There is a connection; whose it is."""
+        """Return the session or guest of a new connection."""
 
     def is_welcome(self, connection: Connection[Any]) -> bool:
-        """May it leave the door behind?"""
+        """Has the hello been accepted, so that the Door can be removed?"""
 
     def received(self, connection: Connection[Any], payload: bytes) -> None:
-        """A message arrived."""
+        """Handle a message."""
 
     def caught_up(self, connection: Connection[Any]) -> None:
-        """It was blocked and is not any more."""
+        """The connection is no longer blocked."""
 
     def too_slow(self) -> None:
-        """A connection is given up because nobody reads it."""
+        """A connection is closed because its client does not read."""
 
     def leaving(self, connection: Connection[Any]) -> None:
-        """The peer says goodbye, or is given up. May come more than once."""
+        """The peer closes, or is too slow. May be called more than once."""
 
     def disconnected(self, connection: Connection[Any]) -> None:
-        """The socket is gone."""
+        """The socket is closed."""
 
 
 class Connection(WSListener, Generic[P]):
-    """A socket and whose it is."""
+    """A WebSocket and its owner."""
 
     __slots__ = (
         "_assembler",
@@ -153,7 +154,7 @@ class Connection(WSListener, Generic[P]):
     )
 
     def __init__(self, owner: Owner[P], door: Door | None) -> None:
-        """With a door, which stays until the owner has welcomed the client."""
+        """A `door` stays in place until the owner has accepted the client's hello."""
         self.owner = owner
         self._writer = owner.writer
         self._door = door
@@ -164,7 +165,7 @@ class Connection(WSListener, Generic[P]):
         self.queued_replies = 0
         self.marks: Marks | None = None
         self.held: list[tuple[float, AskReceipt | Attempt]] = []
-        # All bytes ever left to the transport; what is settled is counted against them.
+        # All bytes ever passed to the transport; positions in `held` refer to this count.
         self._buffered_total = 0
         self.waiting: deque[WaitingFrame] | None = None
         self.fan: FanBatch | None = None
@@ -174,13 +175,13 @@ class Connection(WSListener, Generic[P]):
         self.is_closing = False
         self.last_unsent_bytes = 0
 
-    # What picows calls.
+    # Called by picows.
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._ws = transport
         self._transport = transport.underlying_transport
         self._fd = self._transport.get_extra_info("socket").fileno()
-        # Any byte the kernel does not take at once is reported by `pause_writing`.
+        # So that `pause_writing` reports any byte the kernel does not accept at once.
         self._transport.set_write_buffer_limits(high=0)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
@@ -242,7 +243,7 @@ class Connection(WSListener, Generic[P]):
             self._door = None
 
     def _pong(self, payload: bytes) -> None:
-        # A peer that sends pings but reads nothing must not fill our memory.
+        # A peer that sends pings but does not read must not fill the hub's memory.
         if not self.is_closing and self._transport.get_write_buffer_size() == 0:
             self._writer.send_control(self, pong_frame(payload))
 
@@ -255,20 +256,20 @@ class Connection(WSListener, Generic[P]):
         self._transport.close()
         self._writer.closing(self)
 
-    # What whoever has something to say calls.
+    # Called by senders.
 
     @property
     def is_writable(self) -> bool:
-        """Neither closing nor blocked."""
+        """Is it neither closing nor blocked?"""
         return self.session.outbound is None and not self.is_closing
 
     @property
     def unsent_bytes(self) -> int:
-        """What the transport holds because the kernel would not take it."""
+        """Bytes in the transport that the kernel has not accepted."""
         return self._transport.get_write_buffer_size()
 
     def queue_message(self, frame: bytes, receipt: AskReceipt | Attempt | None = None) -> None:
-        """Have a frame written at the end of the tick; then its receipt is handed over."""
+        """Queue a frame for the end of the tick; its receipt is reported after the write."""
         if self.fan is not None:
             self.fan.is_open = False
             self.fan = None
@@ -283,18 +284,18 @@ class Connection(WSListener, Generic[P]):
             self._writer.mark(self)
 
     def queue_reply(self, frame: bytes) -> None:
-        """The same for a frame that is nobody's tell: losing it is not counted as losing one."""
+        """Queue a frame that does not count as a dropped tell if it is lost."""
         self.queued_replies += 1
         self.queue_message(frame)
 
     def queue_announcement(self, header: bytes, frame: bytes) -> None:
-        """A reply with a header that many share; the writer is still to be told of it."""
+        """Queue a reply with a shared header; the caller marks the connection as dirty."""
         self.queued_replies += 1
         self.queue.append(header)
         self.queue.append(frame)
 
     def park(self, one: WaitingFrame) -> None:
-        """Have a frame wait for a blocked reader."""
+        """Add a frame to the queue of a blocked connection."""
         outbound = self.session.outbound
         assert outbound is not None
         if self.waiting is None:
@@ -302,10 +303,10 @@ class Connection(WSListener, Generic[P]):
         self.waiting.append(one)
         outbound.queued(len(one.frame))
 
-    # What the writer calls.
+    # Called by the writer.
 
     def render(self) -> tuple[list[bytes], int]:
-        """A queue with fan-outs in it as the bytes to write, and the number of messages."""
+        """Return the bytes of a queue with fan-outs, and the number of messages."""
         if self.fan is not None:
             self.fan.is_open = False
             self.fan = None
@@ -319,13 +320,13 @@ class Connection(WSListener, Generic[P]):
                 batch, address_json = item
                 pieces.append(batch.render(address_json))
                 copies += len(batch) * 2 - 1
-        # A message of its own is queued as header and body.
+        # A single message is queued as header and body.
         return pieces, (len(pieces) + copies) >> 1
 
     def write(self, data: bytes) -> int:
-        """Give bytes to the kernel, the rest to the transport; how many the kernel took.
+        """Write to the kernel, the rest to the transport; return what the kernel accepted.
 
-        `CLOSED` when the socket is closing and nothing will leave any more.
+        Returns `CLOSED` if the socket is closing and nothing more can be written.
         """
         transport = self._transport
         if transport.is_closing() or self._ws.is_close_frame_sent:
@@ -344,11 +345,11 @@ class Connection(WSListener, Generic[P]):
         self.buffer(data[written:] if written else data)
         if transport.is_closing():
             return CLOSED
-        # The kernel may have made room meanwhile; then nobody will report that it has.
+        # The transport may have written everything at once; then `resume_writing` is not called.
         return written if transport.get_write_buffer_size() else len(data)
 
     def hold(self, marks: Marks, pieces: list[bytes], written: int) -> list[AskReceipt | Attempt]:
-        """The receipts of what was written whole; the others wait for the transport to drain."""
+        """Return the receipts of complete messages; hold the others until the transport drains."""
         done: list[AskReceipt | Attempt] = []
         ends = list(accumulate(map(len, pieces), initial=0))
         kernel_end = self._buffered_total - (ends[-1] - written) - written
@@ -360,7 +361,7 @@ class Connection(WSListener, Generic[P]):
         return done
 
     def settle(self) -> list[AskReceipt | Attempt]:
-        """The held receipts whose bytes have left the transport since."""
+        """Return the held receipts whose bytes the kernel has accepted since."""
         taken = self._buffered_total - self.unsent_bytes
         done = [receipt for end, receipt in self.held if end <= taken]
         if done:
@@ -368,12 +369,12 @@ class Connection(WSListener, Generic[P]):
         return done
 
     def buffer(self, data: bytes) -> None:
-        """Leave bytes to the transport."""
+        """Pass bytes to the transport."""
         self._buffered_total += len(data)
         self._transport.write(data)
 
     def close(self, code: int, reason: str) -> None:
-        """Write what is queued, say goodbye, and close once the peer has answered."""
+        """Write queued frames, send a close frame, and close after the peer's answer."""
         if self.is_closing:
             return
         self._writer.write_out(self)
@@ -390,13 +391,13 @@ class Connection(WSListener, Generic[P]):
 
     @property
     def queued_tells(self) -> int:
-        """How many messages that nobody is told about are queued and not written."""
+        """Number of queued tells, whose loss is not reported to a sender."""
         fans = [len(item[0]) for item in self.queue if isinstance(item, tuple)]
         messages = sum(fans) + (len(self.queue) - len(fans) >> 1)
         return messages - self.queued_replies - len(self.marks or ())
 
     def forget(self) -> None:
-        """Let go of everything that was on its way."""
+        """Drop all queued and held frames."""
         self.held = []
         self.marks = self.waiting = None
         self.queue.clear()
@@ -406,11 +407,11 @@ class Connection(WSListener, Generic[P]):
             self.fan = None
 
     def abort(self) -> None:
-        """Drop the socket at once."""
+        """Close the socket immediately."""
         self._transport.abort()
 
     def take_waiting(self, now: int) -> Draft:
-        """The next waiting frames, up to one write."""
+        """Take the next waiting frames, for one write."""
         assert self.waiting is not None
         draft = Draft()
         size = 0

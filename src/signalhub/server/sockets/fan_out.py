@@ -1,8 +1,8 @@
-"""Frames of a fan-out, written once for all recipients.
+"""Frames of a fan-out, encoded once for all recipients.
 
-The copies of one publish differ only in the recipient's address, so a copy is head + address +
-tail. A batch gathers the publishes of one tick to one audience; a recipient's bytes for all of them
-are the batch's pieces joined by its address, one C call however many messages there are.
+The copies of one publish differ only in the recipient's address: a copy is head + address + tail. A
+fan-out batch collects the publishes of one tick to one audience. The bytes for a recipient are the
+pieces of the batch joined by its address: one C call for any number of messages.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class FanBatch:
-    """Publishes waiting to be written to one audience.
+    """Publishes to one audience that have not been written yet.
 
-    Open while it is the last thing queued on every recipient's connection: adding to it then keeps
-    everybody's order. Queueing anything behind it, or writing it, closes it.
+    It is open while it is the last item in every recipient's queue, so that adding to it preserves
+    the order. Queueing anything after it, or writing it, closes it.
     """
 
     __slots__ = ("_copies", "_pieces", "blocked", "is_open", "joined")
@@ -31,14 +31,14 @@ class FanBatch:
         self._pieces: dict[int, list[bytes]] = {}
         self.is_open = True
         self.joined = 0
-        # Recipients that do not keep up get each copy through their own bounded queue.
+        # Blocked recipients, which get each copy through their bounded queue.
         self.blocked: list[Recipient] = []
 
     def __len__(self) -> int:
         return len(self._copies)
 
     def enlist(self, recipients: Iterable[Recipient]) -> list[Connection[Any]]:
-        """Queue it on every connection that keeps up; these are still to be written."""
+        """Queue the batch on all connections that are not blocked; return these."""
         connections: list[Connection[Any]] = []
         for recipient in recipients:
             connection: Connection[Any] = recipient.session.link  # type: ignore[assignment]
@@ -55,12 +55,12 @@ class FanBatch:
         return connections
 
     def add(self, head: bytes, tail: bytes) -> None:
-        """One more publish."""
+        """Add a publish."""
         assert self.is_open
         self._copies.append((head, tail))
 
     def render(self, address_json: bytes) -> bytes:
-        """All frames for one recipient."""
+        """Return all frames for one recipient."""
         self.is_open = False
         size = len(address_json)
         pieces = self._pieces.get(size)
@@ -69,7 +69,7 @@ class FanBatch:
         return address_json.join(pieces)
 
     def _cut(self, address_size: int) -> list[bytes]:
-        """The bytes between the addresses; the frame headers depend on the address' length only."""
+        """Return the bytes between the addresses, for addresses of one length."""
         pieces: list[bytes] = []
         before = b""
         for head, tail in self._copies:

@@ -1,8 +1,8 @@
-"""picows the way the hub uses it: a frame parser that starts after our own handshake.
+"""picows as a frame parser that starts after the hub's own handshake.
 
-picows reads an upgrade request itself and is strict and talkative about it. The front door has
-already decided, so the parser is given a request it cannot refuse, answers with a 101 that
-connections share, and keeps nothing of either.
+picows parses the upgrade request itself, strictly and with much logging. The Door has already
+checked the request, so the parser gets a minimal valid one, and sends a 101 response that
+connections share.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ log = logging.getLogger("signalhub.server")
 # The size of picows' buffer for a connection; it grows when a frame needs more.
 BUFFER_BYTES = 2048
 
-# The four headers picows looks at, in the only spelling it accepts: it refuses the
-# `Connection: keep-alive, Upgrade` of Firefox.
+# The four headers that picows checks, in the only form it accepts: it refuses
+# `Connection: keep-alive, Upgrade`, which Firefox sends.
 _REQUEST = (
     b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %b\r\n\r\n"
@@ -32,10 +32,7 @@ _NO_HEADERS: dict[str, str] = {}
 
 
 class _Switching:
-    """The 101: picows puts the accept value in and sends it at once, so one serves everybody.
-
-    One for each protocol that is chosen, that is.
-    """
+    """The 101 response, one per subprotocol; picows sets the accept value and sends it at once."""
 
     status = HTTPStatus.SWITCHING_PROTOCOLS
 
@@ -54,9 +51,9 @@ class _Switching:
 
 
 class _Discretion:
-    """What picows logs, at this project's levels: a peer's mistakes are not our errors.
+    """A logger for picows that logs protocol errors of a peer at debug level.
 
-    It is no `logging.Logger`, or picows would make a child of it for every connection.
+    Not a `logging.Logger`, because picows would create a child of it for every connection.
     """
 
     def isEnabledFor(self, level: int) -> bool:
@@ -76,7 +73,7 @@ class _Discretion:
     exception = error
 
 
-# The protocols are the hub's own choice, so there are few.
+# Bounded, because the hub chooses the subprotocol.
 _switching = cache(_Switching)
 _DISCRETION = _Discretion()
 
@@ -98,12 +95,12 @@ def shake_hands(
         lambda _: answer,
         _DISCRETION,
         True,  # disconnect_on_exception
-        None,  # handshake timeout: the front door keeps the time
+        None,  # handshake timeout: the Door has its own
         False,  # auto ping
         0,
         0,
         picows.WSAutoPingStrategy.PING_WHEN_IDLE,
-        False,  # auto pong: the session answers, in order with everything else
+        False,  # auto pong: the connection answers, in order with other frames
         frame_bytes_max,
         None,  # extra headers
         BUFFER_BYTES,
@@ -115,7 +112,7 @@ def shake_hands(
 
 
 def pour(parser: Any, data: bytes) -> None:
-    """Hand bytes to the parser in pieces that fit its buffer without making it grow."""
+    """Feed bytes to the parser in pieces that do not make its buffer grow."""
     view = memoryview(data)
     while view:
         buffer = parser.get_buffer(-1)

@@ -1,13 +1,13 @@
-"""Every byte to clients leaves here, once per tick of the loop.
+"""Writes to clients, once per tick.
 
-A tick begins with the first event after the last flush and ends with the next: first every
-connection with frames of its own is written, then a budget's worth of those that only wait for a
-large fan-out, so that ten thousand subscribers cannot hold up two actors talking. Acks are queued
-only after the target's bytes of the tick were given to the kernel.
+A tick starts with the first event after a flush and ends with the next flush. The flush writes
+every connection with direct messages, then a limited number of those that only wait for a large
+fan-out, so that ten thousand subscribers do not delay two actors. Acks are queued only after the
+bytes for the target were handed over to the kernel.
 
-A connection whose kernel buffer is full is *blocked* until its transport has drained; who takes
-nothing for too long is closed, and who does not answer our close is dropped. These two are measured
-with the monotonic clock, because the wall clock may jump.
+A connection whose kernel buffer is full is *blocked* until its transport has drained. A client that
+reads nothing for too long is closed; one that does not answer the close frame is aborted. Both use
+the monotonic clock, because the wall clock may jump.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from signalhub.server.sockets.connection import CLOSED, Connection, Draft, Marks
 
 log = logging.getLogger("signalhub.server")
 
-# How long a peer may take to answer our close frame before the socket is dropped.
+# How long a peer may take to answer a close frame before the socket is aborted.
 _CLOSE_GRACE_S = 1.0
 
 
 class Writer:
-    """Who has something to write, who is blocked, who is closing."""
+    """Tracks which connections have frames to write, are blocked, or are closing."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Writer:
         self._hub = hub
         self._tally = hub.tally
         self._bulk_budget = hub.settings.broadcast_batch
-        # The first batch of a fan-out has a tick of its own.
+        # The first chunk of a fan-out gets a whole tick.
         self._is_bulk_new = False
         self._now_ms = clock.now_ms
         self._mono_s = clock.mono_s
@@ -57,7 +57,7 @@ class Writer:
         self._ending = ending
         self._flushed = flushed
         self.dirty: list[Connection[Party]] = []
-        # Connections that wait for a large fan-out, each once; a receipt marks a broadcast's end.
+        # Connections waiting for a large fan-out, each once; a receipt marks a broadcast's end.
         self._bulk: deque[Connection[Party] | FanReceipt] = deque()
         self._handed_over: list[AskReceipt | Attempt] = []
         self._blocked: set[Connection[Party]] = set()
@@ -67,14 +67,14 @@ class Writer:
         self._tick_began_s = 0.0
 
     def begin_tick(self) -> int:
-        """All that happens before the next flush happens at one time; the flush ends it."""
+        """Start a tick: all events until the next flush share one time."""
         self.tick_ms = now = self._now_ms()
         self._tick_began_s = self._mono_s()
         self._loop.call_soon(self._flush)
         return now
 
     def mark(self, connection: Connection[Party]) -> None:
-        """The connection has something to write this tick."""
+        """Write the connection in this tick."""
         if not connection.is_dirty:
             connection.is_dirty = True
             self.dirty.append(connection)
@@ -84,11 +84,11 @@ class Writer:
     def mark_all(
         self, connections: list[Connection[Party]], at_once: int, broadcast: FanReceipt | None
     ) -> None:
-        """The connections of a fan-out: the first ones this tick, the others when it is their turn.
+        """Write the connections of a fan-out: `at_once` in this tick, the others in later ones.
 
-        While an earlier large one is under way a large publish lines up behind it as a whole, so
-        that each connection is written once for both. A broadcast does not, because its sender is
-        told that the first batch was delivered.
+        While an earlier large fan-out is running, a large publish is queued behind it as a whole,
+        so that each connection is written once for both. A broadcast is not, because its sender is
+        told that the first chunk was delivered.
         """
         if self._bulk and broadcast is None and len(connections) > at_once:
             at_once = 0
@@ -117,7 +117,7 @@ class Writer:
             self._tally.delivery_latency.observe(self._mono_s() - self._tick_began_s)
             self._flushed()
         finally:
-            # Whatever happened, the next event must be able to begin a tick.
+            # Even after an exception the next event must be able to start a tick.
             self.tick_ms = 0
             if self._bulk or self.dirty or self._handed_over or self._hub.has_woken:
                 self.begin_tick()
@@ -140,7 +140,7 @@ class Writer:
                 self._give_up(connection)
 
     def _give_up(self, connection: Connection[Party]) -> None:
-        """A fault of ours while writing to one connection must not reach the others."""
+        """Log an exception and abort the connection, so that others are not affected."""
         log.exception("a connection could not be written", extra={"session": connection.session.id})
         connection.abort()
 
@@ -161,7 +161,7 @@ class Writer:
                     self._give_up(next_one)
 
     def write_out(self, connection: Connection[Party]) -> None:
-        """Write what one connection has queued; it is blocked if the kernel takes less."""
+        """Write the queue of a connection; block it if the kernel accepts only part."""
         queue = connection.queue
         if not queue:
             return
@@ -185,14 +185,14 @@ class Writer:
         tells: int,
         marks: Marks | None,
     ) -> bool:
-        """Write `count` messages, so many of them tells; hand over what the kernel took.
+        """Write `count` messages, `tells` of them tells; report the receipts of what was written.
 
-        `False` unless it took everything.
+        Returns `False` unless the kernel accepted everything.
         """
         data = b"".join(pieces)
         written = connection.write(data)
         if written == CLOSED:
-            # Asks are reported as lost when the connection is gone.
+            # Asks are reported as undelivered when the connection is removed.
             connection.held += [(math.inf, receipt) for _, receipt in marks or ()]
             self._tally.dropped_tells += tells
             return False
@@ -208,21 +208,21 @@ class Writer:
         return False
 
     def send_control(self, connection: Connection[Party], frame: bytes) -> None:
-        """A pong."""
-        # What is queued goes first, or it could be overtaken if the pong blocks the connection.
+        """Send a pong."""
+        # Queued frames go first; otherwise later ones could overtake them if the pong blocks.
         self.write_out(connection)
         if connection.is_writable:
             self._write(connection, [frame], 0, 0, None)
 
     def block(self, connection: Connection[Party]) -> None:
-        """The transport holds bytes the kernel does not take: from now on frames wait."""
+        """Mark as blocked: the transport holds bytes, so further frames have to wait."""
         if connection.session.outbound is None:
             connection.session.outbound = Outbound(connection.owner.bounds, self._mono_ms())
         connection.last_unsent_bytes = connection.unsent_bytes
         self._blocked.add(connection)
 
     def drained(self, connection: Connection[Party]) -> None:
-        """The kernel has taken all the transport held: go on with what waits."""
+        """The transport has drained: continue with the waiting frames."""
         self._handed_over.extend(connection.settle())
         outbound = connection.session.outbound
         if outbound is not None and not connection.is_closing:
@@ -249,7 +249,7 @@ class Writer:
         connection.owner.caught_up(connection)
 
     def leave_waiting(self, connection: Connection[Party]) -> None:
-        """Before a close: all that waits goes to the transport, which has the grace to send it."""
+        """Before a close: pass all waiting frames to the transport, to be sent within the grace."""
         outbound = connection.session.outbound
         while connection.waiting and outbound is not None:
             draft = self._take_waiting(connection, outbound)
@@ -259,7 +259,7 @@ class Writer:
             self._tally.sent += len(draft.frames)
 
     def _take_waiting(self, connection: Connection[Party], outbound: Outbound) -> Draft:
-        """The next waiting frames, up to one write; expired ones are dropped and reported."""
+        """Take the waiting frames for one write; drop and report expired ones."""
         now = self._now_ms()
         draft = connection.take_waiting(now)
         outbound.drained(draft.count, draft.bytes, self._mono_ms())
@@ -271,7 +271,7 @@ class Writer:
         return draft
 
     def abandon(self, connection: Connection[Party]) -> None:
-        """Whatever was still on its way to a dead socket is counted, or reported to its sender."""
+        """Count unsent tells to a closed socket as dropped, and report unsent asks."""
         now = self._now_ms()
         waiting = connection.waiting or ()
         lost: list[AskReceipt | Attempt] = [receipt for _, receipt in connection.held]
@@ -285,18 +285,18 @@ class Writer:
         for receipt in lost:
             self._perform(self._hub.undelivered(receipt, now), now)
         if outbound is not None:
-            # Nobody may wait for ever for a reader that will not come back.
+            # Paused senders must not wait forever.
             self._perform(self._hub.resume(list(outbound.paused), now), now)
 
     def closing(self, connection: Connection[Party]) -> None:
-        """The peer has a moment to answer our close frame, or more to read what waits for it."""
+        """Set the deadline for the peer's close frame; longer if unsent bytes remain."""
         connection.last_unsent_bytes = connection.unsent_bytes
         is_flushed = connection.last_unsent_bytes == 0
         grace_s = _CLOSE_GRACE_S if is_flushed else self._hub.settings.drain_s
         heapq.heappush(self._closing, (self._mono_s() + grace_s, id(connection), connection))
 
     def sweep(self) -> None:
-        """Several times a second: drop what does not close, close who does not read."""
+        """Run several times a second: abort closing connections that are late, close slow ones."""
         while self._closing and self._closing[0][0] <= self._mono_s():
             heapq.heappop(self._closing)[2].abort()
         now = self._mono_ms()
@@ -318,7 +318,7 @@ class Writer:
             self.begin_tick()
 
     def close_slow(self, connection: Connection[Party]) -> None:
-        """Give a reader up that takes nothing."""
+        """Close a connection whose client does not read."""
         if connection.is_closing:
             return
         connection.owner.too_slow()
@@ -328,7 +328,7 @@ class Writer:
         connection.close(connection.owner.slow_code, "slow consumer")
 
     def depth(self) -> int:
-        """Messages waiting for readers that do not keep up."""
+        """Return the number of messages that wait for blocked connections."""
         outbounds = [connection.session.outbound for connection in self._blocked]
         return sum(outbound.messages for outbound in outbounds if outbound is not None)
 
