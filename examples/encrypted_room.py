@@ -1,12 +1,12 @@
-"""A room whose messages its hub cannot read: one member talks, one was away, an outsider listens.
+"""A room whose messages the hub cannot read: one member sends, one was away, an outsider listens.
 
-The members share the exporter secret of a group, as MLS would give it to them. From it they derive
-the id of the room's inbox, which nobody else can guess, and the key that seals their messages.
+The members share the exporter secret of a group, as MLS provides it. From it they derive the id of
+the room's inbox, which others cannot guess, and the key that seals their messages.
 Start a hub with `signalhub serve`, then run
 
     python examples/encrypted_room.py --url http://127.0.0.1:8787
 
-Without `--url` it takes SIGNALHUB_URL.
+Without `--url` it uses SIGNALHUB_URL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEALING_LABEL = "signalhub-room-sealing"
 
 
 class Member:
-    """What somebody can do who knows a group's secret, or has only guessed one."""
+    """A participant with a secret: the group's, or one that was only guessed."""
 
     def __init__(self, exporter_secret: bytes, room: str) -> None:
         self.inbox_id = capability.inbox_id(capability.inbox_key(exporter_secret, room))
@@ -35,7 +35,7 @@ class Member:
         self._sealing = Sealing(key, room)
 
     async def say(self, room: Room, words: str) -> None:
-        # The id is sealed in with the words, so it has to be known before.
+        # The id is authenticated with the text, so it must be known before.
         message_id = signalhub.new_message_id()
         sealed = self._sealing.seal(message_id, words.encode())
         sent = await room.send(sealed, message_id=message_id)
@@ -46,7 +46,7 @@ class Member:
 
 
 async def main(url: str) -> None:
-    # A room keeps its inbox for ever, so every run has a room of its own.
+    # A room is bound to its inbox permanently, so every run uses a new room.
     name = f"reading-circle-{secrets.token_hex(4)}"
     exporter_secret = secrets.token_bytes(32)
     talker, reader = Member(exporter_secret, name), Member(exporter_secret, name)
@@ -72,7 +72,7 @@ async def show_what_the_hub_has(hub: Hub, inbox_id: str) -> None:
 
 
 async def catch_up(hub: Hub, reader: Member) -> int:
-    """Read everything that was said meanwhile; the position to go on after."""
+    """Read everything that was missed; return the position to continue after."""
     inbox = hub.inbox(reader.inbox_id).messages()
     async for message in inbox:
         print(f"who was away    {message.seq}  {reader.read(message)}")
@@ -80,7 +80,7 @@ async def catch_up(hub: Hub, reader: Member) -> int:
 
 
 async def listen_from_outside(window: Room, outsider: Member) -> None:
-    """The id of a room is no secret: anybody may listen, and hears this."""
+    """The id of a room is not secret: anyone may listen, and receives this."""
     async for message in window:
         try:
             print(f"an outsider     {message.seq}  {outsider.read(message)}")

@@ -1,4 +1,4 @@
-"""Two actors meet in a hub: a task is asked for, worked on and answered, and the result published.
+"""Two actors and a hub: one asks the other for a sum, gets the result and publishes it.
 
 Start a hub with `signalhub serve`, then run `python examples/hello.py`.
 """

@@ -1,15 +1,15 @@
-"""A shop of durable actors: an order reserves goods, charges a card, takes back what went wrong.
+"""A shop of durable actors: an order reserves goods and charges a card, or undoes both.
 
-Kill any of its processes at any moment and start it again: no order is lost, nobody is charged
-twice, and goods and money add up. Start a hub with `signalhub serve`, then two hosts, each in a
-terminal of its own,
+Kill any of its processes at any moment and restart it: no order is lost, no card is charged twice,
+and goods and money add up. Start a hub with `signalhub serve`, then two hosts, each in a separate
+terminal,
 
     signalhub actors run examples.shop:Order --data orders
     signalhub actors run examples.shop:Stock examples.shop:Payment --data goods
 
-and be the customers: `python examples/shop.py`, with `--url URL` for a hub that is somewhere else;
-without it, it takes SIGNALHUB_URL. One host may serve all three classes as well.
-From the command line, a shelf is filled and an order made with
+then be the customer: `python examples/shop.py`, with `--url URL` or SIGNALHUB_URL for a hub that is
+elsewhere. One host can also serve all three classes.
+On the command line, fill a shelf and make an order with
 
     signalhub actors call stock/blue-mug deliver 10
     signalhub actors call order/17 checkout '"blue-mug"'
@@ -43,22 +43,22 @@ from signalhub.actors.api.operation import Operation
 HUB = "ws://127.0.0.1:8787/ws"
 
 PRICE = 995
-# What a bank does depends on the number; something may stand before it, as in `mine-4000…`.
+# The number decides how the bank behaves; it may have a prefix, as in `mine-4000…`.
 GOOD_CARD = "4000000000000077"
 DECLINED_CARD = "4000000000000002"
 SILENT_CARD = "4000000000000119"
 
 
 class SoldOut(Exception):
-    """There are not so many left."""
+    """Not enough goods are left."""
 
 
 class Declined(Exception):
-    """The bank does not pay."""
+    """The bank declines."""
 
 
 class Stock(Actor):
-    """One kind of goods, named by its key. Everything done for an order is done once."""
+    """One product, named by its key. Every step is done at most once per order."""
 
     @remote
     def deliver(self, count: int) -> int:
@@ -74,14 +74,14 @@ class Stock(Actor):
 
     @remote
     def release(self, order: str) -> int:
-        """Put back what an order holds, if it holds anything."""
+        """Put back what an order has reserved, if anything."""
         count = self._held(order)
         self._add("free", count)
         return count
 
     @remote
     def ship(self, order: str) -> int:
-        """Send away what an order holds."""
+        """Ship what an order has reserved."""
         count = self._held(order)
         self._add("sold", count)
         return count
@@ -116,20 +116,20 @@ class Payment(Actor):
         self.state.put(f"paid/{order}", cents)
         self.state.put(f"charges/{order}", self.state.get(f"charges/{order}", 0) + 1)
         if self.key.endswith(SILENT_CARD):
-            # The worst of banks: it takes the money, and nobody ever hears of it.
+            # The worst case: the bank takes the money, and no answer ever arrives.
             return self.defer()
         return cents
 
     @remote
     def refund(self, order: str) -> int:
-        """Give back what an order has paid, if it has paid anything."""
+        """Refund what an order has paid, if anything."""
         cents: int = self.state.get(f"paid/{order}", 0)
         self.state.delete(f"paid/{order}")
         return cents
 
     @remote
     def paid(self) -> dict[str, int]:
-        """What each order has paid and not been given back."""
+        """What each order has paid and not been refunded."""
         return self._by_order("paid/")
 
     @remote
@@ -142,10 +142,10 @@ class Payment(Actor):
 
 
 class Order(Actor):
-    """One order: `new`, `reserving`, `unpaid`, `paying`, and in the end `confirmed` or `cancelled`.
+    """One order: `new`, `reserving`, `unpaid`, `paying`, and finally `confirmed` or `cancelled`.
 
-    Every method returns at once. What comes next is in the store before anything is sent, so the
-    order goes on after a crash of whoever is part of it.
+    Every method returns at once. The next step is stored before anything is sent, so the order
+    continues after a crash of any participant.
     """
 
     payment_s: ClassVar[float] = 3.0
@@ -157,7 +157,7 @@ class Order(Actor):
     ) -> dict[str, Any] | Token:
         """Reserve goods and charge the card; if that is `None`, wait for `pay`.
 
-        It is answered when the order has ended. Asked again, it is the same order, not another.
+        The answer comes when the order has ended. A repeated call continues the same order.
         """
         if self._status == "new":
             self.state.put("order", {"sku": sku, "count": count, "cents": cents, "card": card})
@@ -167,7 +167,7 @@ class Order(Actor):
 
     @remote
     def pay(self, card: str) -> dict[str, Any] | Token:
-        """Pay an order that waits for it; answered when the order has ended."""
+        """Pay an order that waits for it; the answer comes when the order has ended."""
         if self._status == "new":
             raise LookupError(f"nothing was ordered as {self.key}")
         if self._status in ("reserving", "unpaid") and not self._order["card"]:
@@ -182,10 +182,10 @@ class Order(Actor):
 
     @remote
     def troubles(self) -> list[str]:
-        """What was given up and needs a human being; `signalhub actors redrive` tries it again."""
+        """What failed for good and needs attention; `signalhub actors redrive` retries it."""
         return [letter.error for letter in self.dead_letters()]
 
-    # How an order goes on.
+    # The steps of an order.
 
     def on_reserved(self, outcome: CallError | None) -> None:
         if isinstance(outcome, CallError):
@@ -197,14 +197,14 @@ class Order(Actor):
             self.alarms.schedule(self.unpaid_s, self.on_unpaid, id="unpaid")
 
     def on_unpaid(self) -> None:
-        """Goods are not held for ever."""
+        """Reservations expire."""
         if self._status == "unpaid":
             self._cancel("it was not paid")
 
     def _charge(self, card: str) -> None:
         self.state.put("status", "paying")
         self.alarms.cancel("unpaid")
-        # The key makes sure of it: whatever calls this, an order is charged at most once.
+        # The key guarantees that an order is charged at most once, whatever calls this.
         self.call(
             ref(Payment, card),
             op(Payment.charge, self.key, self._order["cents"]),
@@ -220,14 +220,14 @@ class Order(Actor):
         self._must(ref(Stock, self._order["sku"]), op(Stock.ship, self.key))
         self._end("confirmed")
 
-    # How it ends.
+    # The end of an order.
 
     def _cancel(self, why: str) -> None:
-        """Take everything back.
+        """Undo everything.
 
-        A timeout does not say whether the other side has acted. It need not be known: giving back
-        is harmless if there is nothing to give back, and calls to one actor keep their order, so
-        it cannot come before what it takes back.
+        A timeout does not say whether the other side has acted. That does not matter: undoing does
+        nothing if there is nothing to undo, and calls to one actor keep their order, so the undo
+        cannot arrive before what it undoes.
         """
         self._must(ref(Stock, self._order["sku"]), op(Stock.release, self.key))
         if self._status == "paying":
@@ -235,11 +235,11 @@ class Order(Actor):
         self._end("cancelled", why)
 
     def _must(self, target: Ref, operation: Operation) -> None:
-        # Without a timeout: it has to happen, however long the other host is away.
+        # Without a timeout: it must happen, however long the other host is away.
         self.call(target, operation, then=partial(self.on_done, operation.method), timeout=None)
 
     def on_done(self, what: str, outcome: CallError | int) -> None:
-        """Raising is tried again, and in the end becomes a dead letter: somebody must look."""
+        """Raise, so that it is retried and finally becomes a dead letter for an operator."""
         if isinstance(outcome, CallError):
             raise RuntimeError(f"{what} failed: {outcome}")
 
@@ -269,7 +269,7 @@ class Order(Actor):
 
 
 async def main(url: str) -> None:
-    # Actors keep their names and their state for ever, so every run has some of its own.
+    # Actors keep their state permanently, so every run uses new names.
     run = secrets.token_hex(4)
     async with ActorHub(url) as hub:
         sku = f"mug-{run}"
@@ -285,7 +285,7 @@ async def main(url: str) -> None:
 
 
 def hub_url() -> str:
-    """Where the hub is; the URL may be given with or without the name of the option."""
+    """Return the hub's URL, given with or without the name of the option."""
     parser = argparse.ArgumentParser(description="Orders that end well, or are taken back.")
     parser.add_argument("given", nargs="?", metavar="URL", help="the same as --url URL")
     parser.add_argument("--url", help=f"where the hub is; otherwise SIGNALHUB_URL, or {HUB}")

@@ -1,7 +1,7 @@
 """The hub's answers.
 
-They are read leniently: members a hub does not send take their defaults, members it adds are
-ignored, so that client and hub may be of different ages.
+They are decoded leniently: missing members take their defaults and unknown members are ignored,
+so a client and a hub of different versions can talk to each other.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 def answer_of(payload: Any, kind: type[T]) -> T:
-    """The payload of an answer."""
+    """Decode the payload of an answer."""
     try:
         return msgspec.convert(payload, kind, strict=False)
     except msgspec.ValidationError as error:
-        # It was granted, but how cannot be told.
+        # The request succeeded, but its result is unknown.
         raise OutcomeUnknown(f"the hub's answer cannot be read: {error}") from None
 
 
@@ -30,15 +30,15 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Receipt(_Answer, frozen=True):
-    """What became of an ask: `delivered` to the recipient's socket, or `queued` for it."""
+    """The result of an ask: `delivered` to the recipient's socket, or `queued` for it."""
 
     message_id: str
     status: str = "delivered"
     delivered_at: int | None = None
     epoch: str | None = None  # Of the recipient's mailbox, if it has one.
     seq: int | None = None
-    durability: str | None = None  # How safe it is: `fsync`, `interval` or `os`.
-    duplicate: bool = False  # The hub had it already.
+    durability: str | None = None  # `fsync`, `interval` or `os`.
+    duplicate: bool = False  # The hub already had it.
     attempts: int = 1  # How often this client sent it.
 
     @property
@@ -47,19 +47,19 @@ class Receipt(_Answer, frozen=True):
 
 
 class Published(_Answer, frozen=True):
-    """What became of a publish; only durable topics have positions."""
+    """The result of a publish; only durable topics have positions."""
 
     topic: str = ""
     subscribers: int = msgspec.field(name="subscriberCount", default=0)
     epoch: str | None = None
     seq: int | None = None
-    durability: str | None = None  # How safe it is: `fsync`, `interval` or `os`.
-    duplicate: bool = False  # The hub had it already.
+    durability: str | None = None  # `fsync`, `interval` or `os`.
+    duplicate: bool = False  # The hub already had it.
     attempts: int = 1  # How often this client sent it.
 
 
 class BroadcastResult(_Answer, frozen=True):
-    """How many actors a broadcast reached; `queued` ones are served in later batches."""
+    """How many actors a broadcast reached; `queued` ones receive it in later fan-out batches."""
 
     message_id: str = ""
     delivered: int = msgspec.field(name="deliveredCount", default=0)
@@ -68,17 +68,17 @@ class BroadcastResult(_Answer, frozen=True):
 
 
 class Registration(_Answer, frozen=True):
-    """An address this client answers to."""
+    """An address registered by this client."""
 
     address: str = msgspec.field(name="actorAddress")
     expires_at: int = 0
     version: int = 1
     durable: bool = False
-    waiting: int = 0  # Messages that came meanwhile and are about to be delivered.
+    waiting: int = 0  # Messages that waited for it and are delivered next.
 
 
 class Actor(_Answer, frozen=True):
-    """One actor, as `discover` shows it; `away` if it only has a mailbox now."""
+    """One actor, as `discover` returns it; `away` if it has a mailbox but no session."""
 
     address: str
     capabilities: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class Actor(_Answer, frozen=True):
 
 
 class Found(_Answer, frozen=True):
-    """What `discover` found: a sequence of actors that knows whether there are more."""
+    """The actors `discover` found; `has_more` says whether there are more."""
 
     actors: tuple[Actor, ...] = ()
     has_more: bool = False
@@ -102,7 +102,7 @@ class Found(_Answer, frozen=True):
 
 
 class ListedActor(_Answer, frozen=True):
-    """One registered actor, as `actors` shows it."""
+    """One registered actor, as `actors` returns it."""
 
     address: str = msgspec.field(name="actorAddress")
     capabilities: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class ActorPage(_Answer, frozen=True):
 
 
 class QueueStats(_Answer, frozen=True):
-    """What waits in the hub for this connection."""
+    """What is queued in the hub for this connection."""
 
     queue_depth: int = 0
     processing_rate: float = 0.0
@@ -133,21 +133,21 @@ class QueueStats(_Answer, frozen=True):
 
 
 class RefreshedToken(_Answer, frozen=True):
-    """A token to use from now on."""
+    """A token that replaces the one in use."""
 
     token: str
     expires_at: int | None = None
 
 
 class Lost(NamedTuple):
-    """Positions that are gone for good, both ends included."""
+    """Positions that can no longer be read, both ends included."""
 
     first: int
     last: int
 
 
 class Retention(_Answer, frozen=True):
-    """How long and how much a topic keeps; `None` is without limit."""
+    """How long and how much a topic keeps; `None` means no limit."""
 
     age_s: float | None = msgspec.field(name="ageSeconds", default=None)
     bytes: int | None = None
@@ -159,9 +159,9 @@ class Topic(_Answer, frozen=True):
     name: str = msgspec.field(name="topic")
     durable: bool = True
     epoch: str | None = None
-    head: int = 0  # The last position; 0 when nothing was published yet.
+    head: int = 0  # The last position; 0 if nothing was published yet.
     first: int | None = None  # The oldest position that can still be read.
-    bytes: int | None = None  # What was ever published to it.
+    bytes: int | None = None  # Messages published since the topic was created.
     retention: Retention | None = None
     poison: str | None = None
     dead_letter: str | None = None
@@ -196,7 +196,7 @@ class ConsumerInfo(_Answer, frozen=True):
 
 
 class SubscriptionInfo(_Answer, frozen=True):
-    """A durable subscription: `lag` counts what is neither settled nor parked for later."""
+    """A durable subscription; `lag` counts messages that are neither settled nor parked."""
 
     topic: str = ""
     name: str = msgspec.field(name="subscription", default="")
@@ -210,9 +210,9 @@ class SubscriptionInfo(_Answer, frozen=True):
     lag_s: float | None = msgspec.field(name="lagSeconds", default=None)
     in_flight: int = 0
     waiting_retry: int = 0
-    exhausted: int = 0  # They failed too often, and the poison policy has not settled them.
+    exhausted: int = 0  # Failed too often, and the poison policy has not settled them.
     settled_above_floor: int = 0
-    parked: int = 0  # They are to be delivered later.
+    parked: int = 0  # Parked until their delivery time.
     dead_lettered: int = 0
     redelivered: int = 0
     lost: int = 0
@@ -249,7 +249,7 @@ class SubscriptionPage(_Answer, frozen=True):
 
 
 class Sought(_Answer, frozen=True):
-    """Where a subscription reads on after a seek, and what that repeats or leaves out."""
+    """The position after a seek, and how many messages it repeats or skips."""
 
     epoch: str | None = None
     next: int = 0
@@ -258,7 +258,7 @@ class Sought(_Answer, frozen=True):
 
 
 class Replayed(_Answer, frozen=True):
-    """How a replay ended: was that all, and where would it go on?"""
+    """The end of a replay: whether the range is complete, and where to continue."""
 
     count: int = 0
     complete: bool = True
@@ -268,13 +268,13 @@ class Replayed(_Answer, frozen=True):
 
 
 class Count(_Answer, frozen=True):
-    """How many dead letters were put back, or thrown away."""
+    """How many dead letters were redriven or purged."""
 
     count: int = 0
 
 
 class Original(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that was accepted before, and where it is in the log it was accepted in."""
+    """A message accepted earlier, and its position in the log."""
 
     epoch: int
     offset: int
@@ -284,11 +284,11 @@ class Original(msgspec.Struct, frozen=True, kw_only=True):
     sender: str | None = msgspec.field(name="from", default=None)
     key: str | None = None
     headers: dict[str, str] | None = None
-    data: Any = None  # JSON that is ready may be given as `msgspec.Raw`.
+    data: Any = None  # Encoded JSON can be passed as `msgspec.Raw`.
 
 
 class OriginalPosition(msgspec.Struct, frozen=True):
-    """Where an original is."""
+    """The position of an original."""
 
     shard: int
     epoch: int
@@ -296,16 +296,16 @@ class OriginalPosition(msgspec.Struct, frozen=True):
 
 
 class Republished(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a replay has come; `None` before its first message."""
+    """The progress of a replay job; `position` is `None` before its first message."""
 
     job: str = ""
     position: OriginalPosition | None = None
     appended: int = 0
-    skipped: int = 0  # This replay had appended them before.
+    skipped: int = 0  # Appended by this job before.
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a copy: which replay sent it, and the original's place and id."""
+    """In a copy: the replay job that sent it, and the original's position and id."""
 
     job: str
     shard: int = 0
@@ -315,16 +315,16 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Erased(msgspec.Struct, frozen=True, kw_only=True):
-    """What was taken out of the hub's log; nothing of it is read again."""
+    """What an erasure removed from the hub's log."""
 
     entries: int = 0
-    settled: int = 0  # Copies that somebody had not settled yet.
+    settled: int = 0  # Deliveries that were not settled yet.
     mailbox: bool = False
-    segments: int = 0  # Files of the log that were written anew.
+    segments: int = 0  # Log files that were rewritten.
     torn: int = 0
     epoch: int = 0
-    through: int = 0  # Everything before this offset of the log was searched.
-    at: float = 0  # When it was done, in milliseconds.
+    through: int = 0  # The log was searched up to this offset.
+    at: float = 0  # Completion time in milliseconds.
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -336,7 +336,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Unplaced(msgspec.Struct, frozen=True):
-    """A durable actor without a place, and why: with the code `no_host`, ask again later."""
+    """A durable actor without a place, and why; with code `no_host`, try again later."""
 
     actor: str
     code: str
@@ -344,7 +344,7 @@ class Unplaced(msgspec.Struct, frozen=True):
 
 
 class Placements(msgspec.Struct, frozen=True):
-    """What `place` found, in the order it was asked for."""
+    """The result of `place`, in the order of the request."""
 
     places: tuple[Place, ...] = ()
     unplaced: tuple[Unplaced, ...] = ()

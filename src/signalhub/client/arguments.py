@@ -1,4 +1,4 @@
-"""What callers pass in: each check returns its argument or says what is wrong with it."""
+"""Checks of arguments: each function returns its argument or raises an error that explains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from signalhub.wire import names
 from signalhub.wire.entry import ACTOR
 from signalhub.wire.room_ids import CAPABILITY_CHARS, INBOX, PLAIN, WITH_COLON, Form
 
-# Where to read: an end of the topic, a seq, a moment, or one of these in the wire's own words.
+# Where to read: an end of the topic, a seq, a time, or a position as on the wire.
 Position = Literal["earliest", "latest"] | int | datetime | Mapping[str, int]
 Mode = Literal["exclusive", "shared", "failover", "key-shared"]
 Poison = Literal["block", "drop", "dead_letter"]
@@ -23,7 +23,7 @@ _SECRET_PARAMETERS = frozenset({"token", "access_token"})
 
 
 def checked_url(url: str) -> str:
-    """A WebSocket URL without secrets: URLs end up in logs and process lists."""
+    """Check a WebSocket URL. It must not contain secrets: URLs end up in logs and process lists."""
     parts = urlsplit(url)
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
         raise ValueError("a hub's URL looks like ws://127.0.0.1:8787/ws or wss://hub.example/ws")
@@ -37,14 +37,14 @@ def checked_url(url: str) -> str:
 
 
 def checked_address(address: str) -> str:
-    """An actor's address."""
+    """Check an actor's address."""
     if not isinstance(address, str) or not names.is_address(address):
-        raise ValueError(f"{address!r} is no address; one looks like @(demo/alice)")
+        raise ValueError(f"invalid address {address!r}; one looks like @(demo/alice)")
     return address
 
 
 def checked_type(type: str) -> str:
-    """The type of an application's message."""
+    """Check the type of an application message."""
     if not 0 < len(type) <= names.TYPE_CHARS_MAX:
         raise ValueError(f"a message type has 1 to {names.TYPE_CHARS_MAX} characters")
     if type.startswith(names.HUB_TYPE_PREFIX):
@@ -53,14 +53,14 @@ def checked_type(type: str) -> str:
 
 
 def checked_topic(topic: str) -> str:
-    """A topic to publish to."""
+    """Check the name of a topic to publish to."""
     if not names.is_topic(topic):
         raise ValueError(f"a topic has 1 to {names.TOPIC_CHARS_MAX} characters")
     return topic
 
 
 def checked_subscription(topic: str) -> str:
-    """A topic or wildcard to subscribe to."""
+    """Check a topic or wildcard to subscribe to."""
     if not names.is_subscribable(topic):
         raise ValueError(
             f"{topic!r} cannot be subscribed to: 1 to {names.TOPIC_CHARS_MAX} characters, `+` for "
@@ -70,58 +70,58 @@ def checked_subscription(topic: str) -> str:
 
 
 def checked_capabilities(capabilities: Iterable[str]) -> list[str]:
-    """Capabilities; one string alone is a mistake, not a list of letters."""
+    """Check capabilities; a single string is an error, not a list of letters."""
     if isinstance(capabilities, str):
         raise ValueError(f"capabilities are a list of words; did you mean ({capabilities!r},)?")
     return list(capabilities)
 
 
 def checked_name(name: str, of_what: str) -> str:
-    """The name of a subscription or a consumer."""
+    """Check the name of a subscription or consumer."""
     if not isinstance(name, str) or not 0 < len(name) <= names.TOPIC_CHARS_MAX:
         raise ValueError(f"the name of {of_what} has 1 to {names.TOPIC_CHARS_MAX} characters")
     return name
 
 
 def checked_message_id(message_id: str | None) -> str | None:
-    """An id the caller gives to a message, so that it can be repeated after a crash."""
+    """Check a message id chosen by the caller."""
     if message_id is not None and not 0 < len(message_id) <= names.ID_CHARS_MAX:
         raise ValueError(f"a message id has 1 to {names.ID_CHARS_MAX} characters")
     return message_id
 
 
 def checked_lifetime(ttl_ms: float | None) -> float | None:
-    """How long a message is worth delivering."""
+    """Check a time to live."""
     if ttl_ms is not None and ttl_ms <= 0:
         raise ValueError("a lifetime must be longer than 0 ms; leave it out for none")
     return ttl_ms
 
 
 def checked_actor(actor: str) -> str:
-    """The name of a durable actor."""
+    """Check the name of a durable actor."""
     if re.search(ACTOR, actor) is None:
-        raise ValueError(f"{actor!r} is no durable actor; one is named kind/key, like order/17")
+        raise ValueError(f"invalid durable actor {actor!r}; write it as kind/key, like order/17")
     return actor
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers are texts with names."""
+    """Check headers: a mapping of strings to strings."""
     if not all(isinstance(one, str) for member in headers.items() for one in member):
-        raise ValueError("headers are texts with names, such as {'trace': 'a1b2'}")
+        raise ValueError("headers must map strings to strings, such as {'trace': 'a1b2'}")
     return dict(headers)
 
 
 def epoch_ms(moment: float | datetime) -> int:
-    """A moment in milliseconds since the epoch."""
+    """Return a time in milliseconds since the Unix epoch."""
     if not isinstance(moment, datetime):
         return round(moment)
     if moment.tzinfo is None:
-        raise ValueError(f"{moment} is no moment without its time zone")
+        raise ValueError(f"{moment} has no time zone")
     return round(moment.timestamp() * 1000)
 
 
 def wire_position(position: Position) -> Position:
-    """A place in a topic to read from, as the wire wants it."""
+    """Return a position in a topic in the form used on the wire."""
     match position:
         case "earliest" | "latest":
             return position
@@ -136,7 +136,7 @@ def wire_position(position: Position) -> Position:
             if name in ("seq", "last") and value >= 1:
                 return {name: value}
     raise ValueError(
-        f"{position!r} is no place in a topic; it is 'earliest', 'latest', a seq, a datetime, "
+        f"invalid position {position!r}; use 'earliest', 'latest', a seq, a datetime, "
         "or one of {'seq': n}, {'time': ms} and {'last': n}"
     )
 
@@ -152,7 +152,7 @@ _BASE64 = frozenset(ascii_letters + digits + "+/")
 
 
 def room_name(tenant: str | None, room: str) -> str:
-    """What identifies a room: its id, behind its tenant's if it has one."""
+    """Return the id of a room, prefixed with its tenant's id if it has one."""
     _check("a room id", room, WITH_COLON)
     if tenant is None:
         return room
@@ -166,7 +166,7 @@ def room_name(tenant: str | None, room: str) -> str:
 
 
 def checked_inbox(inbox: str) -> str:
-    """An inbox id: the base64 of 32 bytes in either alphabet, or a plain word."""
+    """Check an inbox id: the base64 of 32 bytes in either alphabet, or a plain word."""
     bare = inbox.rstrip("=") if isinstance(inbox, str) else ""
     if len(bare) == CAPABILITY_CHARS and _BASE64.issuperset(bare):
         return bare.replace("+", "-").replace("/", "_")
@@ -175,28 +175,28 @@ def checked_inbox(inbox: str) -> str:
 
 
 def checked_pseudonym(pseudonym: str | None) -> str:
-    """Who we are in a room; a name for this occasion only, if none is given."""
+    """Check the pseudonym of a member; create a random one if none is given."""
     if pseudonym is None:
         return secrets.token_hex(8)
     return _check("a pseudonym", pseudonym, WITH_COLON)
 
 
 def checked_room_message_id(message_id: str | None) -> str:
-    """The id of a message; a new one if none is given."""
+    """Check a message id; create one if none is given."""
     if message_id is None:
         return new_message_id()
     return _check("a message id", message_id, PLAIN)
 
 
 def new_message_id() -> str:
-    """An id nobody else has, and which tells nothing about who made it."""
+    """Return a random id that reveals nothing about its creator."""
     return secrets.token_hex(16)
 
 
 def checked_kind(type: str, proposal_id: str | None) -> str:
-    """The type of a room's message; some are about a proposal, which they must name."""
+    """Check the type of a room message; some types require a proposal id."""
     if type not in TYPES:
-        raise ValueError(f"there is no such type; there are {', '.join(TYPES)}")
+        raise ValueError(f"no such type {type!r}; use one of {', '.join(TYPES)}")
     if type in ABOUT_PROPOSALS and proposal_id is None:
         raise ValueError(f"a message of type {type} needs a proposal id")
     if proposal_id is not None:
@@ -205,7 +205,7 @@ def checked_kind(type: str, proposal_id: str | None) -> str:
 
 
 def checked_ciphertext(ciphertext: bytes) -> bytes:
-    """What to send: bytes that only members can read, and at least one."""
+    """Check the bytes to send: at least one byte."""
     if not isinstance(ciphertext, bytes | bytearray | memoryview):
         raise TypeError("a ciphertext is bytes; encrypt and encode texts before they are sent")
     if not len(ciphertext):
@@ -214,7 +214,7 @@ def checked_ciphertext(ciphertext: bytes) -> bytes:
 
 
 def checked_seq(seq: int, of_what: str, *, least: int = 0) -> int:
-    """A position in an inbox."""
+    """Check a position in an inbox."""
     if isinstance(seq, bool) or not isinstance(seq, int) or not least <= seq <= SEQ_MAX:
         raise ValueError(f"{of_what} is a whole number from {least} on")
     return seq

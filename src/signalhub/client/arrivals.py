@@ -1,8 +1,8 @@
-"""One line of received messages and whoever takes them: a reader, or a handler.
+"""Queues of received messages, read by the program or by a handler.
 
-A handler serves one message at a time, in order. A message that is to be settled is settled by how
-its handler ends: returning acknowledges, `Reject` gives it up, any other error lets it come again;
-unless the handler has settled it itself.
+A handler processes one message at a time, in order. A message that needs to be settled is settled
+by how its handler ends: returning acknowledges it, `Reject` terminates it, any other error has it
+redelivered, unless the handler has already settled it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger("signalhub.client")
 
 
 class HandlerLane:
-    """In order; `took` is told of every message that has left."""
+    """Messages in order; `took` is called with every message that leaves the queue."""
 
     def __init__(self, took: Callable[[], None]) -> None:
         self.waiting: deque[Message] = deque()
@@ -36,7 +36,7 @@ class HandlerLane:
 
     @property
     def is_serving(self) -> bool:
-        """Does a handler take the messages?"""
+        """Return whether a handler takes the messages."""
         return self._task is not None and not self._task.done()
 
     def put(self, message: Message) -> None:
@@ -44,9 +44,9 @@ class HandlerLane:
         self._news.set()
 
     async def next(self) -> Message:
-        """The next message, as soon as there is one.
+        """Wait for the next message.
 
-        Raises `StopAsyncIteration` after the last one, or why there are no more.
+        Raises `StopAsyncIteration` after the last one, or the error that ended the queue.
         """
         while True:
             message = await self._first()
@@ -59,11 +59,11 @@ class HandlerLane:
                 return message
 
     def serve(self, handler: Handler, name: str) -> None:
-        """Give every message to a handler from now on."""
+        """Give all messages to a handler from now on."""
         self._task = asyncio.create_task(self._serve(handler), name=f"signalhub handler of {name}")
 
     def discard(self) -> int:
-        """Forget what will come again, since the hub knows that it is not settled; how many."""
+        """Drop unsettled messages, which the hub will redeliver; return how many."""
         kept = [message for message in self.waiting if not message.is_settleable]
         count = len(self.waiting) - len(kept)
         if count:
@@ -71,14 +71,14 @@ class HandlerLane:
         return count
 
     def end(self, failure: ClientError | None = None) -> None:
-        """No more messages will come, by choice or for a reason that `next` raises."""
+        """End the queue; then `next` raises `failure`, if given."""
         if not self.ended.is_set():
             self.failure = failure
             self.ended.set()
             self._news.set()
 
     async def close(self) -> None:
-        """End, and the handler too; one that is closing us itself ends when it is done."""
+        """End the queue and its handler; a handler that calls this itself ends when it returns."""
         self.end()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
@@ -133,7 +133,7 @@ INBOX_MAX = 10_000
 
 
 class Arrivals:
-    """Bounded; `reading` is told when to stop and when to go on."""
+    """A bounded inbox; `reading` is called to stop and resume reading from the link."""
 
     def __init__(self, limit: int, reading: Callable[[bool], None]) -> None:
         self.limit = limit
@@ -148,7 +148,7 @@ class Arrivals:
         self._unhandled = HandlerLane(self._took)
 
     def put(self, message: Message) -> None:
-        """A message has arrived."""
+        """Queue a message that has arrived."""
         lane = self._lane(message)
         if lane is None:
             return
@@ -158,7 +158,7 @@ class Arrivals:
             self._overflow()
 
     def on(self, type: str, handler: Handler) -> None:
-        """Give messages of this type to the handler, those already here first."""
+        """Give messages of this type to a handler, those already queued first."""
         if type in self._by_type:
             raise ValueError(f"{type!r} has a handler already")
         lane = self._by_type[type] = HandlerLane(self._took)
@@ -169,42 +169,42 @@ class Arrivals:
         lane.serve(handler, type)
 
     def open_lane(self, key: tuple[str, str]) -> HandlerLane:
-        """A line of its own for the messages of a durable subscription."""
+        """Create a separate queue for a durable subscription."""
         if key in self._by_subscription:
             raise ValueError(f"this client consumes {key[1]} of topic {key[0]} already")
         lane = self._by_subscription[key] = HandlerLane(self._took)
         return lane
 
     def end_lane(self, key: tuple[str, str], failure: ClientError | None = None) -> None:
-        """A durable subscription gives no more; what is not settled goes to somebody else."""
+        """End the queue of a durable subscription; the hub redelivers what is not settled."""
         lane = self._by_subscription.pop(key, None)
         if lane is not None:
             self._forget(lane)
             lane.end(failure)
-            # Its handler may be at work, and ends with the inbox at the latest.
+            # Its handler may still be running; it ends with the inbox at the latest.
             self._retired = [one for one in (*self._retired, lane) if one.is_serving]
 
     async def next(self) -> Message:
-        """The next message without a handler.
+        """Wait for the next message without a handler.
 
-        Raises `StopAsyncIteration` after the last one, or why there are no more.
+        Raises `StopAsyncIteration` after the last one, or the error that ended the inbox.
         """
         self._is_asked = True
         return await self._unhandled.next()
 
     def lost(self) -> None:
-        """The link is lost; the next one is read until the limit is met again."""
+        """Drop unsettled messages after the link is lost; the next link is read again."""
         self._is_reading = True
         for lane in self._lanes():
             self._forget(lane)
 
     def end(self, failure: ClientError | None = None) -> None:
-        """No more messages will come, by choice or for a reason that `next` raises."""
+        """End all queues; then `next` raises `failure`, if given."""
         for lane in self._lanes():
             lane.end(failure)
 
     async def close(self) -> None:
-        """End, and all handlers too."""
+        """End all queues and handlers."""
         self.end()
         for lane in [*self._lanes(), *self._retired]:
             await lane.close()
@@ -215,7 +215,7 @@ class Arrivals:
         yield from self._by_subscription.values()
 
     def _lane(self, message: Message) -> HandlerLane | None:
-        """Where a message goes; nowhere if it is for a subscription that was just left."""
+        """Return the queue for a message; `None` if its subscription was just left."""
         delivery = message.delivery
         if delivery is not None and delivery.subscription is not None:
             return self._by_subscription.get((message.topic or "", delivery.subscription))

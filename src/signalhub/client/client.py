@@ -1,4 +1,4 @@
-"""The face of the Python client."""
+"""The public API of the Python client."""
 
 from __future__ import annotations
 
@@ -118,35 +118,37 @@ def connect(
     inbox_max: int = INBOX_MAX,
     ssl: SSLContext | None = None,
 ) -> Connecting:
-    """Connect to a hub and, unless told otherwise, register `address` there.
+    """Connect to a hub and register `address` there, unless `register` is `False`.
 
     Use it as `async with connect(...) as me:`, or `me = await connect(...)` and `await me.close()`.
 
     Args:
-        url: The hub, such as `ws://127.0.0.1:8787/ws`. Never with a token in it.
-        address: Who we are, such as `@(demo/alice)`. Registering it takes it from whoever had it.
+        url: The hub, such as `ws://127.0.0.1:8787/ws`. It must not contain a token.
+        address: Our address, such as `@(demo/alice)`. Registering it takes it from its current
+            owner.
         capabilities: Words by which others can find this actor.
-        metadata: Anything else to be known about it; shown by `actors()`.
-        lease_s: How long the hub keeps the address without a sign of life; the hub's default if
-            `None`. The client renews it by itself.
-        register: `False` only speaks as `address`: whoever has it keeps it, and nobody finds us or
-            can write to us by it.
-        durable: `True` keeps asks to the address while we are away, until it is unregistered;
-            `False` drops what was kept; `None` leaves that as it is.
-        acknowledge: We settle ourselves what comes from mailboxes: with `message.ack()` and its
-            kin, or by how the handler of `on` ends. Otherwise what is written to us is settled.
-        token: For hubs that want one: a text, or a function that returns one, or returns an
-            awaitable of one, called for every connection.
-        reconnect: How to come back after a loss; `None` does not.
-        inbox_max: How many received messages may wait before the link is no longer read.
-        ssl: For `wss://` with certificates of your own.
+        metadata: Any other facts about it; shown by `actors()`.
+        lease_s: How long the hub keeps the address without activity; `None` is the hub's default.
+            The client renews it automatically.
+        register: `False` only sends as `address`: its owner keeps it, and this client cannot be
+            found or addressed by it.
+        durable: `True` stores asks to the address while we are away, until it is unregistered;
+            `False` deletes its mailbox; `None` changes nothing.
+        acknowledge: `True` if the program settles messages from mailboxes: with `message.ack()`,
+            `nack()` and `term()`, or by how the handler of `on` ends. Otherwise the hub settles
+            them as soon as they are written to the socket.
+        token: For hubs that require one: a string, or a plain or async function that returns one
+            and is called for every connection.
+        reconnect: How to reconnect after a lost connection; `None` does not reconnect.
+        inbox_max: How many received messages may be queued before the client stops reading.
+        ssl: For `wss://` with custom certificates.
 
     Raises:
-        ValueError: The address, the URL or the lease cannot be used, or something is to be known
-            about an address that is not registered; raised at once.
-        TypeError: The metadata is no JSON; raised at once.
-        Unavailable: Nobody answers; raised when entered or awaited, like the following.
-        Refused: The hub does not want this client; `code` says why.
+        ValueError: The address, the URL or the lease is invalid, or options of a registration are
+            given with `register=False`; raised immediately.
+        TypeError: The metadata is not JSON; raised immediately.
+        Unavailable: The hub cannot be reached; raised when entered or awaited, like the following.
+        Refused: The hub refused this client; `code` says why.
     """
     url = checked_url(url)
     frames = FrameWriter(address, Ids())
@@ -180,10 +182,10 @@ Connecting = Opening["Client"]
 
 
 class Client(Resource):
-    """One actor's connection to a hub, which mends itself.
+    """One actor's connection to a hub, which reconnects automatically.
 
-    Every method may be called while the connection is down: it waits for the next one. Errors:
-    `Refused` and `UnknownActor` mean that the hub said no; `Unavailable` and `GaveUp` that the
+    Every method can be called while the connection is down: it waits for the next one. Errors:
+    `Refused` and `UnknownActor` mean that the hub refused; `Unavailable` and `GaveUp` that the
     request did not happen; `OutcomeUnknown` that it may have happened.
     """
 
@@ -198,32 +200,32 @@ class Client(Resource):
 
     @property
     def is_connected(self) -> bool:
-        """Is it connected, registered and subscribed right now?"""
+        """Whether it is connected, registered and subscribed right now."""
         return self._runner.is_ready
 
     @property
     def session_id(self) -> str:
-        """The hub's name for the present connection; empty without one."""
+        """The hub's name for the current connection; empty without one."""
         return self._protocol.session_id
 
     @property
     def durability(self) -> str | None:
-        """How safe the hub's receipts are: `fsync`, `interval` or `os`; `None` if it has no log."""
+        """Durability of the hub's receipts: `fsync`, `interval` or `os`; `None` without a log."""
         return self._protocol.welcome.durability
 
     @property
     def dropped(self) -> int:
-        """How many messages without a handler made room because nobody asked for `messages()`."""
+        """How many messages without a handler were dropped because `messages()` was not read."""
         return self._runner.inbox.dropped
 
     async def close(self) -> None:
-        """Leave the hub, and the rooms joined through this client. Harmless when repeated."""
+        """Leave the hub and all rooms joined through this client. Can be called more than once."""
         if self._rooms is not None:
             await self._rooms.close()
         await self._runner.close()
 
     async def wait_closed(self) -> None:
-        """Wait until the client ends; raises `GaveUp` if that was not by `close`."""
+        """Wait until the client ends; raises `GaveUp` unless it was closed."""
         error = await self._runner.wait_stopped()
         if isinstance(error, GaveUp):
             raise GaveUp(str(error))
@@ -238,12 +240,12 @@ class Client(Resource):
         metadata: Mapping[str, Any] | None = None,
         sender: str | None = None,
     ) -> None:
-        """Send a message, at most once; returns when it is on its way to the hub.
+        """Send a message, at most once; return once it is written to the connection.
 
         It waits while there is no connection or the hub asks for a pause.
 
         Raises:
-            Unavailable: It waited for 60 s, or 1000 others already wait for a connection.
+            Unavailable: It waited for 60 s, or 1000 other requests already wait for a connection.
         """
         request = self._runner.request(
             Tell(to, type, payload), ttl_ms=ttl_ms, metadata=metadata, sender=sender
@@ -264,21 +266,21 @@ class Client(Resource):
         timeout_s: float = 30.0,
         attempts: int = 3,
     ) -> Receipt:
-        """Send a message and wait for the hub's receipt: at least once, repeated under one id.
+        """Send a message and wait for the hub's receipt: at least once, repeated with the same id.
 
         Args:
-            message_id: An id of your own. Sent again, even by another run of the program, the
-                message gets the same receipt and is not stored twice.
-            fences: Durable actors and the tokens they must have, else it is refused with the code
-                `stale_placement`.
+            message_id: An id chosen by you. Sent again with it, even by another run of the program,
+                the message gets the same receipt and is not stored twice.
+            fences: Durable actors and their expected tokens; the hub refuses the message with code
+                `stale_placement` if one differs.
             timeout_s: How long each attempt waits for the receipt.
-            attempts: How often to try; the pauses between them grow by a second each.
+            attempts: How often to try; the pause between attempts grows by a second each time.
 
         Raises:
-            UnknownActor: Nobody is registered under `to`.
-            Refused: The hub said no; `code` and `resolution` say why and what to do.
+            UnknownActor: No actor is registered under `to`.
+            Refused: The hub refused it; `code` and `resolution` say why and what to do.
             Unavailable: It was never sent.
-            OutcomeUnknown: It was sent, and no receipt came.
+            OutcomeUnknown: It was sent, and no receipt arrived.
         """
         return await self._answer(
             Ask(to, type, payload, dict(fences) if fences else None),
@@ -306,25 +308,26 @@ class Client(Resource):
         timeout_s: float = 30.0,
         attempts: int = 3,
     ) -> Published:
-        """Send a message to everybody subscribed to the topic.
+        """Send a message to all subscribers of a topic.
 
-        A durable topic keeps it, and the answer comes when it is safe. With `durable` the client
-        relies on that: it repeats the message under one id until it is answered, and the hub makes
-        the topic if it may and there is none.
+        A durable topic stores it, and the answer comes once it is stored. With `durable`, the
+        client repeats the message with the same id until it is answered, and the hub creates the
+        topic if it does not exist and may be created.
 
         Args:
-            key: Messages of one key keep their order in `key-shared` subscriptions.
-            headers: Texts that travel beside the payload.
-            deliver_at: Not before this moment: a datetime, or milliseconds since the epoch.
-            ttl_ms: After that long it is not delivered any more.
-            message_id: An id of your own, as for `ask`.
+            key: Messages with the same key keep their order in `key-shared` subscriptions.
+            headers: Strings sent with the payload.
+            deliver_at: Do not deliver before this time: a datetime, or milliseconds since the Unix
+                epoch.
+            ttl_ms: Do not deliver after this time has passed.
+            message_id: An id chosen by you, as for `ask`.
             timeout_s: How long each attempt waits for the answer.
             attempts: How often to try, if `durable`; plain publishes are not repeated.
 
         Raises:
-            Refused: The hub said no.
+            Refused: The hub refused it.
             Unavailable: It was never sent.
-            OutcomeUnknown: It was sent, and no answer came.
+            OutcomeUnknown: It was sent, and no answer arrived.
         """
         return await self._answer(
             Publish(topic, type, payload, durable, key, headers, deliver_at),
@@ -351,10 +354,10 @@ class Client(Resource):
         )
 
     def messages(self) -> AsyncIterator[Message]:
-        """The messages no handler takes, as they come.
+        """Iterate over the messages that no handler takes.
 
-        It ends when the client is closed and raises `GaveUp` when the client has given up. Several
-        loops share the messages, each goes to one of them.
+        The iteration ends when the client is closed and raises `GaveUp` when the client has given
+        up. Concurrent loops share the messages; each message goes to one of them.
         """
         return _Messages(self._runner.inbox)
 
@@ -365,8 +368,9 @@ class Client(Resource):
     def on(self, type: str, handler: H | None = None) -> H | Callable[[H], H]:
         """Give messages of this exact type to a function, plain or async; also as a decorator.
 
-        It serves one message at a time, in order. What it raises is logged; and if the message is
-        to be settled, returning acknowledges it, raising lets it come again, `Reject` gives it up.
+        It is called with one message at a time, in order. Its errors are logged. If the message
+        must be settled, returning acknowledges it, `Reject` terminates it, any other error has it
+        redelivered.
         """
 
         def attach(function: H) -> H:
@@ -376,9 +380,9 @@ class Client(Resource):
         return attach if handler is None else attach(handler)
 
     async def subscribe(self, topic: str, *, sender: str | None = None) -> Subscription:
-        """Receive what is published on a topic; `+` stands for one level, a last `#` for the rest.
+        """Receive what is published to a topic; `+` matches one level, a final `#` the rest.
 
-        The subscription survives reconnecting; what is published meanwhile is not seen.
+        The subscription is restored after reconnecting; what is published meanwhile is missed.
         """
         address = sender or self.address
         await self._answer(
@@ -389,7 +393,7 @@ class Client(Resource):
         return Subscription(self, topic, address)
 
     async def unsubscribe(self, topic: str, *, sender: str | None = None) -> None:
-        """Stop receiving a topic; harmless if it was not subscribed to."""
+        """Stop receiving a topic; does nothing if it was not subscribed to."""
         address = sender or self.address
         request = self._runner.request(Unsubscribe(topic), sender=address)
         self._protocol.membership.unsubscribed(address, topic)
@@ -405,7 +409,7 @@ class Client(Resource):
         lease_s: float | None = None,
         durable: bool | None = None,
     ) -> Registration:
-        """Answer to another address, too; or change what is known about one of ours."""
+        """Register another address, or update one of ours."""
         registration = Register(
             address, checked_capabilities(capabilities), metadata or {}, lease_s, durable
         )
@@ -416,7 +420,7 @@ class Client(Resource):
         )
 
     async def unregister(self, address: str) -> None:
-        """Give an address up, and what it is subscribed to."""
+        """Unregister an address, which also ends its subscriptions."""
         request = self._runner.request(Unregister(address), sender=address)
         self._protocol.membership.unregistered(address)
         if self._protocol.phase is not LinkPhase.DOWN:
@@ -430,34 +434,34 @@ class Client(Resource):
         limit: int = 50,
         include_away: bool = False,
     ) -> Found:
-        """Actors whose address matches, such as `demo/*`; at most 100, and are there more?
+        """Find actors by address, such as `demo/*`: at most 100; `has_more` says if there are more.
 
-        With `include_away` those with a mailbox that are not there follow.
+        With `include_away`, actors that have a mailbox but are not connected follow.
         """
         return await self._answer(Discover(pattern, limit, capability, include_away))
 
     async def actors(self, *, offset: int = 0, limit: int = 100) -> ActorPage:
-        """A page of all registered actors."""
+        """Return a page of all registered actors."""
         return await self._answer(ListActors(offset, limit))
 
     async def queue_stats(self) -> QueueStats:
-        """What waits in the hub for this connection."""
+        """Return what is queued in the hub for this connection."""
         return await self._answer(ShowQueue())
 
     async def metrics(self) -> dict[str, Any]:
-        """The hub's own counters of the running minute."""
+        """Return the hub's counters of the current minute."""
         return await self._answer(ShowMetrics())
 
     async def ping(self) -> float:
-        """The round trip to the hub in seconds."""
+        """Measure the round trip to the hub in seconds."""
         started = self._runner.now()
         await self._answer(Beat(started.wall_ms))
         return self._runner.now().mono_s - started.mono_s
 
     async def refresh_token(self, token: str | None = None) -> RefreshedToken:
-        """Exchange a valid token for one that lasts longer, without reconnecting.
+        """Exchange a valid token for one that expires later, without reconnecting.
 
-        Without an argument the token in use is exchanged. The new one is used from now on, unless
+        Without an argument, the current token is exchanged. The new one is used from now on, unless
         tokens come from a function.
         """
         current = self._runner.token if isinstance(self._runner.token, str) else None
@@ -470,10 +474,10 @@ class Client(Resource):
         return refreshed
 
     async def create_topic(self, name: str, **definition: Unpack[Definition]) -> Topic:
-        """Make a topic that keeps what is published; the same again does nothing.
+        """Create a durable topic; does nothing if it exists with the same definition.
 
         Args:
-            definition: How the topic is to be: `retention_s`, `retention_bytes`, `poison`,
+            definition: The options of the topic: `retention_s`, `retention_bytes`, `poison`,
                 `dead_letter`, `heartbeat_s`; see `Definition`.
 
         Raises:
@@ -482,21 +486,21 @@ class Client(Resource):
         return await self._answer(CreateTopic(name, defined(definition)))
 
     async def update_topic(self, name: str, **definition: Unpack[Definition]) -> Topic:
-        """Change the definition of a topic, at once; see `create_topic` for the options."""
+        """Change the definition of a topic immediately; see `create_topic` for the options."""
         return await self._answer(UpdateTopic(name, defined(definition)))
 
     async def topic(self, name: str) -> Topic:
-        """A durable topic."""
+        """Return the state of a durable topic."""
         return await self._answer(ShowTopic(name))
 
     async def topics(
         self, pattern: str | None = None, *, offset: int = 0, limit: int = 100
     ) -> TopicPage:
-        """A page of the durable topics, or of those whose name matches, such as `orders*`."""
+        """Return a page of the durable topics, or of those that match, such as `orders*`."""
         return await self._answer(ListTopics(pattern, offset, limit))
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a durable topic with everything in it, and its subscriptions."""
+        """Delete a durable topic with its messages and subscriptions."""
         await self._answer(DeleteTopic(name))
 
     def consume(
@@ -511,31 +515,33 @@ class Client(Resource):
         sender: str | None = None,
         **serving: Unpack[Serving],
     ) -> Opening[Consumer]:
-        """Read a durable subscription, which is made if it does not exist.
+        """Read a durable subscription, which is created if it does not exist.
 
         Use it as `async with me.consume(...) as orders:`, or `orders = await me.consume(...)` and
         `await orders.close()`.
 
         Args:
-            mode: Who gets a message: the one consumer (`exclusive`), the first with others standing
-                by (`failover`), all in turn (`shared`), or the one for its key (`key-shared`).
-            start: Where a new subscription begins: `earliest`, `latest`, a seq, a datetime, or
+            mode: Who gets a message: the only consumer (`exclusive`), the first one while others
+                stand by (`failover`), all in turn (`shared`), or the one for its key
+                (`key-shared`).
+            start: Where a new subscription starts: `earliest`, `latest`, a seq, a datetime, or
                 `{"last": n}`.
-            handler: A function, plain or async, for the messages: returning acknowledges, raising
-                lets the message come again, raising `Reject` gives it up.
-            consumer: Our name in the subscription; whoever joins under the same one takes over.
+            handler: A function, plain or async, for the messages: returning acknowledges a message,
+                `Reject` terminates it, any other error has it redelivered.
+            consumer: Our name in the subscription; a consumer that joins under the same name takes
+                over.
             serving: How the subscription is served: `window`, `strict`, `auto_ack`,
                 `ack_timeout_s`, `max_deliveries`, `backoff_s`, `backoff_cap_s`, `heartbeat_s`,
                 `rate_per_s`, `poison`, `dead_letter`; see `Serving`.
 
         Raises:
-            ValueError: An option cannot be used; raised at once.
-            Refused: With code `unknown_topic`, `subscription_busy` (somebody else consumes
+            ValueError: An option is invalid; raised immediately.
+            Refused: With code `unknown_topic`, `subscription_busy` (another session consumes
                 exclusively) or `subscription_conflict` (it has another mode); raised when entered.
         """
         key = SeatKey(checked_topic(topic), checked_name(subscription, "a subscription"))
         address = sender or self.address
-        # A name of its own lets this very consumer take over from its broken connection.
+        # A generated name lets this consumer take over from its own broken connection.
         name = consumer or f"{path_of(address)}-{secrets.token_hex(4)}"
         asked = terms(mode=mode, start=start, consumer=name, serving=serving)
         return Opening(lambda: join(self._runner, Seat(key, asked, address), handler))
@@ -548,47 +554,47 @@ class Client(Resource):
         *,
         limit: int | None = None,
     ) -> Replay:
-        """Read a part of a durable topic once, whatever subscriptions do; both ends included."""
+        """Read a range of a durable topic once, without a subscription; both ends included."""
         return Replay(self._runner, checked_topic(topic), from_seq, to_seq, limit)
 
     async def subscription(self, topic: str, name: str) -> SubscriptionInfo:
-        """How a durable subscription is doing."""
+        """Return the state of a durable subscription."""
         return await self._answer(ShowSubscription(topic, name))
 
     async def subscriptions(
         self, topic: str | None = None, *, offset: int = 0, limit: int = 100
     ) -> SubscriptionPage:
-        """A page of the durable subscriptions of a topic, or of all."""
+        """Return a page of the durable subscriptions of a topic, or of all topics."""
         return await self._answer(ListSubscriptions(topic, offset, limit))
 
     async def update_subscription(
         self, topic: str, name: str, **serving: Unpack[Serving]
     ) -> SubscriptionInfo:
-        """Change how a durable subscription is served, at once; see `consume` for the options."""
+        """Change the options of a durable subscription immediately; see `consume`."""
         return await self._answer(UpdateSubscription(topic, name, served(serving)))
 
     async def pause(self, topic: str, name: str) -> SubscriptionInfo:
-        """Let a durable subscription deliver nothing until `resume`."""
+        """Pause a durable subscription: nothing is delivered until `resume`."""
         return await self._answer(Pause(topic, name))
 
     async def resume(self, topic: str, name: str) -> SubscriptionInfo:
-        """Let a paused subscription deliver again."""
+        """Resume a paused subscription."""
         return await self._answer(Resume(topic, name))
 
     async def seek(self, topic: str, name: str, to: Position, *, dry_run: bool = False) -> Sought:
-        """Move a durable subscription; with `dry_run` only say what that would mean."""
+        """Move a durable subscription; with `dry_run`, only report the effect."""
         return await self._answer(Seek(topic, name, to, dry_run))
 
     async def delete_subscription(self, topic: str, name: str) -> None:
-        """Delete a durable subscription and its position; the messages of the topic stay."""
+        """Delete a durable subscription and its position; the topic keeps its messages."""
         await self._answer(DeleteSubscription(topic, name))
 
     async def redrive(self, topic: str, seqs: Iterable[int] | None = None) -> int:
-        """Put dead letters back where they came from, all of them or those named; how many."""
+        """Send all dead letters, or the listed ones, back to their source; return how many."""
         return await self._answer(Redrive.of(topic, seqs))
 
     async def purge(self, topic: str, seqs: Iterable[int] | None = None) -> int:
-        """Throw dead letters away, all of them or those named; how many."""
+        """Delete all dead letters, or the listed ones; return how many."""
         return await self._answer(Purge.of(topic, seqs))
 
     async def republish(
@@ -601,13 +607,13 @@ class Client(Resource):
         subscription: str | None = None,
         actor: str | None = None,
     ) -> Republished:
-        """Send messages again as a replay, each at most once; without any, ask how far it is.
+        """Send messages as a replay job, each at most once; without messages, return its progress.
 
         Args:
-            job: Names the replay; what it has sent before is skipped.
-            originals: At most 100, in the order of their positions.
-            until: Epoch and offset of the last position this replay may come to, always the same.
-            topic: Where to, with or without `subscription`, or else `actor`, which is durable.
+            job: The name of the job; messages it has sent before are skipped.
+            originals: At most 100, ordered by position.
+            until: Epoch and offset of the last position the job may reach; the same in every call.
+            topic: The target, with or without `subscription`; or else `actor`, a durable actor.
         """
         to = destination(topic, subscription, actor)
         epoch, offset = until
@@ -620,14 +626,14 @@ class Client(Resource):
         inbox: str | None = None,
         pseudonym: str | None = None,
     ) -> Erased:
-        """Take what an actor got and sent, or what is in an inbox, out of the hub's log.
+        """Erase what an actor received and sent, or the content of an inbox, from the hub's log.
 
-        The answer comes when nothing of it is left there, which may take a while. Copies that the
-        pipeline has made are another matter: `signalhub erase` takes care of both.
+        The answer comes once nothing of it is left there, which may take a while. Copies in the
+        lake are not affected: `signalhub erase` erases from both.
 
         Args:
-            pseudonym: What the mailbox is to be called in the log from now on, `erased.` and 32
-                hexadecimal digits; the hub makes one up otherwise.
+            pseudonym: The new name of the mailbox in the log, `erased.` and 32 hexadecimal digits;
+                by default the hub creates one.
         """
         return await self._answer(Erase(actor, inbox, pseudonym))
 
@@ -638,35 +644,35 @@ class Client(Resource):
         host: str | None = None,
         tokens: Mapping[str, int] | None = None,
     ) -> Placements:
-        """Where durable actors such as `order/17` live; those without a place get one.
+        """Return where durable actors such as `order/17` live; those without a place get one.
 
         Args:
             actors: At most 1000 names.
-            host: An address of ours that is a host: it gets those that live nowhere.
-            tokens: With `host`: tokens under which actors lived there before, as far as we know.
+            host: An address of ours that is a host: actors without a place are placed there.
+            tokens: With `host`: the last known tokens of actors that lived there before.
 
         Raises:
-            ValueError: A name is none.
-            Refused: The hub said no; `code` says why.
+            ValueError: A name is invalid.
+            Refused: The hub refused it; `code` says why.
         """
         return await self._answer(FindPlaces(actors, host, tokens))
 
     async def move(self, actor: str, token: int, to: str) -> Place:
-        """Give an actor that lives on a host of ours to another host, under the next token.
+        """Move an actor from a host of ours to another host, under the next token.
 
-        It may be repeated: once it has happened the answer is the same.
+        It can be repeated: the answer is the same.
 
         Raises:
-            Refused: With code `stale_placement` if the actor has another token by now.
+            Refused: With code `stale_placement` if the actor's token has changed.
         """
         return await self._answer(Move(actor, token, to))
 
     def room(self, room: str, **joining: Unpack[Joining]) -> Opening[Room]:
-        """Join a room of the same hub, over a socket of its own; see `Hub.room`."""
+        """Join a room of the same hub, over a separate socket; see `Hub.room`."""
         return self._hub.room(room, **joining)
 
     def inbox(self, inbox_id: str) -> InboxAccess:
-        """An inbox of the same hub; see `Hub.inbox`."""
+        """Return an inbox of the same hub; see `Hub.inbox`."""
         return self._hub.inbox(inbox_id)
 
     @property
@@ -691,7 +697,7 @@ class Client(Resource):
 
 
 class Subscription:
-    """What `subscribe` returns."""
+    """A plain subscription, as returned by `subscribe`."""
 
     def __init__(self, client: Client, topic: str, address: str) -> None:
         self.topic = topic
@@ -702,7 +708,7 @@ class Subscription:
         return f"<Subscription of {self._address} to {self.topic}>"
 
     async def cancel(self) -> None:
-        """Stop receiving the topic. Harmless when repeated."""
+        """Stop receiving the topic. Can be called more than once."""
         await self._client.unsubscribe(self.topic, sender=self._address)
 
 

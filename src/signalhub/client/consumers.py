@@ -23,10 +23,10 @@ _GONE = frozenset({Code.NOT_A_CONSUMER, Code.UNKNOWN_SUBSCRIPTION, Code.UNKNOWN_
 class Consumer(Resource):
     """One consumer of a durable subscription: `async for message in consumer`.
 
-    It survives reconnecting: the subscription is joined again under the same consumer name, and
-    what was received and not yet handed out is forgotten, because it comes again. The iteration
-    ends when the consumer or its client is closed, and raises what else ended it: `Unsubscribed`
-    if the hub did, `Refused` if it could not be joined again, `GaveUp` if the client has given up.
+    It survives reconnecting: it joins the subscription again under the same consumer name and drops
+    messages that were received but not yet returned, because the hub redelivers them. The iteration
+    ends when the consumer or its client is closed, or raises what else ended it: `Unsubscribed`
+    if the hub ended it, `Refused` if it could not join again, `GaveUp` if the client has given up.
     """
 
     def __init__(
@@ -59,42 +59,42 @@ class Consumer(Resource):
 
     @property
     def name(self) -> str:
-        """Whoever joins under the same name takes over."""
+        """The consumer's name; another consumer that joins under it takes over."""
         return str(self._seat.terms["consumer"])
 
     @property
     def subscription_id(self) -> str:
-        """The hub's name for this consumer on the present connection."""
+        """The hub's id of this consumer on the current connection."""
         return self._seat.subscription_id
 
     @property
     def epoch(self) -> str:
-        """Of the topic; positions of different epochs have nothing to do with each other."""
+        """The topic's epoch; positions of different epochs cannot be compared."""
         return self._seat.epoch
 
     @property
     def next(self) -> int:
-        """The next position to be delivered, when the subscription was last joined."""
+        """The next position to be delivered, as of the last join."""
         return self._seat.next
 
     @property
     def head(self) -> int:
-        """The last position of the topic, when the subscription was last joined."""
+        """The last position of the topic, as of the last join."""
         return self._seat.head
 
     @property
     def lag(self) -> int:
-        """How many messages were not settled, when the subscription was last joined."""
+        """How many messages were unsettled, as of the last join."""
         return self._seat.lag
 
     @property
     def recovered(self) -> bool:
-        """Was everything after the last position still there, when it was last joined?"""
+        """Whether every message after the last position was available, as of the last join."""
         return self._seat.recovered
 
     @property
     def lost(self) -> Lost | None:
-        """The positions that were not there any more, when it was last joined."""
+        """The positions that were no longer available, as of the last join."""
         return self._seat.lost
 
     @property
@@ -107,29 +107,29 @@ class Consumer(Resource):
         self._lane.serve(handler, repr(self))
 
     async def credit(self, *, messages: int | None = None, bytes: int | None = None) -> None:
-        """Set how much may be on its way to this consumer and not settled; 0 halts it.
+        """Set how many messages or bytes this consumer may have unsettled; 0 pauses it.
 
-        It holds for the present connection; the next one begins with the consumer's window.
+        It applies to the current connection; a new one starts with the consumer's window.
         """
         credit = Credit(self.subscription_id, messages, bytes)
         await self._runner.call(self._runner.request(credit))
 
     async def ack_up_to(self, seq: int, *, wait: bool = False) -> Settled | None:
-        """Everything up to this position is processed; only `exclusive` and `failover` have it."""
+        """Acknowledge everything up to a position; only in modes `exclusive` and `failover`."""
         return await self._settler.ack_up_to(self.epoch, seq, wait=wait)
 
     async def wait_closed(self) -> None:
-        """Wait until no more messages come; raises what ended it, unless that was `close`."""
+        """Wait until the consumer ends; raises the error that ended it, unless it was closed."""
         await self._lane.ended.wait()
         if self._lane.failure is not None:
             raise self._lane.failure.with_traceback(None)
 
     async def close(self) -> None:
-        """Leave the subscription, which stays where it is. Harmless when repeated."""
+        """Leave the subscription, which keeps its position. Can be called more than once."""
         if _left(self._runner, self._seat) and self._runner.is_ready:
             request = _leaving(self._runner, self._seat)
             try:
-                # Without a connection there is nothing to leave any more.
+                # Without a connection there is nothing to leave.
                 with suppress(OutcomeUnknown, Unavailable):
                     await self._runner.call(request)
             except Refused as error:
@@ -139,7 +139,7 @@ class Consumer(Resource):
 
 
 async def join(runner: ClientRunner, seat: Seat, handler: Handler | None) -> Consumer:
-    """Take a seat, or raise why that is impossible."""
+    """Join the subscription."""
     lane = runner.inbox.open_lane(seat.key)
     consumer = Consumer(runner, seat, runner.settlers.add(seat), lane)
     runner.protocol.membership.seated(seat)
@@ -150,7 +150,7 @@ async def join(runner: ClientRunner, seat: Seat, handler: Handler | None) -> Con
         await runner.call(request, seat=seat)
     except BaseException as error:
         _left(runner, seat)
-        # The hub may have granted it, or grant it when we are gone.
+        # The hub may have granted it, or may still do so.
         if runner.is_ready and not isinstance(error, Refused):
             runner.post(_leaving(runner, seat))
         await lane.close()
@@ -159,7 +159,7 @@ async def join(runner: ClientRunner, seat: Seat, handler: Handler | None) -> Con
 
 
 def _left(runner: ClientRunner, seat: Seat) -> bool:
-    """`False` if it was left already."""
+    """Leave the subscription; return `False` if it was already left."""
     if not runner.protocol.membership.left(seat):
         return False
     runner.settlers.remove(seat.key)

@@ -1,7 +1,7 @@
-"""Where a durable message came from, and how its recipient says what became of it.
+"""Where a durable message comes from, and the result of settling it.
 
-Members are read one by one: a hub of another age may send some of them in another shape, and a
-message must not be lost for that.
+Members are decoded one by one: a hub of another version may send some of them in another form,
+and that must not lose the message.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """One attempt to deliver a message of a durable stream.
+    """One attempt to deliver a message from a durable stream.
 
-    `stream` is set for mailboxes, `subscription` for durable subscriptions; a copy of a plain
-    subscription has neither, and nothing to settle.
+    `stream` is set for mailboxes, `subscription` for durable subscriptions; a copy from a plain
+    subscription has neither and is not settled.
     """
 
     epoch: str
@@ -26,13 +26,13 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fal
     subscription: str | None = None
     attempt: int = 1
     redelivered: bool = False
-    published_at: int | None = None  # Milliseconds since the epoch.
-    accepted_at: int | None = None  # The same; set for the mailbox of a host.
-    id: str | None = None  # Names this attempt.
+    published_at: int | None = None  # Milliseconds since the Unix epoch.
+    accepted_at: int | None = None  # Likewise; set for the mailbox of a host.
+    id: str | None = None  # Identifies this attempt.
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where a dead letter comes from and why it was given up."""
+    """Where a dead letter comes from, and why it was dead-lettered."""
 
     topic: str | None = None
     subscription: str | None = None
@@ -41,13 +41,13 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     seq: int | None = None
     attempts: int = 0
     reason: str | None = None
-    first_failure: int | None = None  # Milliseconds since the epoch, like the last.
+    first_failure: int | None = None  # Milliseconds since the Unix epoch, like `last_failure`.
     last_failure: int | None = None
     consumers: tuple[str, ...] = ()
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the hub made of a settlement: `ignored` names those that were not in flight."""
+    """The hub's answer to a settlement; `ignored` lists those that were not in flight."""
 
     floor: int = 0
     accepted: int = 0
@@ -55,7 +55,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def read_members(value: object, kind: type[S]) -> S | None:
-    """Read a struct of which members may be missing or wrong; `None` without a required one."""
+    """Decode a struct whose members may be missing or invalid; `None` if a required one is."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -78,7 +78,7 @@ RETURNED_MAX = 16_384
 
 
 class Progress:
-    """Invariant: a position is open (ours to settle), returned (the hub's again) or neither."""
+    """Unsettled messages. Invariant: a position is open (ours), returned (the hub's) or neither."""
 
     def __init__(self) -> None:
         self.epoch: str | None = None
@@ -87,7 +87,7 @@ class Progress:
         self._returned: dict[int, None] = {}
 
     def arrived(self, delivery: Delivery) -> None:
-        """A message is here, perhaps once more."""
+        """Record a delivery or redelivery."""
         if delivery.epoch != self.epoch:
             self.restart(delivery.epoch)
         seq = delivery.seq
@@ -100,30 +100,30 @@ class Progress:
         return delivery.epoch == self.epoch and delivery.seq in self._open
 
     def settled(self, delivery: Delivery) -> None:
-        """It need not come again."""
+        """Record that a message is settled."""
         if delivery.epoch == self.epoch:
             self._close(delivery)
             self._returned.pop(delivery.seq, None)
 
     def settled_up_to(self, epoch: str, seq: int) -> None:
-        """Nothing up to this position need come again."""
+        """Record that everything up to a position is settled."""
         if epoch == self.epoch:
             self._open = {one: delivery for one, delivery in self._open.items() if one > seq}
             self._returned = {one: None for one in self._returned if one > seq}
 
     def returned(self, delivery: Delivery) -> None:
-        """It was not processed and goes back to the hub."""
+        """Record that a message goes back to the hub unprocessed."""
         if delivery.epoch == self.epoch and self._close(delivery):
             self._give_back(delivery.seq)
 
     def lost(self) -> None:
-        """The connection is gone, and everything unsettled goes back to the hub."""
+        """Return everything unsettled to the hub, because the connection was lost."""
         for seq in sorted(self._open):
             self._give_back(seq)
         self._open.clear()
 
     def restart(self, epoch: str) -> None:
-        """The stream was made anew; old positions mean nothing any more."""
+        """Start again with a new epoch of the stream; old positions are no longer valid."""
         self.epoch = epoch
         self._highest = None
         self._open.clear()
@@ -131,7 +131,7 @@ class Progress:
 
     @property
     def position(self) -> int | None:
-        """The last position up to which nothing is left to do here; `None` if nothing came yet."""
+        """Return up to which position everything is settled; `None` before any message."""
         unsettled = [*self._open, *self._returned]
         return min(unsettled) - 1 if unsettled else self._highest
 
@@ -146,6 +146,6 @@ class Progress:
 
     def _give_back(self, seq: int) -> None:
         self._returned[seq] = None
-        # Others may get it, and then we never hear of it again.
+        # The hub may give it to another consumer, and then we never see it again.
         if len(self._returned) > RETURNED_MAX:
             del self._returned[next(iter(self._returned))]

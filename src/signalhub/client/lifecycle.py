@@ -1,4 +1,4 @@
-"""Things that take a round trip to open: to be awaited, or entered with `async with`."""
+"""Resources that take a round trip to open: use `await` or `async with`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 
 class Closable(Protocol):
-    """Something that can be closed, more than once without harm."""
+    """Something that can be closed, also more than once."""
 
     async def close(self) -> None: ...
 
@@ -18,7 +18,7 @@ C = TypeVar("C", bound=Closable)
 
 
 class Opening(Generic[C]):
-    """Something to be; every time it is awaited or entered, one is opened."""
+    """A resource to be opened each time it is awaited or entered."""
 
     def __init__(self, open_one: Callable[[], Awaitable[C]]) -> None:
         self._open = open_one
@@ -42,7 +42,7 @@ class Opening(Generic[C]):
 
 
 class Resource(ABC):
-    """Base of everything that has to be closed."""
+    """Base of everything that must be closed."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,4 +57,4 @@ class Resource(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of it. Harmless when repeated."""
+        """Close it. Can be called more than once."""

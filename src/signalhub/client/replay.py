@@ -1,4 +1,4 @@
-"""Reading a part of a durable topic once, beside all subscriptions."""
+"""Reading a range of a durable topic once, without a subscription."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PAGE = 500
 class Replay:
     """The messages of a range, in order: `async for message in replay`.
 
-    They are asked for in pages. When the iteration is over, `complete` says whether that was the
-    whole range, `next` where it would go on, and `lost` what the topic does not keep any more.
+    They are fetched in pages. Afterwards, `complete` says whether that was the whole range,
+    `next` where to continue, and `lost` which positions the topic no longer keeps.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Replay:
         return self._page.popleft()
 
     async def _turn(self) -> None:
-        """Get the next page."""
+        """Fetch the next page."""
         size = PAGE if self._limit is None else min(PAGE, self._limit - self.count)
-        # Should our caller be cancelled, the page still comes, and must not be taken for another.
+        # If the caller is cancelled, this page still arrives and must not be taken for another one.
         page = asyncio.ensure_future(self._ask(size))
         page.add_done_callback(_note_failure)
         replayed, messages = await asyncio.shield(page)
@@ -74,6 +74,6 @@ class Replay:
 
 
 def _note_failure(page: asyncio.Future[tuple[Replayed, tuple[Message, ...]]]) -> None:
-    """Nobody may be left to be told."""
+    """Retrieve the error, so that asyncio does not log it if the caller was cancelled."""
     if not page.cancelled():
         page.exception()

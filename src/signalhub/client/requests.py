@@ -1,7 +1,7 @@
-"""What a client can say to a hub: one class for each type of request.
+"""The requests a client sends to a hub, one class for each type.
 
-Arguments are checked when a request is made, before anything is sent: a bad address or name is a
-`ValueError`, a payload that is no JSON a `TypeError` when its frame is written.
+Arguments are checked when a request is created: an invalid address or name raises `ValueError`.
+A payload that is not JSON raises `TypeError` when its frame is encoded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from signalhub.wire.envelope import TELL
 
 
 class Connect(Payload[None]):
-    """The first message on a new connection; everything it says is in its metadata."""
+    """The first message on a new connection; all its members are in its metadata."""
 
     TYPE = "hub:connect"
     ANSWER = "hub:connected"
@@ -108,7 +108,7 @@ class _Send(Payload[A], Generic[A]):
 
 
 class Tell(_Send[None]):
-    """A message to an actor, at most once."""
+    """A message to an actor, delivered at most once."""
 
     KIND = HeldBy.TELL
     PATTERN = TELL
@@ -128,7 +128,7 @@ class Ask(_Send[Receipt]):
 
 
 class Publish(Payload[Published]):
-    """A message to everybody subscribed to a topic."""
+    """A message to all subscribers of a topic."""
 
     TYPE = "hub:publish"
     ANSWER = "hub:published"
@@ -155,7 +155,7 @@ class Publish(Payload[Published]):
         return f"{self.type} on topic {self.topic}"
 
     def is_repeatable(self) -> bool:
-        # A plain topic keeps nothing, so the hub could not recognise the second copy.
+        # A plain topic stores nothing, so the hub could not recognise a second copy.
         return self.durable
 
     def read(self, answer: Any, attempts: int) -> Published:

@@ -1,10 +1,10 @@
-"""Sealing: end-to-end encryption with one key that the members of a room share.
+"""Sealing: end-to-end encryption with one key shared by the members of a room.
 
 For programs without an MLS implementation, and for the command line. A sealed message is a version
 byte, a random nonce of 96 bits and the output of ChaCha20-Poly1305. The name of the room and the id
 of the message are authenticated with it, so a hub can neither move a message to another room nor
-pass it off as a new one under another id. Nothing here hides how long a message is, and whoever has
-the key can write as anybody. Random nonces are good for 2^32 messages under one key.
+pass it off as a new one under another id. The length of a message is not hidden, and anyone who has
+the key can write as any member. Random nonces are safe for 2^32 messages under one key.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ TAG_BYTES: Final = 16
 OVERHEAD_BYTES: Final = 1 + NONCE_BYTES + TAG_BYTES
 
 _VERSION = b"\x01"
-# The key of a room also gives its inbox id; what encrypts is a sibling of that, not its parent.
+# The inbox id is derived from the same room key, so the encryption key is derived separately:
+# neither can be computed from the other.
 _PURPOSE = b"signalhub room sealing 1"
 
 
 class Unsealable(ValueError):
-    """Sealed with another key, for another room or message, not sealed at all, or damaged."""
+    """Sealed with another key, for another room or message, not sealed, or damaged."""
 
 
 def new_key() -> bytes:
-    """A key for a room, to be given to its members and to nobody else."""
+    """Create a key for a room, to be shared with its members only."""
     return secrets.token_bytes(KEY_BYTES)
 
 
@@ -46,12 +47,12 @@ class Sealing:
         self._room = room.encode()
 
     def seal(self, message_id: str, plaintext: bytes) -> bytes:
-        """The ciphertext to send under this id; a repeat sends the same bytes again."""
+        """Return the ciphertext to send under this id; a repeat sends the same bytes again."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         return _VERSION + nonce + self._cipher.encrypt(nonce, plaintext, self._bound(message_id))
 
     def open(self, message_id: str, sealed: bytes) -> bytes:
-        """What was sealed under this id, or `Unsealable`."""
+        """Return what was sealed under this id; raises `Unsealable`."""
         if len(sealed) < OVERHEAD_BYTES or sealed[:1] != _VERSION:
             raise Unsealable("this was not sealed for a room")
         nonce, rest = sealed[1 : 1 + NONCE_BYTES], sealed[1 + NONCE_BYTES :]
@@ -61,5 +62,5 @@ class Sealing:
             raise Unsealable("another key, room or message, or damaged") from None
 
     def _bound(self, message_id: str) -> bytes:
-        """Room and message, such that no other pair reads the same."""
+        """Encode room and message id so that no two pairs have the same encoding."""
         return len(self._room).to_bytes(2, "big") + self._room + message_id.encode()

@@ -1,7 +1,8 @@
-"""Telling the hub what became of its messages.
+"""Settling messages: acknowledgements and other verdicts on their way to the hub.
 
-Acknowledgements of one turn of the loop travel together, one message for each stream. Those made
-without a connection wait for the next one: the hub takes them for what it sends again meanwhile.
+Acknowledgements made in one iteration of the event loop are sent together, one message for each
+stream. Those made without a connection wait for the next one, where the hub accepts them for the
+copies that it redelivers.
 """
 
 from __future__ import annotations
@@ -21,35 +22,35 @@ from signalhub.client.protocol.restore import Seat
 from signalhub.client.stream_requests import Ack, Extend, Nack, SettlementRequest, Source, Verdict
 from signalhub.wire.errors import Unavailable
 
-# So many fit into one message of any hub.
+# Every hub accepts this many in one message.
 TOGETHER_MAX = 1_000
 
 log = logging.getLogger("signalhub.client")
 
 
 class Outlet(Protocol):
-    """The way to the hub."""
+    """How requests reach the hub."""
 
     @property
     def is_ready(self) -> bool:
-        """Is there a connection now?"""
+        """Whether there is a connection now."""
 
     @property
     def is_over(self) -> bool:
-        """Will there never be one again?"""
+        """Whether the client has ended for good."""
 
     def request(self, payload: Payload[Any], **options: Unpack[RequestOptions]) -> Request:
-        """Write a request."""
+        """Create a request."""
 
     def post(self, request: Request) -> None:
-        """Send what needs no answer."""
+        """Send a request that needs no answer."""
 
     async def call(self, request: Request) -> Answered | None:
-        """Send and wait for the answer."""
+        """Send a request and wait for the answer."""
 
 
 class DeliverySettler:
-    """Settles what comes from one stream, a mailbox or a durable subscription."""
+    """Settles the messages of one stream: a mailbox or a durable subscription."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class DeliverySettler:
         return f"<Settler of {' '.join(filter(None, self.source))}>"
 
     def bound(self, message: Message, delivery: Delivery) -> Message:
-        """A message that has just arrived, with the means to settle it."""
+        """Return an arrived message with the means to settle it."""
         self._progress.arrived(delivery)
         if self.is_automatic:
             self._progress.settled(delivery)
@@ -100,7 +101,7 @@ class DeliverySettler:
         return await self._send(Ack(*self.source, epoch=epoch or None, up_to=seq), wait=wait)
 
     def flush(self) -> None:
-        """Send what was gathered."""
+        """Send the collected acknowledgements."""
         if not self._acks or not self._outlet.is_ready:
             return
         acks, self._acks = self._acks, {}
@@ -112,11 +113,11 @@ class DeliverySettler:
                 self._outlet.post(self._outlet.request(ack, wait=False))
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection."""
         self._progress.lost()
 
     async def _send(self, settlement: SettlementRequest, *, wait: bool) -> Settled | None:
-        """What the hub made of it, if it is to answer."""
+        """Send a settlement; return the hub's answer if `wait` is set."""
         request = self._outlet.request(settlement, wait=wait)
         if not wait:
             self._outlet.post(request)
@@ -141,7 +142,7 @@ class Settlers:
         self._seats: dict[tuple[str, str], DeliverySettler] = {}
 
     def bound(self, message: Message) -> Message:
-        """A message that knows how to be settled, if it is to be."""
+        """Return the message with its settler, if it must be settled."""
         delivery = message.delivery
         settler = None if delivery is None else self._settler(message.topic or "", delivery)
         if delivery is None or settler is None:
@@ -149,7 +150,7 @@ class Settlers:
         return settler.bound(message, delivery)
 
     def add(self, seat: Seat) -> DeliverySettler:
-        """A consumer takes a seat."""
+        """Add the settler of a consumer that has joined."""
         source = Source(topic=seat.key.topic, subscription=seat.key.subscription)
         settler = DeliverySettler(
             source, seat.progress, self._outlet, is_automatic=seat.is_auto_acked
@@ -158,19 +159,19 @@ class Settlers:
         return settler
 
     def remove(self, key: tuple[str, str]) -> None:
-        """A consumer leaves; what it has acknowledged is sent first."""
+        """Remove the settler of a consumer that leaves, after sending its acknowledgements."""
         settler = self._seats.pop(key, None)
         if settler is not None:
             settler.flush()
             settler.is_closed = True
 
     def flush(self) -> None:
-        """Send everything that was gathered."""
+        """Send all collected acknowledgements."""
         for settler in (*self._mailboxes.values(), *self._seats.values()):
             settler.flush()
 
     def lost(self) -> None:
-        """The connection is gone, and with it what was to be settled through it."""
+        """Handle the loss of the connection: unsettled messages go back to the hub."""
         for settler in (*self._mailboxes.values(), *self._seats.values()):
             settler.lost()
 

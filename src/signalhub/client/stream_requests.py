@@ -1,4 +1,4 @@
-"""What a client can say to a hub about durable topics, subscriptions, their messages and actors."""
+"""Requests about durable topics, subscriptions, their messages and actors."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ListTopics(Payload[TopicPage]):
 class DeleteTopic(_OfTopic[None]):
     TYPE = "hub:topic_delete"
     ANSWER = "hub:topic_deleted"
-    # The second time would be refused, as if the first had failed.
+    # A repeat would be refused as if the first request had failed.
     REPEATABLE = False
 
 
@@ -108,7 +108,7 @@ class Join(_OfSubscription[None]):
 class Leave(_OfSubscription[None]):
     TYPE = "hub:unsubscribe"
     ANSWER = "hub:unsubscribed"
-    # The end of the connection ends it, too.
+    # The subscription also ends with the connection.
     REPEATABLE = False
 
 
@@ -158,7 +158,7 @@ class ListSubscriptions(Payload[SubscriptionPage]):
 
 
 class Seek(_OfSubscription[Sought]):
-    """Move a durable subscription, or only say what that would mean."""
+    """Move a durable subscription, or with `dry_run` only report the effect."""
 
     TYPE = "hub:seek"
     ANSWER = "hub:sought"
@@ -178,7 +178,7 @@ class Seek(_OfSubscription[Sought]):
 
 
 class ReadTopic(_OfTopic[Replayed]):
-    """A part of a topic; the messages come before the answer."""
+    """A range of a topic; the messages arrive before the answer."""
 
     TYPE = "hub:replay"
     ANSWER = "hub:replayed"
@@ -192,7 +192,7 @@ class ReadTopic(_OfTopic[Replayed]):
 
 
 class _DeadLetters(_OfTopic[int]):
-    """All of them, or those named."""
+    """All dead letters, or the listed ones."""
 
     REPEATABLE = False
 
@@ -218,7 +218,7 @@ class Purge(_DeadLetters):
 
 
 class Source(NamedTuple):
-    """What a message came from: a mailbox, or a subscription of a topic."""
+    """The source of a message: a mailbox, or a subscription of a topic."""
 
     stream: str | None = None
     topic: str | None = None
@@ -226,7 +226,7 @@ class Source(NamedTuple):
 
 
 class SettlementRequest(Payload[Settled]):
-    """What became of messages of one epoch."""
+    """A verdict on messages of one epoch."""
 
     KIND = HeldBy.EXEMPT
 
@@ -245,7 +245,7 @@ class SettlementRequest(Payload[Settled]):
 
     @classmethod
     def of(cls, source: Source, deliveries: Sequence[Delivery], **facts: Any) -> Self:
-        """Settle one delivery or several, of one epoch."""
+        """Settle one or several deliveries of one epoch."""
         first = deliveries[0]
         if len(deliveries) == 1:
             return cls(*source, epoch=first.epoch, seq=first.seq, id=first.id, **facts)
@@ -283,7 +283,7 @@ class Term(SettlementRequest):
 
 
 class Credit(Payload[None]):
-    """How much may be on its way to a consumer and not settled."""
+    """How many messages or bytes a consumer may have unsettled."""
 
     TYPE = "hub:credit"
     KIND = HeldBy.EXEMPT
@@ -301,7 +301,7 @@ class Credit(Payload[None]):
 
 
 class Republish(Payload[Republished]):
-    """Send messages of a replay; the hub takes each once, so it may be repeated."""
+    """Send messages of a replay job; repeatable, because the hub takes each message once."""
 
     TYPE = "hub:republish"
     ANSWER = "hub:republished"
@@ -313,7 +313,7 @@ class Republish(Payload[Republished]):
 
 
 class Erase(Payload[Erased]):
-    """Take somebody's content out of the log; done twice it finds nothing the second time."""
+    """Erase content from the log; repeatable, because a repeat finds nothing left."""
 
     TYPE = "hub:erase"
     ANSWER = "hub:erased"
@@ -328,7 +328,7 @@ class Erase(Payload[Erased]):
 
 
 class FindPlaces(Payload[Placements]):
-    """Where durable actors live; asked twice the answer is the same."""
+    """Ask where durable actors live; repeatable, because a repeat gets the same answer."""
 
     TYPE = "hub:place"
     ANSWER = "hub:placed"
@@ -342,7 +342,7 @@ class FindPlaces(Payload[Placements]):
 
 
 class Move(Payload[Place]):
-    """Give an actor to another host; the hub knows a repeat by the token."""
+    """Move an actor to another host; repeatable, because the hub recognises it by the token."""
 
     TYPE = "hub:move"
     ANSWER = "hub:moved"
@@ -359,7 +359,7 @@ class Move(Payload[Place]):
 def destination(
     topic: str | None = None, subscription: str | None = None, actor: str | None = None
 ) -> dict[str, str]:
-    """Where a replay goes: a topic, one subscription of it, or the mailbox of an actor."""
+    """The target of a replay job: a topic, one of its subscriptions, or an actor's mailbox."""
     if (topic is None) is (actor is None) or (actor is not None and subscription is not None):
         raise ValueError("a replay goes to a topic, a topic and subscription, or an actor")
     if actor is not None:
@@ -376,7 +376,7 @@ _POISONS = get_args(Poison)
 
 
 class Serving(TypedDict, total=False):
-    """How a durable subscription is served; what is left out stays as it is, or is the hub's
+    """How a durable subscription is served; omitted options keep their value or the hub's
     default."""
 
     window: int | None
@@ -404,7 +404,7 @@ class Serving(TypedDict, total=False):
 
 
 class Definition(TypedDict, total=False):
-    """How a durable topic is; what is left out stays as it is, or is the hub's default."""
+    """How a durable topic is defined; omitted options keep their value or the hub's default."""
 
     retention_s: float | None
     """How long messages are kept."""
@@ -420,7 +420,7 @@ class Definition(TypedDict, total=False):
 
 
 def defined(definition: Definition) -> dict[str, Any]:
-    """The definition of a topic in the words of the wire."""
+    """Return the definition of a topic as members of the wire protocol."""
     others = dict(definition)
     retention = {
         "ageSeconds": others.pop("retention_s", None),
@@ -438,15 +438,15 @@ def defined(definition: Definition) -> dict[str, Any]:
 def terms(
     *, mode: Mode, start: Position, consumer: str, serving: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """How a consumer wants to be served, in the words of `hub:subscribe`."""
+    """Return the options of a consumer as members of `hub:subscribe`."""
     if mode not in _MODES:
-        raise ValueError(f"{mode!r} is no mode; there are {', '.join(_MODES)}")
+        raise ValueError(f"invalid mode {mode!r}; use one of {', '.join(_MODES)}")
     place = {"mode": mode, "from": wire_position(start)}
     return place | {"consumer": checked_name(consumer, "a consumer")} | served(serving)
 
 
 def served(serving: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a subscription in the words of the wire."""
+    """Return the options of a subscription as members of the wire protocol."""
     members: dict[str, Any] = {}
     for name, value in serving.items():
         option = _OPTIONS.get(name)
@@ -462,7 +462,7 @@ def served(serving: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checked_poison(poison: str) -> str:
     if poison not in _POISONS:
-        raise ValueError(f"{poison!r} is no poison policy; there are {', '.join(_POISONS)}")
+        raise ValueError(f"invalid poison policy {poison!r}; use one of {', '.join(_POISONS)}")
     return poison
 
 

@@ -1,6 +1,6 @@
-"""Arguments that several operations take, and the error for one that cannot be used.
+"""Arguments that several operations take, and the error for an invalid one.
 
-The hub accepts nearly any text as an address or a topic; here what is most likely a slip is
+The hub accepts nearly any text as an address or a topic; here, what is most likely a mistake is
 refused.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from signalhub.wire import names
 from signalhub.wire.errors import SignalHubError
 
-# The protocol allows them, but here a bracket or a space is a quoting mistake in a shell.
+# The protocol allows them, but on a command line a bracket or space is a quoting mistake.
 _NOT_IN_PATHS = frozenset("() ")
 
 
@@ -25,7 +25,7 @@ class InvalidArgument(SignalHubError):
 
 
 def full_address(text: str) -> str:
-    """An address with its `@( )`, which may be left out."""
+    """Return an address with its `@( )`, which may be omitted."""
     path = names.path_of(text)
     full = f"@({path})"
     if not names.is_address(full) or any(letter in _NOT_IN_PATHS for letter in path):
@@ -36,7 +36,7 @@ def full_address(text: str) -> str:
 
 
 def checked_topic(text: str) -> str:
-    """A topic to publish to."""
+    """Check the name of a topic to publish to."""
     from signalhub.client import arguments
 
     if names.has_wildcard(text):

@@ -27,10 +27,10 @@ def audit(
     progress: Callable[[int, int], object] = lambda done, total: None,
     open_spark: OpenSpark = spark_session,
 ) -> Findings:
-    """Judge everything up to the head of the log, or the hours that begin from `since` to `until`.
+    """Check everything up to the head of the log, or the hours that start from `since` to `until`.
 
-    A running pipeline has `wait_s` to catch up. `progress` is called with the steps done and their
-    number. Raises `InvalidArgument` if there is no lake.
+    A running pipeline has `wait_s` to catch up. `progress` is called with the number of steps done
+    and their total. Raises `InvalidArgument` if there is no lake.
     """
     lake = open_lake(settings)
     done = 0

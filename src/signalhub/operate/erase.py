@@ -1,7 +1,7 @@
 """Erase what an actor sent and received, or an inbox, from log, state and lake.
 
-An erasure that was interrupted continues, under the same certificate, when it is called again. It
-blocks until the content is unreadable; from a coroutine, call it in a thread.
+An interrupted erasure continues under the same certificate when it is called again. It blocks until
+the content is unreadable; from a coroutine, call it in a thread.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def erase(
 def subject_of(
     settings: Settings, *, actor: str | None = None, inbox: str | None = None
 ) -> Subject:
-    """Whom an erasure is about; raises `InvalidArgument` for what `erase` would refuse."""
+    """Return whom an erasure is about; raises `InvalidArgument` for what `erase` would refuse."""
     if (actor is None) == (inbox is None):
         raise InvalidArgument("name either an actor or an inbox", "leave the other one out")
     if actor is not None:
@@ -164,9 +164,9 @@ class _LakeErasure:
 def _erase_log(
     settings: Settings, subject: Subject, pseudonym: str, access: HubAccess
 ) -> LogRemoval:
-    """Have the hub erase it, or a hub that is started for this alone.
+    """Have the running hub erase it, or start a private hub for that.
 
-    The pseudonym is chosen before, so that repeated attempts use the same one in log and lake.
+    The pseudonym is chosen beforehand, so that repeated attempts use the same one in log and lake.
     """
 
     async def request(me: Client) -> Erased:

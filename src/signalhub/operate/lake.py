@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from signalhub.settings.model import Settings
 
 _SMALL_LAKE_BYTES = 64 * 2**20
-"""Work on a smaller lake is over before what Java compiles for it would pay."""
+"""Work on a smaller lake ends before Java's optimising compiler would pay off."""
 OpenSpark = Callable[["Settings"], AbstractContextManager["SparkSession"]]
-"""Opens a Spark session for as long as it is needed; `lambda _: nullcontext(spark)` lends one."""
+"""Opens a Spark session while it is needed; `lambda _: nullcontext(spark)` lends an open one."""
 
 
 def check_log(settings: Settings) -> None:
-    """The data folder must be a hub's; raises `InvalidArgument`."""
+    """Check that the data folder has a log; raises `InvalidArgument`."""
     if not (Path(settings.data) / "log").is_dir():
         raise InvalidArgument(
             f"there is no log in {settings.data}",
@@ -33,7 +33,7 @@ def check_log(settings: Settings) -> None:
 
 
 def open_lake(settings: Settings) -> Lake:
-    """The lake of a data folder; raises `InvalidArgument` if there is none yet."""
+    """Return the lake of a data folder; raises `InvalidArgument` if there is none yet."""
     lake = lake_of(settings.data, settings.pipeline.lake)
     if not lake.exists(ENTRIES.name):
         raise InvalidArgument(
@@ -46,11 +46,11 @@ def open_lake(settings: Settings) -> Lake:
 
 @contextmanager
 def spark_session(settings: Settings) -> Iterator[SparkSession]:
-    """Spark while the block runs; a session of ours that is already open is shared."""
+    """Open a Spark session while the block runs; an open session of this process is shared."""
     from signalhub.pipeline.run.spark import session
 
     chosen = settings.pipeline
-    # Errors are raised, so Spark need not log them as well.
+    # Errors are raised, so Spark does not need to log them.
     with session(
         chosen.master or "local[*]",
         memory=chosen.memory,

@@ -1,4 +1,4 @@
-"""The pipeline of a data folder: opened with its lock and Spark, it lands the log in the lake."""
+"""The pipeline of a data folder, opened with its lock and Spark."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def open_pipeline(
     beside: int | None = None,
     is_single_run: bool = False,
 ) -> Iterator[Pipeline]:
-    """The pipeline while the block runs; its `once`, `up` and `maintain` do the work.
+    """Open the pipeline while the block runs; its `once`, `up` and `maintain` do the work.
 
-    `landed` is called after every batch. A single run that has little to do starts faster if it is
-    announced. `beside` is the process id of the hub that has precedence
-    on this machine. Raises `PipelineRunning` if another one works on the data folder, and
-    `InvalidArgument` if that has no log.
+    `landed` is called after every micro-batch. `is_single_run` makes a single run that has little
+    to do start faster. `beside` is the process id of the hub, which has precedence on this machine.
+    Raises `PipelineRunning` if another pipeline works on the data folder, and `InvalidArgument` if
+    it has no log.
     """
     check_log(settings)
     with closing(lock_pipeline(settings.data)):

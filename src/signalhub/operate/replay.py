@@ -1,7 +1,7 @@
 """Send messages of the lake again: in order, marked as copies, each once.
 
-A replay is a job. Its bound is fixed when it begins, and the hub stores with every copy the
-position of its original; so the same call, made again after an interruption, continues where it
+A replay is a job. Its bound is fixed when it starts, and the hub stores the position of the
+original with every copy, so the same call made again after an interruption continues where it
 stopped. Calls block; from a coroutine, make them in a thread.
 """
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 RATE: Final = 1_000.0
 
 MESSAGES_MAX: Final = 100
-# Below what the hub accepts, because a request contains more than its messages.
+# Less than the hub accepts, because a request contains more than its messages.
 BYTES_MAX: Final = 500 * 2**10
 PAUSE_S: Final = 0.5
 PAUSE_S_MAX: Final = 10.0
@@ -55,7 +55,7 @@ class LakeEmpty(SignalHubError):
 
 
 class Behind(msgspec.Struct, frozen=True):
-    """Progress: this many entries of the log are not in the lake yet and are not considered."""
+    """Progress: this many entries of the log are not in the lake yet and are ignored."""
 
     entries: int
 
@@ -74,7 +74,7 @@ class Sending(msgspec.Struct, frozen=True):
 
 
 class HubBusy(msgspec.Struct, frozen=True):
-    """Progress: the hub cannot take more now; the replay continues by itself."""
+    """Progress: the hub cannot take more now; the replay continues automatically."""
 
     reason: str
 
@@ -86,18 +86,18 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a replay."""
 
     job: str | None
-    """What the hub knows the replay by; `None` if nothing was selected."""
+    """The hub's name for the replay; `None` if nothing was selected."""
     to: str
     selected: int
-    """Messages of the whole job."""
+    """The number of messages in the whole job."""
     appended: int = 0
-    """Messages that this call has sent."""
+    """The number of messages this call has sent."""
     skipped: int = 0
-    """Messages that the hub had already, found when this call sent them again."""
+    """The number of messages the hub already had when this call sent them."""
     until: Bound
     left_out: LeftOut = LeftOut()
     was_done: bool = False
-    """An earlier call had sent everything."""
+    """Whether an earlier call had sent everything."""
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,7 +178,7 @@ def preview(
     progress: Progress = lambda event: None,
     open_spark: OpenSpark = spark_session,
 ) -> Preview:
-    """What `replay` with the same arguments would send; nothing is sent.
+    """Return what `replay` with the same arguments would send; nothing is sent.
 
     Raises what `replay` raises. The hub is asked only if `to` is a plain name.
     """
@@ -189,7 +189,7 @@ def preview(
 
 
 class _Replay:
-    """One call: what was asked for, and the job it belongs to if that has begun."""
+    """One call: its arguments, and the job it belongs to if that has started."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class _Replay:
         self.known = read_job(settings.data, job, self._selection)
 
     def ask_for_target(self) -> ReplayTarget:
-        """Let the hub confirm that the target exists."""
+        """Have the hub confirm that the target exists."""
 
         async def look() -> ReplayTarget:
             async with self._access.session() as me:
@@ -229,7 +229,7 @@ class _Replay:
     def selected(
         self, open_spark: OpenSpark, progress: Progress
     ) -> Iterator[tuple[DataFrame, Bound]]:
-        """The rows of the lake that are meant, and the bound they end at."""
+        """Select the rows to send from the lake; yield them and the bound they end at."""
         data, known = self._settings.data, self.known
         with open_spark(self._settings) as spark:
             until = select.landed(spark, self._lake, data) if known is None else known.until
@@ -248,7 +248,7 @@ class _Replay:
             yield rows, until
 
     def begin(self, until: Bound, summary: SelectionSummary) -> ReplayJob:
-        """From here on the same call means the same messages."""
+        """Store the job: from now on, the same call selects the same messages."""
         begun = job_of(self._name, self._selection, until, _now_ms())
         begun.selected = summary.count
         write_job(self._settings.data, self._name, begun)
@@ -262,7 +262,7 @@ class _Replay:
         rate: float,
         progress: Progress,
     ) -> Sending:
-        """Send what is left of the job; the connection may be lost meanwhile."""
+        """Send the rest of the job; a lost connection is restored."""
         sender = Sender(begun.job, begun.until, self.target, rate, self._access, progress)
 
         async def work() -> Sending:
@@ -315,17 +315,17 @@ class Sender:
         self._progress = progress
 
     async def ask(self, me: Client) -> OriginalPosition | None:
-        """The position of the last original the hub has a copy of."""
+        """Return the position of the last original the hub has a copy of."""
         answer = await self._access.in_time(self._republish(me, []))
         return answer.position
 
     async def send(self, me: Client, originals: Iterator[Original], total: int) -> Sending:
-        """Send everything; while the hub cannot take more, wait."""
+        """Send everything; wait while the hub cannot take more."""
         loop = asyncio.get_running_loop()
         requests = batches(originals, batch_size(self._rate))
         began = loop.time()
         self._report(total=total)
-        # Spark may take a while; meanwhile the connection stays alive.
+        # Spark may take a while; in a thread, so that the connection stays alive.
         while batch := await asyncio.to_thread(next, requests, None):
             if self._rate:
                 await asyncio.sleep(began + self.sent.sent / self._rate - loop.time())
@@ -359,12 +359,12 @@ class Sender:
 
 
 def batch_size(rate: float) -> int:
-    """Messages in one request: at most what is due in a second, so that slow is not jerky."""
+    """Return the size of a request: at most one second's worth, so that a low rate stays steady."""
     return max(1, min(MESSAGES_MAX, int(rate))) if rate else MESSAGES_MAX
 
 
 def batches(originals: Iterator[Original], count_max: int) -> Iterator[list[Original]]:
-    """Requests of a size the hub accepts; a message that is larger has a request of its own."""
+    """Split into requests of a size the hub accepts; a larger message gets a request to itself."""
     batch: list[Original] = []
     size = 0
     for one in originals:

@@ -1,4 +1,4 @@
-"""How an operation reaches a hub: where it is, the token to present, how long to wait."""
+"""How an operation reaches a hub: its URL, the token, and the timeout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Registering(TypedDict, total=False):
 
 
 class HubOptions(TypedDict):
-    """The arguments by which operations are told about the hub."""
+    """The arguments of operations that describe the hub."""
 
     url: str
     token: str | None
@@ -64,9 +64,9 @@ class HubAccess:
         reconnect: Reconnect | None = None,
         **options: Unpack[Registering],
     ) -> AsyncIterator[Client]:
-        """A session while the block runs.
+        """Open a session while the block runs.
 
-        An address is registered and taken from its owner; without one nothing is registered.
+        An address is registered and taken from its owner; without one, nothing is registered.
         """
         from signalhub.client import connect
 
@@ -87,12 +87,12 @@ class HubAccess:
             yield me
 
     def _own_address(self) -> str:
-        """A token always permits its own actor; without a token any unused address does."""
+        """A token always permits its own actor; without a token, any unused address works."""
         return (self.token and actor_of(self.token)) or f"@(cli/{secrets.token_hex(4)})"
 
 
 def brief_reconnect() -> Reconnect:
-    """For operations that go on after a lost connection: try again within seconds."""
+    """Reconnect within seconds, for operations that continue after a lost connection."""
     from signalhub.client import Reconnect
 
     return Reconnect(first_jitter_s=RECONNECT_JITTER_S, cap_s=RECONNECT_CAP_S)

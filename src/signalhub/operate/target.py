@@ -1,6 +1,6 @@
-"""Where a replay goes, as text: `topic:orders`, `subscription:orders:billing`, `@(demo/alice)`.
+"""The target of a replay as text: `topic:orders`, `subscription:orders:billing`, `@(demo/alice)`.
 
-A plain name is looked up at the hub; if it could mean several things, the caller has to choose.
+A plain name is looked up at the hub; if it is ambiguous, the caller has to choose.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class ReplayTarget(msgspec.Struct, frozen=True):
 
     @property
     def members(self) -> dict[str, str | None]:
-        """As the client takes it."""
+        """The target as arguments of the client."""
         return {"topic": self.topic, "subscription": self.subscription, "actor": self.actor}
 
 
 def candidates(text: str) -> list[ReplayTarget]:
-    """What a text can mean without asking the hub; several for a name with several colons."""
+    """Return what a text can mean without asking the hub; several if a name has several colons."""
     if names.path_of(text) != text:
         return [ReplayTarget(actor=full_address(text))]
     if text.startswith(ACTOR):
@@ -82,14 +82,14 @@ def candidates(text: str) -> list[ReplayTarget]:
 
 
 def _divided(text: str) -> Iterator[ReplayTarget]:
-    """Topics and subscriptions may contain colons themselves."""
+    """Split at every colon: topics and subscriptions may contain colons themselves."""
     for at, letter in enumerate(text):
         if letter == ":" and text[:at] and text[at + 1 :]:
             yield ReplayTarget(topic=checked_topic(text[:at]), subscription=text[at + 1 :])
 
 
 async def find(me: Client, text: str, access: HubAccess) -> ReplayTarget:
-    """The one target a text means at this hub; raises `UnknownTarget`, `InvalidArgument`."""
+    """Return the target a text means at this hub; raises `UnknownTarget`, `InvalidArgument`."""
     known = candidates(text)
     possible = known or [ReplayTarget(topic=text), *await _subscriptions(me, text, access)]
     if not known and names.is_address(f"@({text})"):

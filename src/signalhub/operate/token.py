@@ -1,4 +1,4 @@
-"""Reading a token without its key; nothing it says is verified."""
+"""Reading a token without its key; nothing in it is verified."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from signalhub.wire.base64url import decoded
 
 
 def contents(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and claims; raises `ValueError` for anything but a JWT."""
-    # The hub accepts a token with or without the word `Bearer` before it.
+    """Return header and claims; raises `ValueError` for anything but a JWT."""
+    # The hub accepts a token with or without a leading `Bearer`.
     header, claims, _ = token.strip().rpartition(" ")[-1].split(".")
     return _part(header), _part(claims)
 
 
 def actor_of(token: str) -> str | None:
-    """The address a token is for, if it names one."""
+    """Return the address a token is for, if it names one."""
     try:
         _, claims = contents(token)
     except ValueError:

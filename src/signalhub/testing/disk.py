@@ -86,7 +86,7 @@ class Content:
                 self.stuck.update(_sectors(change.position, change.end))
 
     def after_power_cut(self, chance: Random, survival: float) -> bytes:
-        """One of the many contents the disk may be left with."""
+        """Return one of the many contents the disk may be left with."""
         size, resized = self._surviving_size(chance, survival)
         image = bytearray(self.durable)
         versions: dict[int, list[bytes]] = {}
@@ -215,7 +215,7 @@ class FaultyDisk:
         self._cut_at = self.operations + operation
 
     def crash(self, seed: int) -> FaultyDisk:
-        """The disk as a machine may find it after a power cut now; this one is not changed.
+        """Return the disk as a machine may find it after a power cut now; this one is not changed.
 
         Seed 0 loses everything that was not synced, seed 1 loses nothing. Every other seed draws
         for each sector whether and which of the versions since the last sync survived, for each
@@ -236,7 +236,7 @@ class FaultyDisk:
             )
 
     def restart(self) -> FaultyDisk:
-        """The disk as the next process finds it after this one was killed.
+        """Return the disk as the next process finds it after this one was killed.
 
         Nothing is lost: the operating system still holds unsynced content. It is not durable
         until it is synced.
@@ -277,7 +277,7 @@ class FaultyDisk:
         self._faults.clear()
 
     def files(self) -> dict[str, bytes]:
-        """Names and contents as programs see them now. Not an operation, so it never fails."""
+        """Return names and contents as programs see them now. Not an operation, so it never fails."""
         with self._lock:
             return {name: bytes(self._names[name].visible) for name in sorted(self._names)}
 

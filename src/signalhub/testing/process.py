@@ -430,7 +430,7 @@ def _found(name: str) -> type[Actor]:
 
 
 def main() -> None:
-    """The host process; it ends with its standard input, so that it does not outlive the test."""
+    """Run the host; it ends with its standard input, so that it does not outlive the test."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     asyncio.run(_serve(msgspec.json.decode(sys.argv[1], type=HostPlan)))
 

@@ -1,4 +1,4 @@
-"""What the client's protocol asks its shell to do, and the time it is told."""
+"""Effects of the client's protocol, which the runner performs, and the time it is given."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class SendFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """A request is done; tells carry no payload."""
+    """A request is done; for tells there is no payload."""
 
     id: str
     payload: Any
     attempts: int
-    messages: tuple[Message, ...] = ()  # Those of a replay.
+    messages: tuple[Message, ...] = ()  # The messages of a replay.
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -51,32 +51,32 @@ class Arrived(msgspec.Struct, frozen=True):
 
 
 class ConsumerEnded(msgspec.Struct, frozen=True):
-    """A durable subscription gives no more messages to this client."""
+    """A durable subscription has ended for this client."""
 
-    key: tuple[str, str]  # Of its seat.
+    key: tuple[str, str]  # The topic and subscription.
     error: ClientError
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """Connected, registered, subscribed: everything may be sent."""
+    """Connected, registered and subscribed: any request can be sent."""
 
     session_id: str
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Cut the link; another one may work better."""
+    """Cut the link and try another one."""
 
     reason: str
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Never connect again."""
+    """Stop for good; never reconnect."""
 
     error: ClientError
 
 
 class Warned(msgspec.Struct, frozen=True):
-    """Something the operator should be able to find in the log."""
+    """A warning for the log."""
 
     sentence: str
     facts: dict[str, Any]

@@ -1,4 +1,4 @@
-"""One request to the hub: how it is declared, its frame, and how to treat it."""
+"""One request to the hub: its declaration, its frame and its properties."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ A = TypeVar("A")
 
 
 class HeldBy(Enum):
-    """What may hold a request back."""
+    """What can hold a request back."""
 
-    TELL = "tell"  # Pauses, also of its target alone, and the hub's message rate.
-    TRAFFIC = "traffic"  # Pauses of everything, and the hub's message rate.
+    TELL = "tell"  # Pauses, including those of its target alone, and the hub's message rate.
+    TRAFFIC = "traffic"  # Pauses of all traffic, and the hub's message rate.
     CONTROL = "control"  # The hub's message rate.
     EXEMPT = "exempt"  # Nothing but the connection.
 
 
 class Payload(msgspec.Struct, Generic[A], omit_defaults=True, rename="camel"):
-    """What a request says; `A` is what its caller gets as the answer.
+    """The content of a request; `A` is the type of its answer.
 
     A subclass declares one type of request: the constants below, its members as fields, and their
-    checks in `__post_init__`. Members with their default are not sent.
+    checks in `__post_init__`. Members that have their default value are not sent.
     """
 
     TYPE: ClassVar[str]
-    ANSWER: ClassVar[str | None] = None  # The type of the answer; without one it is a tell.
-    ALIAS: ClassVar[str | None] = None  # What some hubs call the answer.
+    ANSWER: ClassVar[str | None] = None  # The type of the answer; `None` for a tell.
+    ALIAS: ClassVar[str | None] = None  # Another name some hubs use for the answer.
     KIND: ClassVar[HeldBy] = HeldBy.CONTROL
     PATTERN: ClassVar[str] = ASK
     NOUN: ClassVar[str] = "a request"
@@ -53,32 +53,32 @@ class Payload(msgspec.Struct, Generic[A], omit_defaults=True, rename="camel"):
         (cls.READS, *_) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
 
     def content(self) -> object:
-        """What is written as the payload."""
+        """Return what is encoded as the payload."""
         return self
 
     def subject(self) -> str:
-        """What it is about, for error texts: `task:assign to @(demo/bob)`."""
+        """Return a short description for error texts: `task:assign to @(demo/bob)`."""
         return self.TYPE
 
     def target(self) -> str:
-        """Whose pause holds it back."""
+        """Return the target whose pause holds it back."""
         return ""
 
     def collects(self) -> str | None:
-        """The topic whose replayed messages belong to the answer."""
+        """Return the topic whose replayed messages belong to the answer."""
         return None
 
     def is_repeatable(self) -> bool:
-        """May it be sent again: the hub recognises it, or twice is as once."""
+        """Return whether it can be sent again: the hub recognises it, or a repeat has no effect."""
         return self.REPEATABLE
 
     def read(self, answer: Any, attempts: int) -> A:
-        """The answer, to a request that was sent so often."""
+        """Decode the answer to a request that was sent `attempts` times."""
         return cast(A, None if self.READS is NoneType else answer_of(answer, self.READS))
 
 
 class RequestOptions(TypedDict, total=False):
-    """What a request may have beside its payload."""
+    """Options of a request beside its payload."""
 
     sender: str | None
     message_id: str | None
@@ -90,14 +90,14 @@ class RequestOptions(TypedDict, total=False):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One frame and how to treat it; `Payload` says what the members mean."""
+    """One frame and its properties; `Payload` explains the fields."""
 
     id: str
     frame: bytes
     kind: HeldBy
     subject: str
     target: str
-    answer: str | None  # Without one it is done once written.
+    answer: str | None  # Without one, the request is done once written.
     answer_alias: str | None
     is_repeatable: bool
     collects: str | None
@@ -109,7 +109,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FrameWriter:
-    """Writes frames; `sender` is their sender unless said otherwise."""
+    """Encodes frames; `sender` is their default sender."""
 
     def __init__(self, sender: str, ids: Ids) -> None:
         self.sender = checked_address(sender)
@@ -131,7 +131,7 @@ class FrameWriter:
         attempts: int = 1,
         wait: bool = True,
     ) -> Request:
-        """Write a frame to the hub; without `wait` nobody answers it."""
+        """Encode a request to the hub; without `wait`, it gets no answer."""
         if timeout_s <= 0 or attempts < 1:
             raise ValueError(f"{payload.NOUN} needs a timeout above 0 s and at least one attempt")
         checked_lifetime(ttl_ms)

@@ -1,6 +1,6 @@
-"""Reading what the hub sends: messages, answers, refusals.
+"""Decoding what the hub sends: messages, answers, refusals.
 
-Nothing here trusts the shape of a payload: a member of the wrong type counts as missing.
+Payloads are not trusted: a member of the wrong type counts as missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ANSWER_S = 10.0
 
 
 class Heartbeat:
-    """The signs of life of one link."""
+    """Heartbeats of one link."""
 
     def __init__(self, interval_s: float, now_s: float) -> None:
         self.interval_s = interval_s
@@ -36,22 +36,22 @@ class Heartbeat:
         self._heard_s = now_s
 
     def beat(self, message_id: str, now_s: float) -> None:
-        """A heartbeat was sent."""
+        """Record that a heartbeat was sent."""
         self._message_id, self._since_s = message_id, now_s
 
     def answered(self, message_id: str | None) -> None:
-        """Only the answer to the heartbeat on its way counts: others may be late."""
+        """Record an answer; only the one to the last heartbeat counts, others may be late."""
         if message_id == self._message_id:
             self._message_id = None
 
     def reading(self, is_reading: bool, now_s: float) -> None:
-        """We stopped or resumed reading; the wait for an answer begins anew."""
+        """Reading stopped or resumed; restart the wait for an answer."""
         self._is_reading = is_reading
         self._since_s = now_s
 
     @property
     def wake_at_s(self) -> float | None:
-        """When a heartbeat will be due, or the link dead."""
+        """When the next heartbeat is due, or the link counts as dead."""
         if self._message_id is None:
             return min(self._sent_s, self._heard_s) + self.interval_s
         return self._since_s + ANSWER_S if self._is_reading else None
@@ -80,27 +80,27 @@ REFUSAL_TYPES = frozenset(
 
 MESSAGE_BYTES_MAX = 2**20
 
-# More digits than any exact number of a program has.
+# Longer than any number a program uses.
 _DIGITS_MAX = 1_000
 
-# The hub itself does not know whether these happened.
+# The hub does not know either whether these happened.
 _UNDECIDED = frozenset({"timeout", Code.STORAGE_FAILED})
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What the hub says in its hello."""
+    """The content of the hub's hello."""
 
     session_id: str = ""
     session_token: str | None = None
     message_bytes_max: int = MESSAGE_BYTES_MAX
     heartbeat_s: float = HEARTBEAT_S
-    message_rate: float = 0.0  # 0 is without limit.
+    message_rate: float = 0.0  # 0 means no limit.
     message_burst: float = 0.0
-    durability: str | None = None  # How safe accepted messages are: `fsync`, `interval` or `os`.
+    durability: str | None = None  # `fsync`, `interval` or `os`.
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """One frame from the hub. Only `type` must be there, so that old and new hubs are read."""
+    """One frame from the hub. Only `type` is required, so that old and new hubs can be read."""
 
     type: str
     id: str = ""
@@ -126,7 +126,7 @@ _decode = msgspec.json.Decoder(Incoming).decode
 
 
 def decode(frame: bytes) -> Incoming | None:
-    """Read a frame; `None` if it is no message."""
+    """Decode a frame; `None` if it is not a message."""
     try:
         return _decode(frame)
     except (ValueError, RecursionError):
@@ -134,7 +134,7 @@ def decode(frame: bytes) -> Incoming | None:
 
 
 def _decode_slowly(frame: bytes) -> Incoming | None:
-    """A payload may hold numbers that only the standard library reads; they become floats."""
+    """Decode a payload whose numbers only the standard library can read; they become floats."""
     try:
         value = json.loads(frame.decode(), parse_int=_number)
         return msgspec.convert(value, Incoming)
@@ -147,13 +147,13 @@ def _number(digits: str) -> float:
 
 
 def message_of(incoming: Incoming) -> Message:
-    """An application's message as its recipient sees it."""
+    """Return an application message as its recipient sees it."""
     metadata = incoming.metadata if isinstance(incoming.metadata, dict) else {}
     delivery = None
     if "delivery" in metadata:
         delivery = read_members(metadata["delivery"], Delivery)
     is_published = metadata.get("publication") is True or metadata.get("replay") is True
-    # Only mailboxes have durable messages that came through no topic.
+    # A durable message that came through no topic comes from a mailbox.
     is_published |= delivery is not None and delivery.stream is None
     return Message(
         id=incoming.id,
@@ -170,7 +170,7 @@ def message_of(incoming: Incoming) -> Message:
 
 
 def welcome_of(incoming: Incoming) -> Welcome:
-    """What `hub:connected` tells."""
+    """Decode `hub:connected`."""
     facts = incoming.facts
     offers = facts.get("capabilities")
     rate = number_in(offers, "messageRate") or 0.0
@@ -186,7 +186,7 @@ def welcome_of(incoming: Incoming) -> Welcome:
 
 
 def refusal_of(incoming: Incoming) -> ClientError:
-    """The error a refusal stands for."""
+    """Return the error for a refusal."""
     facts = incoming.facts
     details = facts.get("details")
     code = text_in(facts, "code") or incoming.type.removeprefix(HUB_TYPE_PREFIX)
@@ -204,7 +204,7 @@ def refusal_of(incoming: Incoming) -> ClientError:
 
 
 def retry_after_s(incoming: Incoming) -> float | None:
-    """When the hub wants to be asked again, if it says so."""
+    """Return after how many seconds the hub wants to be asked again, if it says so."""
     facts = incoming.facts
     details = facts.get("details")
     if not isinstance(details, dict):
@@ -212,12 +212,12 @@ def retry_after_s(incoming: Incoming) -> float | None:
     if (wait_ms := number_in(details, "retryAfterMs")) is not None:
         return wait_ms / 1000
     wait = number_in(details, "retryAfter")
-    # The dedicated type counts milliseconds, the error's details count seconds.
+    # The dedicated type uses milliseconds, the error's details use seconds.
     return wait / 1000 if wait is not None and incoming.type == "hub:rate_limited" else wait
 
 
 def number_in(facts: object, name: str) -> float | None:
-    """A member that is a number above 0."""
+    """Return a member that is a number above 0."""
     value = facts.get(name) if isinstance(facts, dict) else None
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
         return float(value)
@@ -225,6 +225,6 @@ def number_in(facts: object, name: str) -> float | None:
 
 
 def text_in(facts: object, name: str) -> str | None:
-    """A member that is a text with something in it."""
+    """Return a member that is a non-empty string."""
     value = facts.get(name) if isinstance(facts, dict) else None
     return value if isinstance(value, str) and value else None

@@ -1,4 +1,4 @@
-"""Requests on their way, when each is due, and the tells that may still be refused."""
+"""Pending requests, their deadlines, and the tells that may still be refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STALE_MIN = 64
 
 
 class Pending:
-    """A request that waits to be written, rests between attempts, or waits for its answer."""
+    """A request that waits to be written, waits between attempts, or waits for its answer."""
 
     __slots__ = (
         "attempt",
@@ -70,14 +70,14 @@ class Pending:
         self.refusal: ClientError | None = None
 
     def outcome(self, reason: str) -> ClientError:
-        """What is true of it when it ends without an answer."""
+        """Return the error of a request that ends without an answer."""
         text = f"{self.request.subject}: {reason}"
         if self.unanswered and self.request.answer is not None:
             return OutcomeUnknown(f"{text}; it was sent {self.sends}×")
         return self.refusal or Unavailable(text)
 
     def ended(self, error: ClientError) -> ClientError:
-        """What is true of it when the client ends."""
+        """Return the error of a request that is pending when the client ends."""
         is_traffic = self.request.kind in (HeldBy.TELL, HeldBy.TRAFFIC)
         if is_traffic and self.unanswered:
             return self.outcome(str(error))
@@ -85,15 +85,15 @@ class Pending:
 
 
 def end_for(end: ClientError, text: str) -> Unavailable:
-    """A new error for each who is told of the client's end; final if the end is."""
+    """Return a new error for one caller when the client ends; `GaveUp` if the end is final."""
     return GaveUp(text) if isinstance(end, GaveUp) else Unavailable(text)
 
 
 class Deadlines:
-    """The next moment of every pending request, earliest first.
+    """The next deadline of every pending request, earliest first.
 
-    Entries are not removed when a request is done but skipped when they come up; the heap is
-    rebuilt when most of it is stale, so it stays in proportion to what is pending.
+    Entries of finished requests are not removed but skipped when they are reached; the heap is
+    rebuilt when most of it is stale, so its size stays proportional to what is pending.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Deadlines:
         self._live.pop(pending.order, None)
 
     def due(self, now_s: float) -> Iterator[Pending]:
-        """Take those whose moment has come."""
+        """Remove and return those whose deadline has passed."""
         while self._heap and self._heap[0][0] <= now_s:
             due_s, order, pending = heapq.heappop(self._heap)
             if self._live.get(order) is pending and pending.due_s == due_s:
@@ -121,13 +121,13 @@ class Deadlines:
 
     @property
     def next_s(self) -> float | None:
-        """The earliest moment; it may turn out to be stale."""
+        """Return the earliest deadline, which may be stale."""
         return self._heap[0][0] if self._heap else None
 
 
 class Recent:
-    """The tells written last, by id, bounded in number and bytes: the hub may still refuse them
-    for their rate, and then they are sent again."""
+    """The last tells written, by id, limited in number and bytes: the hub may still refuse them
+    because of their rate, and then they are sent again."""
 
     def __init__(self) -> None:
         self._tells: dict[str, Pending] = {}
@@ -151,7 +151,7 @@ class Recent:
 
 
 HEADROOM = 0.95
-# A busy hub tells the time once per turn of its loop, so its bucket fills a little late.
+# A busy hub reads its clock once per tick, so its token bucket fills a little late.
 HUB_LAG_S = 0.1
 EMPTY_MIN = 64
 
@@ -176,7 +176,7 @@ class Flow:
         self._held_until_s = 0.0
 
     def greeted(self, message_rate: float, message_burst: float, now_s: float) -> None:
-        """The hub said hello: what restores the connection may go."""
+        """The hub said hello: requests that restore the connection can be sent."""
         self._is_greeted = True
         if message_rate > 0:
             burst = min(HEADROOM * message_burst, message_burst - HUB_LAG_S * message_rate)
@@ -184,12 +184,12 @@ class Flow:
             self._bucket = TokenBucket(HEADROOM * message_rate, burst, _ms(now_s))
 
     def opened(self) -> None:
-        """The connection is restored: everything may go."""
+        """The connection is restored: all requests can be sent."""
         self._is_open = True
         self._down_s = None
 
     def closed(self, now_s: float) -> None:
-        """The connection is lost: everything waits, pauses are over, nothing is being restored."""
+        """The connection is lost: everything waits, and pauses and restoring end."""
         for target in list(self._parked):
             self.resume(target)
         self._paused_s.clear()
@@ -203,14 +203,14 @@ class Flow:
             self._down_s = now_s
 
     def pause(self, target: str | None, now_s: float) -> None:
-        """The hub wants no traffic, or no tells to one target."""
+        """The hub has paused all traffic, or tells to one target."""
         if target is not None:
             self._paused_s.setdefault(target, now_s)
         elif self._all_paused_s is None:
             self._all_paused_s = now_s
 
     def resume(self, target: str | None) -> None:
-        """The hub takes traffic again, or tells to one target."""
+        """The hub has resumed all traffic, or tells to one target."""
         if target is None:
             self._all_paused_s = None
             return
@@ -219,19 +219,19 @@ class Flow:
         self._traffic = _in_order(self._traffic, parked)
 
     def hold(self, until_s: float) -> None:
-        """The hub found us too fast: write nothing that costs a token until then."""
+        """The hub's rate limit was exceeded: send nothing that counts until then."""
         self._held_until_s = max(self._held_until_s, until_s)
         if self._bucket is not None:
             self._bucket.tokens = 0.0
 
     def add(self, pending: Pending) -> None:
-        """A new request, the youngest of all."""
+        """Add a new request at the end of its queue."""
         pending.is_waiting = True
         self.waiting += 1
         self._line(pending).append(pending)
 
     def put_back(self, again: Collection[Pending]) -> None:
-        """Requests to be written once more take their old places."""
+        """Put requests that must be written again back at their old positions."""
         for pending in again:
             pending.is_waiting = True
         self.waiting += len(again)
@@ -242,13 +242,13 @@ class Flow:
                 line.extend(merged)
 
     def withdraw(self, pending: Pending) -> None:
-        """It is not to be written any more; its empty place is cleared when it comes up."""
+        """Do not write this request; its entry is removed when it reaches the front."""
         if not pending.is_waiting:
             return
         pending.is_waiting = False
         self.waiting -= 1
         self._empty += 1
-        # Places in front of a long stall never come up, and each holds a whole frame.
+        # Entries behind a long stall never reach the front, and each holds a whole frame.
         if self._empty > EMPTY_MIN + self.waiting:
             self._sweep()
 
@@ -260,7 +260,7 @@ class Flow:
             line.extend(kept)
 
     def take(self, now_s: float) -> Pending | None:
-        """The next request to write now."""
+        """Return the next request that can be written now."""
         line = self._head_line()
         if line is None or (
             line[0].request.kind is not HeldBy.EXEMPT and not self._may_spend(now_s)
@@ -272,14 +272,14 @@ class Flow:
         return pending
 
     def wake_at_s(self, now_s: float) -> float | None:
-        """When to look again although nothing happens; `None` if that would not help."""
+        """Return when to call `next` again without an event; `None` if only an event helps."""
         if self._head_line() is None:
             return None
         wait_ms = 0 if self._bucket is None else self._bucket.retry_after_ms(_ms(now_s))
         return max(self._held_until_s, now_s + wait_ms / 1000)
 
     def stalled_since_s(self, pending: Pending) -> float | None:
-        """Since when nothing like this one moves; `None` while it does."""
+        """Return since when requests like this one are held back; `None` if they are not."""
         for since_s in (self._down_s, self._all_paused_s):
             if since_s is not None:
                 return since_s

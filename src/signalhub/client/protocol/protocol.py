@@ -1,17 +1,16 @@
 """The client's side of the wire protocol: no sockets, no tasks, no clock.
 
-States: DOWN (no link) → GREETING (`hub:connect` is out) → RESTORING (registrations, then
-subscriptions and seats, in the order they were first made) → READY, and back to DOWN when the link
-is lost. LEAVING is our own goodbye; STOPPED is final.
+States: DOWN (no link) → GREETING (`hub:connect` is sent) → RESTORING (registrations, then
+subscriptions and consumers, in the order they were first made) → READY, and back to DOWN when the
+link is lost. LEAVING: our goodbye is sent; STOPPED is final.
 
-Events come in through methods that take the time and return effects. What is remembered: requests
-that are not done, what to restore, pauses, the heartbeat on its way, tells that may still be
-refused for their rate. What is deliberately not handled here: when to reconnect (`backoff`), which
-handler a message goes to (`inbox`).
+Events are methods that take the time and return effects. The state consists of unfinished requests,
+what to restore, pauses, the pending heartbeat, and tells that may still be refused because of their
+rate. Not handled here: when to reconnect (`backoff`), and which handler gets a message (`inbox`).
 
-Rules it keeps: a request ends exactly once; one that was written and not answered fails as
-`OutcomeUnknown`, one that was never written as `Unavailable`; an ask is repeated under its own id.
-A seat that cannot be taken again ends alone; any other refusal while restoring ends the client.
+Rules: a request ends exactly once; one that was written and not answered fails as `OutcomeUnknown`,
+one that was never written as `Unavailable`; an ask is repeated with the same id. A consumer that
+cannot join again ends alone; any other refusal while restoring ends the client.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ WAIT_S = 60.0
 RATE_LIMITED_S = 1.0
 REFUSAL_PAUSE_MAX_S = 5.0
 
-# A hub that ends the connection for one of these would only end the next one, too.
+# After one of these, the hub would end the next connection as well.
 FINAL_REASONS = frozenset({"duplicate_connection", "unauthorized", "version_mismatch"})
 
 _WAITED_OUT = frozenset(
@@ -77,7 +76,7 @@ _NEARLY_S = 1e-6
 
 
 class LinkPhase(Enum):
-    """How far the connection is."""
+    """The state of the connection."""
 
     DOWN = "down"
     GREETING = "greeting"
@@ -88,7 +87,7 @@ class LinkPhase(Enum):
 
 
 class Protocol:
-    """One client's conversation with its hub, through any number of links."""
+    """One client's conversation with its hub, over any number of links."""
 
     def __init__(self, frames: FrameWriter, membership: Membership, now: Instant) -> None:
         self.frames = frames
@@ -119,10 +118,10 @@ class Protocol:
         then: Callable[[], None] | None = None,
         seat: Seat | None = None,
     ) -> list[Effect]:
-        """Take a request; `then` is called when the hub grants it, and the seat taken.
+        """Accept a request; `then` is called when the hub grants it, with `seat` for a consumer.
 
-        Raises what makes it impossible at once: `Unavailable`, `Refused` for its size, `ValueError`
-        if its id is on its way already.
+        Raises errors that can be known immediately: `Unavailable`, `Refused` for its size,
+        `ValueError` if a request with this id is already pending.
         """
         if self._end is not None:
             raise end_for(self._end, str(self._end))
@@ -145,13 +144,13 @@ class Protocol:
         return effects
 
     def forget(self, message_id: str) -> None:
-        """The caller no longer waits: the request is not repeated and its answer ignored."""
+        """Forget a request whose caller no longer waits: do not repeat it, ignore its answer."""
         pending = self._pending.get(message_id)
         if pending is not None:
             self._finish(pending)
 
     def opened(self, token: str | None, now: Instant) -> list[Effect]:
-        """A new link is there: greet the hub."""
+        """Greet the hub over a new link."""
         assert self.phase is LinkPhase.DOWN, f"a link opened while {self.phase}"
         self.phase = LinkPhase.GREETING
         self._phase_end_s = now.mono_s + HELLO_S
@@ -160,7 +159,7 @@ class Protocol:
         return [SendFrame(hello.frame)]
 
     def lost(self, reason: str, now: Instant) -> list[Effect]:
-        """The link is gone: what may be repeated waits for the next one."""
+        """The link is lost: repeatable requests wait for the next one."""
         if self._end is not None:
             return self.stop(self._end)
         self.phase = LinkPhase.DOWN
@@ -185,10 +184,10 @@ class Protocol:
         return effects
 
     def received(self, frame: bytes, now: Instant) -> list[Effect]:
-        """The hub sent a frame."""
+        """Handle a frame from the hub."""
         incoming = decode(frame)
         if incoming is None:
-            return [Warned("A frame that is no message was ignored", {"bytes": len(frame)})]
+            return [Warned("Ignored a frame that is not a message", {"bytes": len(frame)})]
         self._heartbeat.heard(now.mono_s)
         if not incoming.is_from_hub:
             return self._arrived(incoming)
@@ -208,16 +207,16 @@ class Protocol:
         return self._answered(incoming, now)
 
     def congested(self, is_congested: bool, now: Instant) -> list[Effect]:
-        """The link takes no more bytes, or takes them again."""
+        """The link's buffer is full, or has room again."""
         self._flow.is_congested = is_congested
         return self._pump(now)
 
     def reading(self, is_reading: bool, now: Instant) -> None:
-        """The application falls behind and the link is not read, or is read again."""
+        """The application is too slow and the link is not read, or is read again."""
         self._heartbeat.reading(is_reading, now.mono_s)
 
     def tick(self, now: Instant) -> list[Effect]:
-        """Time has passed."""
+        """Handle everything that is due."""
         if (
             self.phase in (LinkPhase.GREETING, LinkPhase.RESTORING)
             and now.mono_s >= self._phase_end_s
@@ -236,7 +235,7 @@ class Protocol:
         return effects + self._pump(now)
 
     def wake_at_s(self, now_s: float) -> float | None:
-        """When `tick` must be called although nothing happens."""
+        """When `tick` must be called even if there is no event."""
         moments = [self._deadlines.next_s, self._flow.wake_at_s(now_s)]
         if self.phase in (LinkPhase.GREETING, LinkPhase.RESTORING):
             moments.append(self._phase_end_s)
@@ -245,7 +244,7 @@ class Protocol:
         return min((moment for moment in moments if moment is not None), default=None)
 
     def leave(self, now: Instant) -> list[Effect]:
-        """Say goodbye; a `Stop` follows when the hub has answered or the link is gone."""
+        """Say goodbye; a `Stop` follows once the hub has answered or the link is lost."""
         closed = Unavailable("the client was closed")
         if self.phase is not LinkPhase.READY:
             return self.stop(closed)
@@ -255,7 +254,7 @@ class Protocol:
         return [*self._fail_all(closed), SendFrame(goodbye.frame)]
 
     def stop(self, error: ClientError) -> list[Effect]:
-        """Give up for good, and with it everything that is pending."""
+        """Give up for good and fail everything that is pending."""
         if self.phase is LinkPhase.STOPPED:
             return []
         self.phase = LinkPhase.STOPPED
@@ -277,7 +276,7 @@ class Protocol:
         return self._restored(now)
 
     def _restored(self, now: Instant) -> list[Effect]:
-        """Restoring has made a step; perhaps it was the last."""
+        """Continue restoring; become ready after the last step."""
         self._phase_end_s = now.mono_s + HELLO_S
         if self._to_restore:
             return self._pump(now)
@@ -288,7 +287,7 @@ class Protocol:
         return [Ready(self.session_id), *self._pump(now)]
 
     def _renew_in_time(self) -> None:
-        """A lease shorter than the hub's heartbeat interval needs heartbeats of its own."""
+        """A lease shorter than the hub's heartbeat interval needs more frequent heartbeats."""
         lease_s = self.membership.lease_s
         self._heartbeat.interval_s = min(self.welcome.heartbeat_s, (lease_s or math.inf) / 3)
 
@@ -314,13 +313,13 @@ class Protocol:
         message = message_of(incoming)
         if message.metadata.get("replay") is not True:
             return [Arrived(message)]
-        # A replay nobody waits for any more, or its rest, is ignored.
+        # The rest of a replay whose caller no longer waits is ignored.
         if (pending := self._replays.get(message.topic or "")) is not None:
             pending.collected.append(message)
         return []
 
     def _unseated(self, incoming: Incoming) -> list[Effect]:
-        """The hub ends a durable subscription of ours by itself."""
+        """The hub has ended one of our durable subscriptions."""
         seat = self.membership.seat_named(incoming.facts)
         if seat is None:
             return []
@@ -329,7 +328,7 @@ class Protocol:
 
     def _answered(self, incoming: Incoming, now: Instant) -> list[Effect]:
         pending = self._pending.get(incoming.correlation_id or "")
-        # Types we do not know, and answers nobody waits for any more, are ignored.
+        # Unknown types, and answers to requests that were forgotten, are ignored.
         if pending is None or not pending.request.is_answered_by(incoming.type):
             return []
         self._finish(pending)
@@ -368,7 +367,7 @@ class Protocol:
     def _wait_out(
         self, pending: Pending, error: ClientError, incoming: Incoming, now: Instant
     ) -> list[Effect]:
-        """The hub will take the request later: repeat it then, if there is time."""
+        """The hub will accept the request later: repeat it then, if there is time."""
         if pending.is_waiting or pending.is_resting:
             return []
         pending.refusals += 1
@@ -401,17 +400,17 @@ class Protocol:
         return []
 
     def _slow_down(self, pending: Pending, incoming: Incoming, now: Instant) -> None:
-        """The hub found us too fast: nothing goes for as long as it says, then this one again."""
+        """Our rate was too high: send nothing as long as the hub says, then repeat this."""
         self._flow.hold(now.mono_s + (retry_after_s(incoming) or RATE_LIMITED_S))
         self._flow.put_back([pending])
 
     def _turned_away(self, error: ClientError) -> list[Effect]:
-        """The hub does not want the connection, or not all that belongs to it."""
+        """The hub refused the connection, or a part of what is restored."""
         if not self._was_ready:
             return self.stop(error)
         if not isinstance(error, Refused) or error.retryable:
             return [Drop(str(error))]
-        return self.stop(GaveUp(f"the hub refused to take this client back: {error}"))
+        return self.stop(GaveUp(f"the hub refused to restore this client: {error}"))
 
     def _due(self, pending: Pending, now: Instant) -> list[Effect]:
         request = pending.request
@@ -436,7 +435,7 @@ class Protocol:
         return []
 
     def _waited(self, tell: Pending, now: Instant) -> list[Effect]:
-        """A tell has waited long; only standing still counts, not standing in line."""
+        """Fail a tell that was held back for too long; waiting for its turn does not count."""
         stalled_s = self._flow.stalled_since_s(tell)
         end_s = max(tell.since_s, now.mono_s if stalled_s is None else stalled_s) + WAIT_S
         if now.mono_s < end_s - _NEARLY_S:
@@ -468,7 +467,7 @@ class Protocol:
         return pending
 
     def _pump(self, now: Instant) -> list[Effect]:
-        """Write what may be written."""
+        """Write all requests that can be written."""
         effects: list[Effect] = []
         while (pending := self._flow.take(now.mono_s)) is not None:
             pending.sends += 1
@@ -495,7 +494,8 @@ class Protocol:
     def _fail(self, pending: Pending, error: ClientError) -> list[Effect]:
         self._finish(pending)
         if pending.request.answer is None and pending.sends:
-            # Its caller has gone on, since it was written once; only the log can be told.
+            # Its caller has already returned, because it was written once; only a warning is
+            # possible.
             facts = {"code": error.code, "subject": pending.request.subject}
             return [Warned("A tell that the hub refused for its rate is lost", facts)]
         return [Failed(pending.request.id, error)]

@@ -1,4 +1,4 @@
-"""What a client is in its hub, to be made again on every new connection."""
+"""What a client has registered and subscribed to, restored on every new connection."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ HELLO_TTL_MS = 5_000
 
 
 class SeatKey(NamedTuple):
-    """Subscription names belong to their topic."""
+    """Subscription names are unique only within their topic."""
 
     topic: str
     subscription: str
 
 
 class Seat:
-    """What one consumer asks for, and what the hub last said about it."""
+    """One consumer: its options, and the hub's last answer about it."""
 
     def __init__(self, key: SeatKey, terms: dict[str, Any], address: str) -> None:
         self.key = key
@@ -45,11 +45,11 @@ class Seat:
 
     @property
     def is_auto_acked(self) -> bool:
-        """Does the hub settle by itself what it has written?"""
+        """Whether the hub settles messages as soon as they are written."""
         return self.terms.get("autoAck") is True
 
     def request(self, frames: FrameWriter, now_ms: int) -> Request:
-        """Take the seat, or take it again."""
+        """Return the request that joins the subscription, or joins it again."""
         terms = dict(self.terms)
         position, epoch = self.progress.position, self.progress.epoch
         if position is not None and epoch is not None:
@@ -59,7 +59,7 @@ class Seat:
         return frames.request(Join(*self.key, terms), now_ms, sender=self.address)
 
     def taken(self, facts: dict[str, Any]) -> list[Effect]:
-        """The hub granted it, and says whether everything after our position is there."""
+        """The hub granted it, and says whether everything after our position is available."""
         self.is_taken = True
         self.subscription_id = _text(facts, "subscriptionId")
         self.epoch = _text(facts, "epoch")
@@ -77,7 +77,7 @@ class Seat:
         return [Warned("Messages of a durable subscription are gone", loss)]
 
     def withdrawn(self, reason: str) -> ConsumerEnded:
-        """The hub took it away."""
+        """The hub has ended it."""
         text = f"{self.key.subscription} of topic {self.key.topic} ended: {reason}"
         if reason == "taken_over":
             text += ", another session consumes under the same name"
@@ -95,9 +95,9 @@ def _count(facts: dict[str, Any], name: str) -> int:
 
 
 class Membership:
-    """Registrations, then subscriptions, then seats, each in the order they were first made.
+    """Registrations, then subscriptions, then consumers, each in the order they were first made.
 
-    A client that acknowledges says so in its hello: it settles itself what comes from mailboxes.
+    A client that acknowledges says so in its hello: then it settles messages from mailboxes itself.
     """
 
     def __init__(self, *, acknowledges: bool = False) -> None:
@@ -107,7 +107,7 @@ class Membership:
         self._seats: dict[SeatKey, Seat] = {}
 
     def hello(self, frames: FrameWriter, token: str | None, now_ms: int) -> Request:
-        """The first frame on a new connection, from an address nobody else has."""
+        """Return the first frame on a new connection, sent from a unique address."""
         message_id = frames.new_id()
         metadata: dict[str, Any] = {
             "protocolVersion": PROTOCOL_VERSION,
@@ -126,19 +126,19 @@ class Membership:
         )
 
     def registered(self, registration: Register, *, is_done: bool = True) -> None:
-        """We answer to an address; if it is not done yet, the next connection does it."""
+        """Record a registration; if it is not done yet, the next connection does it."""
         durable = registration.durable
         known = self._registrations.get(registration.address)
         if durable is None and known is not None:
             durable = known.durable
-        # A mailbox is dropped once, not with every connection.
+        # A mailbox is deleted once, not on every connection.
         if is_done:
             durable = durable or None
         registration = msgspec.structs.replace(registration, durable=durable)
         self._registrations[registration.address] = registration
 
     def unregistered(self, address: str) -> None:
-        """The address is given up, and with it what it was subscribed to."""
+        """Record that an address is unregistered, which also ends its subscriptions."""
         self._registrations.pop(address, None)
         for key in [key for key in self._subscriptions if key[0] == address]:
             del self._subscriptions[key]
@@ -153,14 +153,14 @@ class Membership:
         self._seats[seat.key] = seat
 
     def left(self, seat: Seat) -> bool:
-        """The seat is not taken again; `False` if it was left already."""
+        """Do not join again; return `False` if it was already left."""
         if self._seats.get(seat.key) is not seat:
             return False
         del self._seats[seat.key]
         return True
 
     def seat_named(self, facts: Mapping[str, Any]) -> Seat | None:
-        """The seat the hub speaks about, by its names or by its id."""
+        """Return the consumer the hub refers to, by its names or by its id."""
         seat_id = facts.get("subscriptionId")
         for seat in self._seats.values():
             is_named = seat.key == (facts.get("topic"), facts.get("subscription"))
@@ -170,12 +170,12 @@ class Membership:
 
     @property
     def lease_s(self) -> float | None:
-        """The shortest lease that was asked for."""
+        """The shortest requested lease."""
         leases = (each.lease_s for each in self._registrations.values())
         return min((lease for lease in leases if lease is not None), default=None)
 
     def requests(self, frames: FrameWriter, now_ms: int) -> list[tuple[Request, Seat | None]]:
-        """Everything that makes a new connection what the last one was."""
+        """Return all requests that restore a connection."""
         registrations = [
             frames.request(registration, now_ms, sender=address)
             for address, registration in self._registrations.items()

@@ -1,7 +1,7 @@
-"""Reading what a hub answers over HTTP about rooms and inboxes.
+"""Decoding a hub's HTTP answers about rooms and inboxes.
 
-Answers are read leniently, so that client and hub may be of different ages. A refusal is either
-final or comes with the time after which asking again makes sense.
+Decoding is lenient, so that client and hub can be of different versions. A refusal is either final
+or says after what time to try again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ IDS_MAX = 10_000
 class RoomMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message of a room or an inbox.
 
-    An inbox does not keep who sent a message and of which type it was: both are known only of
-    messages that came while we were there, and the time only of those that came from the inbox.
+    An inbox does not store the sender and type of a message: they are known only for messages that
+    arrived live. The time is known only for messages read from the inbox.
     """
 
     seq: int
@@ -37,11 +37,11 @@ class RoomMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """The message is on the hub's disk, and was offered to everybody in the room."""
+    """The message is on the hub's disk and was announced to everyone in the room."""
 
     message_id: str
     seq: int
-    is_repeat: bool = False  # It was there already, under the same id.
+    is_repeat: bool = False  # It was already stored under the same id.
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,12 +54,12 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InboxPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of an inbox in ascending order; go on at `next_seq`."""
+    """Messages of an inbox in ascending order; continue at `next_seq`."""
 
     messages: tuple[RoomMessage, ...] = ()
     next_seq: int = 0
-    oldest_seq: int | None = None  # The oldest that can be read; `None` if there is nothing.
-    is_partial: bool = False  # The hub cannot read some of it now: ask again, skip nothing.
+    oldest_seq: int | None = None  # The oldest readable position; `None` if there is none.
+    is_partial: bool = False  # The hub cannot read a part of it now: ask again, skip nothing.
 
     def __iter__(self) -> Iterator[RoomMessage]:
         return iter(self.messages)
@@ -69,21 +69,21 @@ class InboxPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Missed(NamedTuple):
-    """Positions that were gone before they could be read, both ends included."""
+    """Positions that were deleted before they could be read, both ends included."""
 
     first: int
     last: int
 
 
 class RecentIds:
-    """The message ids seen last, by which a message sent twice is recognised."""
+    """The last message ids seen, to recognise repeats."""
 
     def __init__(self, limit: int = IDS_MAX) -> None:
         self._limit = limit
         self._ids: OrderedDict[str, None] = OrderedDict()
 
     def is_new(self, message_id: str) -> bool:
-        """Is it new? From now on it is not."""
+        """Return whether an id is new, and remember it."""
         if message_id in self._ids:
             return False
         self._ids[message_id] = None
@@ -94,16 +94,16 @@ class RecentIds:
 
 RETRY_AFTER_S_MAX = 3600.0
 
-# A kept connection may be told that it was idle for too long just when it is used again.
+# A reused connection may get a 408 because it was idle for too long.
 _NOT_NOW = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class RoomRefusal(NamedTuple):
-    """It did not work. `retry_after_s` is `None` if it would not work again either."""
+    """A failed request. `retry_after_s` is `None` if a retry would fail as well."""
 
     error: ClientError
     retry_after_s: float | None = None
-    is_reached: bool = True  # Did a hub say so?
+    is_reached: bool = True  # Whether the answer came from a hub.
 
 
 class _Body(msgspec.Struct, rename="camel"):
@@ -136,7 +136,7 @@ _stored = msgspec.json.Decoder(_Stored)
 
 
 def refusal_of(url: str, status: int, headers: Mapping[str, str], body: bytes) -> RoomRefusal:
-    """Why a request was refused, and when to try it again."""
+    """Return why a request was refused, and when to retry it."""
     try:
         said = _body.decode(body)
     except msgspec.MsgspecError:
@@ -148,7 +148,7 @@ def refusal_of(url: str, status: int, headers: Mapping[str, str], body: bytes) -
     if status in _NOT_NOW:
         return RoomRefusal(Unavailable(text), wait_s)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        # Something failed on the way, and nobody can say how far it had come.
+        # It failed somewhere on the way, so it may have happened.
         return RoomRefusal(OutcomeUnknown(text), wait_s)
     if said.error_code:
         return RoomRefusal(Refused(said.error_code, text))
@@ -156,7 +156,7 @@ def refusal_of(url: str, status: int, headers: Mapping[str, str], body: bytes) -
 
 
 def limited(text: str, retry_after_s: float) -> Refused:
-    """More came than a room or inbox takes; it did not happen, and may after the wait."""
+    """The rate limit of a room or inbox was exceeded; the request can be retried."""
     return Refused(
         RoomCode.RATE_LIMIT_EXCEEDED,
         text or "Rate limit exceeded",
@@ -166,14 +166,14 @@ def limited(text: str, retry_after_s: float) -> Refused:
 
 
 def retry_after_s(retry_after_ms: float | None, header: str = "") -> float:
-    """How long the hub wants to be left alone; the body is more exact than the header."""
+    """Return how long the hub wants us to wait; the body is more exact than the header."""
     if retry_after_ms is not None and retry_after_ms >= 0:
         return min(retry_after_ms / 1000, RETRY_AFTER_S_MAX)
     return min(float(header), RETRY_AFTER_S_MAX) if header.isdecimal() else 0.0
 
 
 def page_of(answer: HttpAnswer) -> InboxPage:
-    """A page of an inbox."""
+    """Decode a page of an inbox."""
     page = _page.decode(answer.body)
     oldest = answer.headers.get("x-inbox-oldest-seq", "")
     return InboxPage(
@@ -185,7 +185,7 @@ def page_of(answer: HttpAnswer) -> InboxPage:
 
 
 def stored_of(answer: HttpAnswer, message_id: str) -> Stored:
-    """What became of an append."""
+    """Decode the answer to an append."""
     stored = _stored.decode(answer.body)
     return Stored(
         message_id=message_id,
@@ -196,7 +196,7 @@ def stored_of(answer: HttpAnswer, message_id: str) -> Stored:
 
 
 def unreadable(url: str) -> Unavailable:
-    """Something answered, and it was no hub, or one of another time."""
+    """The answer does not come from a hub, or from one of another version."""
     return Unavailable(f"{url} answered HTTP 200 with something a hub would not say")
 
 

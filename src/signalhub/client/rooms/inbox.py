@@ -1,4 +1,4 @@
-"""An inbox over HTTP: read in pages, written without anybody in its room being told."""
+"""An inbox over HTTP: read in pages, appended to without announcing it to the room."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 PAGE = 100
 PAGE_MAX = 1000
 TIMEOUT_S = 30.0
-# A page may have to wait for its turn: the hub gives out sixty a minute.
+# A page may have to wait for the hub's limit of sixty per minute.
 PAGE_TIMEOUT_S = 120.0
 PARTIAL_S = 1.0
 
@@ -48,7 +48,7 @@ _ACCEPTED = (HTTPStatus.OK, HTTPStatus.ACCEPTED)
 
 
 class InboxAccess:
-    """One inbox. Whoever knows its id may do all of this; the id travels in a header only."""
+    """One inbox. Anyone who knows its id may use all of this; the id is sent in a header only."""
 
     def __init__(self, http: HttpClient, inbox: str) -> None:
         self._http = http
@@ -65,12 +65,12 @@ class InboxAccess:
         timeout_s: float = TIMEOUT_S,
         attempts: int | None = None,
     ) -> InboxPage:
-        """A page of at most `limit` messages, and never more than 1000, from a position on.
+        """Return a page of at most `limit` messages, and never more than 1000, from a position on.
 
         Args:
-            from_seq: The first position wanted. What is gone is left out: compare `oldest_seq`.
-            timeout_s: How long to try; a hub that is busy or limits fetches is waited for.
-            attempts: How often to try a hub that cannot be reached; `None` is as often as time
+            from_seq: The first position wanted. Deleted messages are left out: see `oldest_seq`.
+            timeout_s: How long to try, including waiting for a hub that is busy or limits fetches.
+            attempts: How often to try a hub that cannot be reached; `None` means as often as time
                 permits.
 
         Raises:
@@ -83,22 +83,22 @@ class InboxAccess:
         try:
             return await self._repeat(call, timeout_s, attempts)
         except OutcomeUnknown as unknown:
-            # Reading changes nothing, so there is no doubt about what happened.
+            # Reading changes nothing, so an unknown outcome is just a failure.
             raise Unavailable(str(unknown)) from unknown
 
     async def fetch_once(self, from_seq: int, timeout_s: float) -> InboxPage | RoomRefusal:
-        """One attempt at a large page, for those who keep their own time."""
+        """Fetch a large page, one attempt only, for callers that schedule retries themselves."""
         return await self._try(_Call("GET", _page_path(from_seq, PAGE_MAX), page_of), timeout_s)
 
     def messages(
         self, from_seq: int = 1, *, timeout_s: float = PAGE_TIMEOUT_S, attempts: int | None = None
     ) -> InboxMessages:
-        """Everything from a position on, page by page, until there is no more.
+        """Iterate over everything from a position on, page by page.
 
-        A page the hub cannot read completely is asked for again, so that nothing is skipped.
+        A page that the hub cannot read completely is fetched again, so that nothing is skipped.
 
         Args:
-            timeout_s: How long each page may take, waiting for the hub's limit included.
+            timeout_s: How long each page may take, including waiting for the hub's limit.
             attempts: As for `fetch`.
         """
         return InboxMessages(self, checked_seq(from_seq, "from_seq"), timeout_s, attempts)
@@ -111,17 +111,17 @@ class InboxAccess:
         timeout_s: float = TIMEOUT_S,
         attempts: int | None = None,
     ) -> Stored:
-        """Put a message into the inbox; those in its room are not told.
+        """Append a message to the inbox without announcing it to the room.
 
         Args:
-            message_id: An id of your own: appended again under it, the message counts once.
-            timeout_s: How long to try, always under the same id.
+            message_id: An id chosen by you: a repeat with the same id is stored once.
+            timeout_s: How long to try, always with the same id.
             attempts: As for `fetch`.
 
         Raises:
-            Refused: The hub said no; with `retryable` it limits appends.
+            Refused: The hub refused it; with `retryable`, because of its limit for appends.
             Unavailable: It was never sent, or the hub cannot write now.
-            OutcomeUnknown: It was sent, and no answer came.
+            OutcomeUnknown: It was sent, and no answer arrived.
         """
         own = checked_room_message_id(message_id)
         members = {"messageId": own, "ciphertext": encoded(checked_ciphertext(ciphertext))}
@@ -130,7 +130,7 @@ class InboxAccess:
         return await self._repeat(call, timeout_s, attempts)
 
     async def _repeat(self, call: _Call[T], timeout_s: float, attempts_max: int | None) -> T:
-        """Try until it is done, refused for good, or out of time."""
+        """Try until it succeeds, is refused for good, or the time is up."""
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + timeout_s
         attempts = Attempts()
@@ -168,9 +168,9 @@ class InboxAccess:
 
 
 class InboxMessages:
-    """The messages of an inbox in order, none twice; ends where the inbox does.
+    """The messages of an inbox in order, without duplicates; ends with the last one.
 
-    `next_seq` is where to go on another time, `missed` what was gone already.
+    `next_seq` is where to continue later, `missed` the positions that were deleted before.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class InboxMessages:
         self._from_seq = page.messages[-1].seq + 1
 
     async def _page(self) -> InboxPage:
-        """The next page that leaves nothing out."""
+        """Fetch the next complete page."""
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self._timeout_s
         attempts = 0
@@ -229,7 +229,7 @@ class InboxMessages:
 
 @dataclass(frozen=True)
 class _Call(Generic[T]):
-    """A request that may be repeated, and how to read its answer."""
+    """A repeatable request, and how to decode its answer."""
 
     method: str
     path: str

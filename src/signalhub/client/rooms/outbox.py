@@ -1,9 +1,10 @@
-"""Messages on their way to a room: written, repeated under one id, answered or given up.
+"""Messages to a room: written, repeated with the same id, then answered or given up.
 
-What waits is written in the order of submission. A temporary refusal holds everything back, because
-the room that has no place for one message has none for the next either; and it halves the window
-of messages without an answer, which every acceptance widens again. A message that would be too late
-after the wait is written at once: it may be one the hub has already, and if not, it hears why.
+Messages are written in the order of submission. A temporary refusal holds all of them back, because
+a room that has no capacity for one message has none for the next either. It also halves the window
+of unanswered messages, which every acceptance widens again. A message whose deadline ends before
+the wait is written at once: the hub may already have it, and otherwise its answer says why it
+failed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ WINDOW_MAX = 256
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """One message to send, as a frame and as what it will be to its readers."""
+    """One message to send, as a frame and as its readers will see it."""
 
     message_id: str
     frame: bytes
@@ -37,18 +38,18 @@ class _Pending:
         self.outgoing = outgoing
         self.order = order
         self.attempts = Attempts()
-        self.is_written = False  # To the present link, and not answered.
+        self.is_written = False  # Written to the current link and not answered.
 
 
 class RoomOutbox:
-    """Every message leaves it exactly once: accepted, failed or forgotten."""
+    """Messages to send; each leaves exactly once: accepted, failed or forgotten."""
 
     def __init__(self, random: Callable[[], float]) -> None:
         self._random = random
         self._orders = count()
         self._pending: dict[str, _Pending] = {}
-        self._waiting: list[tuple[int, str]] = []  # A heap; forgotten ones are skipped.
-        self._urgent: list[tuple[int, str]] = []  # Another one, not held back by a refusal.
+        self._waiting: list[tuple[int, str]] = []  # A heap; forgotten messages are skipped.
+        self._urgent: list[tuple[int, str]] = []  # A heap; not held back by a refusal.
         self._deadlines: list[tuple[float, int, str]] = []  # Likewise.
         self._is_open = False
         self._is_congested = False
@@ -64,7 +65,7 @@ class RoomOutbox:
         return message_id in self._pending
 
     def submit(self, outgoing: Outgoing) -> None:
-        """Take a message; its id must not be on its way already."""
+        """Add a message; its id must not be pending."""
         assert outgoing.message_id not in self._pending
         pending = _Pending(outgoing, next(self._orders))
         self._pending[outgoing.message_id] = pending
@@ -79,7 +80,7 @@ class RoomOutbox:
         self._is_congested = False
 
     def lost(self) -> None:
-        """The link is gone, and with it the answers to what was written to it."""
+        """The link is lost, and with it the answers to what was written to it."""
         self._is_open = False
         for message_id, pending in self._pending.items():
             if pending.is_written:
@@ -89,17 +90,17 @@ class RoomOutbox:
         self._in_flight = 0
 
     def congested(self, is_congested: bool) -> None:
-        """The link takes no more for now, or takes again."""
+        """The link's buffer is full, or has room again."""
         self._is_congested = is_congested
 
     def due(self, now_s: float) -> Iterator[bytes]:
-        """The frames to write now."""
+        """Return the frames to write now."""
         yield from self._written(self._urgent)
         if now_s >= self._held_until_s:
             yield from self._written(self._waiting)
 
     def accepted(self, message_id: str) -> Outgoing | None:
-        """The hub has a message; `None` if nobody waits for that any more."""
+        """The hub has accepted a message; return it, or `None` if it was forgotten."""
         pending = self._remove(message_id)
         if pending is None:
             return None
@@ -109,7 +110,7 @@ class RoomOutbox:
     def refused(
         self, message_id: str, error: ClientError, retry_after_s: float | None, now_s: float
     ) -> ClientError | None:
-        """The hub said no; the error to raise, or `None` if the message is tried again."""
+        """The hub refused it; return the error to raise, or `None` if it is tried again."""
         pending = self._pending.get(message_id)
         if pending is None:
             return None
@@ -126,7 +127,7 @@ class RoomOutbox:
         return pending.attempts.failure("no answer came")
 
     def too_big(self) -> Outgoing | None:
-        """The hub hung up on a frame beyond its limit: the largest one is such a frame."""
+        """Fail the largest message: the hub closed the link because of a frame beyond its limit."""
         written = [one.outgoing for one in self._pending.values() if one.is_written]
         largest = max(written, key=lambda one: len(one.frame), default=None)
         if largest is not None:
@@ -134,7 +135,7 @@ class RoomOutbox:
         return largest
 
     def expired(self, now_s: float) -> Iterator[tuple[str, ClientError]]:
-        """Messages whose time is up, and what that means for each."""
+        """Return messages past their deadline, and the error for each."""
         while (wake_at_s := self._next_deadline_s) is not None and wake_at_s <= now_s:
             _, _, message_id = heappop(self._deadlines)
             pending = self._remove(message_id)
@@ -142,7 +143,7 @@ class RoomOutbox:
             yield message_id, self._timed_out(pending, now_s)
 
     def end(self, error: ClientError) -> Iterator[tuple[str, ClientError]]:
-        """There will be no more links."""
+        """Fail everything: there will be no more links."""
         self._is_open = False
         for message_id in list(self._pending):
             pending = self._remove(message_id)
@@ -151,12 +152,12 @@ class RoomOutbox:
             yield message_id, OutcomeUnknown(str(error)) if is_doubtful else error
 
     def forget(self, message_id: str) -> None:
-        """Nobody waits for it any more."""
+        """Forget a message whose caller no longer waits."""
         self._remove(message_id)
 
     @property
     def wake_at_s(self) -> float | None:
-        """When something will be due or too late."""
+        """When a message is due or expires."""
         is_held = bool(self._waiting) and self._may_write
         moments = [self._next_deadline_s, self._held_until_s if is_held else None]
         return min((moment for moment in moments if moment is not None), default=None)
@@ -203,4 +204,4 @@ class RoomOutbox:
             return pending.attempts.failure("the time is up")
         if self._is_open and self._held_by is not None and now_s < self._held_until_s:
             return self._held_by
-        return Unavailable("there was no connection to send it by in time")
+        return Unavailable("there was no connection in time to send it")

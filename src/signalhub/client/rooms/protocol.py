@@ -1,10 +1,10 @@
-"""One member of a room, without any I/O.
+"""One member of a room, without I/O.
 
 States: *down* (no socket), *joining* (a socket, no welcome yet), *joined*, *stopped*. Events are
-methods that take the time and return effects. Remembered through losses: the position of the
-reader, and every message to send until it is answered or too late. After each welcome the outbox
-writes what waits, and the reader's gap up to the welcome's position is fetched while live messages
-are held. Deliberately not handled here: when to reconnect, and everything about HTTP.
+methods that take the time and return effects. Kept across lost sockets: the position of the reader,
+and every message to send until it is answered or expired. After each welcome, the outbox writes
+what is pending, and the reader's gap up to the welcome's position is fetched while live messages
+are held. Not handled here: when to reconnect, and HTTP.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ READY_BYTES_MAX = 16 * 2**20
 HELD_MAX = 1_000
 HELD_BYTES_MAX = 16 * 2**20
 MISSED_MAX = 1_000
-# All members share the fetches of an inbox, so a live reader spreads its own.
+# All members share the limit of fetches of an inbox, so a live reader spreads its fetches.
 PAUSE_S = 1.0
 PARTIAL_S = 1.0
 
 
 class CatchUp:
-    """Invariant: everything up to `_queued` was handed over, is ready, or is gone for good."""
+    """Invariant: everything up to `_queued` was returned, is ready, or is deleted."""
 
     def __init__(self, since: int | None, random: Callable[[], float]) -> None:
         self.missed: deque[Missed] = deque(maxlen=MISSED_MAX)
@@ -68,13 +68,13 @@ class CatchUp:
         self._ids = RecentIds()
         self._is_open = False
         self._is_wanted = False
-        self._fetching: int | None = None  # The target when the page under way was asked for.
+        self._fetching: int | None = None  # `_target` when the page was requested.
         self._attempts = 0
         self._not_before_s = 0.0
 
     @property
     def last_seq(self) -> int:
-        """Everything up to here was handed over, or is gone."""
+        """Everything up to here was returned, or is deleted."""
         return self._ready[0].seq - 1 if self._ready else self._queued
 
     @property
@@ -82,7 +82,7 @@ class CatchUp:
         return bool(self._ready)
 
     def take(self) -> RoomMessage | None:
-        """The next message for the reader, who from now on is known to want them."""
+        """Return the next message. From the first call on, the program counts as reading."""
         self._is_wanted = True
         if not self._ready:
             return None
@@ -92,7 +92,7 @@ class CatchUp:
         return message
 
     def welcomed(self, last_seq: int) -> bool:
-        """A socket is in the room, whose last position is this; is that where we thought?"""
+        """A socket joined at this last position; `False` if we had read beyond it."""
         self._is_open = True
         if not self._is_positioned:
             self._is_positioned = True
@@ -100,18 +100,18 @@ class CatchUp:
         self._target = max(self._target, last_seq)
         if last_seq >= self._queued:
             return True
-        # The hub has lost what we have seen. What came instead has positions we took for known.
+        # The hub has lost messages we have read, and new ones have taken their positions.
         self.rewound += 1
         self._queued, self._target = 0, last_seq
         self._drop_held()
         return False
 
     def lost(self) -> None:
-        """The socket is gone."""
+        """The socket is lost."""
         self._is_open = False
 
     def heard(self, message: RoomMessage) -> None:
-        """A live message, or one of ours that was accepted."""
+        """Add a live message, or one of ours that was accepted."""
         if message.seq <= self._queued or not self._is_positioned:
             return
         if not self._held and message.seq == self._queued + 1 and not self._is_full:
@@ -128,23 +128,23 @@ class CatchUp:
             self._drop_held()
 
     def next_fetch(self, now_s: float) -> int | None:
-        """The position to fetch a page from now, if one is needed; it is then under way."""
+        """Return the position to fetch a page from now, if one is needed."""
         if not self._needs_page or now_s < self._not_before_s:
             return None
         self._fetching = self._target
         return self._queued + 1
 
     def fetched(self, asked: int, page: InboxPage, now_s: float) -> Missed | None:
-        """The page asked for has come; what turned out just now to be gone."""
+        """Add a fetched page; return the positions that turned out to be deleted."""
         assert self._fetching is not None
         target, self._fetching = self._fetching, None
         if asked > self._queued + 1:
-            return None  # Asked before a rewind.
+            return None  # It was requested before a rewind.
         if page.is_partial:
             self._retry(PARTIAL_S, now_s)
             return None
         self._attempts = 0
-        # With nothing left to read, all that was known when we asked is gone.
+        # An empty page means that everything known at the time of the request is deleted.
         first = page.messages[0].seq if page.messages else target + 1
         missed = self._skip_to(first)
         for message in page.messages:
@@ -156,13 +156,13 @@ class CatchUp:
         return missed
 
     def not_fetched(self, retry_after_s: float, now_s: float) -> None:
-        """There was no page this time."""
+        """The page could not be fetched; try again later."""
         self._fetching = None
         self._retry(retry_after_s, now_s)
 
     @property
     def wake_at_s(self) -> float | None:
-        """When to ask `next_fetch` again."""
+        """When to call `next_fetch` again."""
         return self._not_before_s if self._needs_page else None
 
     @property
@@ -197,7 +197,7 @@ class CatchUp:
             self._ready_bytes += len(message.ciphertext)
 
     def _move_held(self) -> None:
-        """Let held messages follow that have nothing missing before them."""
+        """Move held messages on that have no gap before them."""
         used = 0
         for message in self._held:
             if message.seq > self._queued:
@@ -221,7 +221,7 @@ SENDS_MAX = 1_000
 
 
 class MemberPhase(Enum):
-    """How far a member is into its room."""
+    """The state of a member."""
 
     DOWN = "down"
     JOINING = "joining"
@@ -230,31 +230,31 @@ class MemberPhase(Enum):
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """We are in the room."""
+    """The member has joined."""
 
 
 class FetchPage(msgspec.Struct, frozen=True):
-    """Get a page of the inbox from this position on; at most one is wanted at a time."""
+    """Fetch a page of the inbox from this position on; at most one at a time."""
 
     from_seq: int
 
 
 class MessageAccepted(msgspec.Struct, frozen=True):
-    """A message of ours is in the room."""
+    """A message of ours was accepted."""
 
     id: str
     sent: Sent
 
 
 class Readable(msgspec.Struct, frozen=True):
-    """There is something to take."""
+    """There are messages to take."""
 
 
 Effect = SendFrame | FetchPage | MessageAccepted | Failed | Joined | Readable | Drop | Stop | Warned
 
 
 class _Frame(msgspec.Struct, rename="camel"):
-    """Whatever a hub says on a room's socket; members that do not belong are left out."""
+    """Any frame from the hub on a room's socket; unknown members are ignored."""
 
     action: str
     seq: int = 0
@@ -280,7 +280,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RoomProtocol:
-    """Join, read in order, send until answered."""
+    """Joins a room, reads in order, and sends until answered."""
 
     def __init__(self, pseudonym: str, since: int | None, random: Callable[[], float]) -> None:
         self.phase = MemberPhase.DOWN
@@ -290,7 +290,7 @@ class RoomProtocol:
         self._heartbeat: Heartbeat | None = None
         self._pings = 0
         self._welcome_by_s = 0.0
-        self._unread_bytes: int | None = None  # A frame that the hub hung up on had so many.
+        self._unread_bytes: int | None = None  # Size of a frame the hub closed the socket for.
         self._has_joined = False
         self._has_warned = False
         self._end: ClientError | None = None
@@ -304,7 +304,7 @@ class RoomProtocol:
         return []
 
     def received(self, text: bytes, now_s: float) -> list[Effect]:
-        """A frame has arrived."""
+        """Handle a frame from the hub."""
         if self._heartbeat is None or self.phase is MemberPhase.STOPPED:
             return []
         self._heartbeat.heard(now_s)
@@ -316,7 +316,7 @@ class RoomProtocol:
         return effects + self._pump(now_s)
 
     def lost(self, close_code: int | None) -> list[Effect]:
-        """The socket is gone."""
+        """The socket is lost."""
         effects: list[Effect] = []
         if close_code == CloseCode.TOO_BIG and (largest := self._outbox.too_big()) is not None:
             self._unread_bytes = len(largest.frame)
@@ -336,7 +336,7 @@ class RoomProtocol:
         deadline_s: float,
         now_s: float,
     ) -> list[Effect]:
-        """Send a message; `members` are those of its frame."""
+        """Send a message; `members` are added to its frame."""
         if self._end is not None:
             return [Failed(message_id, self._end)]
         if message_id in self._outbox:
@@ -346,23 +346,23 @@ class RoomProtocol:
             return [Failed(message_id, Unavailable(text))]
         frame = _encode({"action": "send", "messageId": message_id, **members})
         if self._unread_bytes is not None and len(frame) >= self._unread_bytes:
-            # It would only cost us the connection again.
+            # The hub would close the connection again.
             return [Failed(message_id, _too_large())]
         outgoing = Outgoing(message_id, frame, ciphertext, members["type"], deadline_s)
         self._outbox.submit(outgoing)
         return self._pump(now_s)
 
     def forget(self, message_id: str) -> None:
-        """Nobody waits for the fate of a message any more."""
+        """Forget a message whose caller no longer waits."""
         self._outbox.forget(message_id)
 
     def take(self, now_s: float) -> tuple[RoomMessage | None, list[Effect]]:
-        """The next message, if there is one."""
+        """Return the next message, if there is one."""
         message = self.reading.take()
         return message, self._fetches(now_s)
 
     def fetched(self, from_seq: int, page: InboxPage, now_s: float) -> list[Effect]:
-        """The page that a `FetchPage` asked for."""
+        """Handle the page that a `FetchPage` requested."""
         missed = self.reading.fetched(from_seq, page, now_s)
         effects = self._readable()
         if missed is not None:
@@ -373,19 +373,19 @@ class RoomProtocol:
     def not_fetched(
         self, error: ClientError, retry_after_s: float | None, now_s: float
     ) -> list[Effect]:
-        """A `FetchPage` failed, for now or for good."""
+        """A `FetchPage` failed, temporarily or for good."""
         if retry_after_s is None:
             return self.stop(GaveUp(f"the inbox of the room cannot be read: {error}"))
         self.reading.not_fetched(retry_after_s, now_s)
         return []
 
     def congested(self, is_congested: bool, now_s: float) -> list[Effect]:
-        """The socket takes no more for now, or takes again."""
+        """The socket's buffer is full, or has room again."""
         self._outbox.congested(is_congested)
         return self._pump(now_s)
 
     def tick(self, now_s: float) -> list[Effect]:
-        """Time has passed."""
+        """Handle everything that is due."""
         effects: list[Effect] = [
             Failed(message_id, error) for message_id, error in self._outbox.expired(now_s)
         ]
@@ -412,7 +412,7 @@ class RoomProtocol:
         return min((moment for moment in moments if moment is not None), default=None)
 
     def stop(self, error: ClientError) -> list[Effect]:
-        """It is over, for this reason."""
+        """Stop for this reason."""
         if self.phase is MemberPhase.STOPPED:
             return []
         self.phase = MemberPhase.STOPPED
@@ -458,7 +458,7 @@ class RoomProtocol:
         effects: list[Effect] = [MessageAccepted(frame.message_id, sent)]
         if frame.duplicate:
             return effects
-        # A hub may not echo what we say; then this is the only time we hear of it.
+        # The hub may not echo our own messages, so this is the only notice of it.
         own = RoomMessage(
             seq=frame.seq,
             message_id=frame.message_id,
@@ -479,7 +479,7 @@ class RoomProtocol:
         return [] if final is None else [Failed(frame.message_id, final)]
 
     def _turned_away(self, error: ClientError, *, is_final: bool) -> list[Effect]:
-        """The hub found out only after the handshake that it cannot let us in."""
+        """The hub refused us only after the handshake."""
         if not is_final:
             return [Drop(str(error))]
         return self.stop(GaveUp(f"not let in again: {error}") if self._has_joined else error)
@@ -498,7 +498,7 @@ class RoomProtocol:
         return [Readable()] if self.reading.has_ready else []
 
     def _warned(self, sentence: str, **facts: str) -> list[Effect]:
-        """Say it once: what a hub does wrong it mostly does often."""
+        """Warn once: a hub that does something wrong tends to repeat it."""
         if self._has_warned:
             return []
         self._has_warned = True
@@ -522,7 +522,7 @@ def _too_large() -> Refused:
 
 
 def _error_of(frame: _Frame) -> tuple[ClientError, float | None]:
-    """What an error frame says about a message, and when to send it again."""
+    """Return the error that an error frame reports for a message, and when to retry."""
     wait_s = retry_after_s(frame.retry_after_ms)
     match frame.error_code:
         case RoomCode.RATE_LIMIT_EXCEEDED:

@@ -1,4 +1,4 @@
-"""A room: send to everybody in it, and read everything that is sent, in order."""
+"""A room: send to everyone in it, and read every message in order."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ TIMEOUT_S = 30.0
 
 
 class Room(Resource):
-    """A member's place in a room, which mends itself.
+    """A member of a room, which reconnects automatically.
 
-    Iterating yields every message of the room's inbox after the position it was opened with, own
-    ones included, in order and each once: first what was missed, then what comes. It ends when the
-    room is closed and raises `GaveUp` when the client has given up.
+    Iterating yields every message of the room's inbox after the position it was opened with, our
+    own included, in order and once each: first those that were missed, then new ones. The iteration
+    ends when the room is closed and raises `GaveUp` when the client has given up.
     """
 
     def __init__(self, pseudonym: str, runner: RoomRunner, left: Callable[[Room], None]) -> None:
@@ -51,30 +51,30 @@ class Room(Resource):
 
     @property
     def is_joined(self) -> bool:
-        """Is it connected right now?"""
+        """Whether it is connected right now."""
         return self._runner.is_joined
 
     @property
     def last_seq(self) -> int:
-        """The position of the last message handed out: keep it, and pass it as `since` next time.
+        """The position of the last message returned: store it, and pass it as `since` next time.
 
-        What was gone before it could be read counts as handed out.
+        Messages deleted before they could be read count as returned.
         """
         return self._runner.protocol.reading.last_seq
 
     @property
     def missed(self) -> tuple[Missed, ...]:
-        """Positions that were gone before they could be read, oldest first.
+        """Positions that were deleted before they could be read, oldest first.
 
-        They had expired; or the room has another inbox than the one named when it was opened.
+        They had expired, or the room has another inbox than the one named when it was opened.
         """
         return tuple(self._runner.protocol.reading.missed)
 
     @property
     def rewound(self) -> int:
-        """How often the hub came back with fewer messages than it had, as after a lost disk.
+        """How often the hub came back with fewer messages than before, as after a lost disk.
 
-        Then everything it still has is read again, without those messages that are remembered.
+        Then everything it still has is read again, except messages that are remembered.
         """
         return self._runner.protocol.reading.rewound
 
@@ -89,22 +89,22 @@ class Room(Resource):
     ) -> Sent:
         """Send a message and wait until it is on the hub's disk.
 
-        Until then it is repeated under its one id: over new connections, and after the wait that a
-        busy or limiting hub asks for.
+        It is repeated with the same id until then: over new connections, and after the wait that a
+        busy or rate-limiting hub asks for.
 
         Args:
             ciphertext: What only the members can read; the hub sees these bytes.
-            message_id: An id of your own. Sent again, even by another run of the program, the
-                message gets the same position and is not stored twice.
-            type: What kind of message it is to the room; the hub keeps track of proposals.
+            message_id: An id chosen by you. Sent again with it, even by another run of the program,
+                the message gets the same position and is not stored twice.
+            type: The type of the message; the hub keeps track of proposals.
             proposal_id: The proposal that it makes, approves, rejects or commits.
             timeout_s: How long to try.
 
         Raises:
-            Refused: The hub said no; with `retryable` the room took more than its rate all the
-                time.
-            Unavailable: It was never sent, or the hub could not take it.
-            OutcomeUnknown: It was sent, and no answer came: repeat it under the same id.
+            Refused: The hub refused it; with `retryable`, the room's rate limit was exceeded all
+                the time.
+            Unavailable: It was never sent, or the hub could not accept it.
+            OutcomeUnknown: It was sent, and no answer arrived: repeat it with the same id.
         """
         kind = checked_kind(type, proposal_id)
         data = checked_ciphertext(ciphertext)
@@ -121,7 +121,7 @@ class Room(Resource):
         return await self._runner.next()
 
     async def close(self) -> None:
-        """Leave the room. Harmless when repeated."""
+        """Leave the room. Can be called more than once."""
         await self._runner.close()
         self._left(self)
 
@@ -132,7 +132,7 @@ _CLOSED = "the hub was closed by this program"
 
 
 class Joining(TypedDict, total=False):
-    """How to be in a room."""
+    """Options for joining a room."""
 
     pseudonym: str | None
     """Who we are to the others; a new random name if `None`."""
@@ -147,22 +147,22 @@ class Joining(TypedDict, total=False):
 
 
 def hub(url: str, *, ssl: SSLContext | None = None) -> Hub:
-    """The rooms and inboxes of a hub. Nothing is connected until it is used.
+    """Return access to the rooms and inboxes of a hub. Nothing is connected until it is used.
 
-    Use it as `async with signalhub.hub(...) as hub:`, or `await hub.close()` when done.
+    Use it as `async with signalhub.hub(...) as hub:`, or call `await hub.close()` when done.
 
     Args:
-        url: The hub, such as `http://127.0.0.1:8787`; its `ws://` and `wss://` URLs do as well.
-        ssl: For `https://` and `wss://` with certificates of your own.
+        url: The hub, such as `http://127.0.0.1:8787`; its `ws://` and `wss://` URLs work as well.
+        ssl: For `https://` and `wss://` with custom certificates.
 
     Raises:
-        ValueError: The URL cannot be used.
+        ValueError: The URL is invalid.
     """
     return Hub(Origin.of(url), ssl)
 
 
 class Hub(Resource):
-    """Where rooms are joined and inboxes read. No account is needed: who knows an id may use it."""
+    """Joins rooms and opens inboxes. No account is needed: anyone who knows an id may use it."""
 
     def __init__(self, origin: Origin, ssl: SSLContext | None = None) -> None:
         self._origin = origin
@@ -186,10 +186,10 @@ class Hub(Resource):
                 `Joining`.
 
         Raises:
-            ValueError: An id or option cannot be used; raised at once.
-            Refused: The hub does not let us in, with code `CONFLICT` if the room has another inbox;
-                raised when entered or awaited, like the following.
-            Unavailable: Nobody answers.
+            ValueError: An id or option is invalid; raised immediately.
+            Refused: The hub refuses this member, with code `CONFLICT` if the room has another
+                inbox; raised when entered or awaited, like the following.
+            Unavailable: The hub cannot be reached.
         """
         if unknown := joining.keys() - Joining.__annotations__.keys():
             raise TypeError(f"there is no option {unknown.pop()!r} of a room")
@@ -227,15 +227,15 @@ class Hub(Resource):
         return Opening(join)
 
     def inbox(self, inbox_id: str) -> InboxAccess:
-        """An inbox, to be read and written without joining a room.
+        """Return an inbox, to be read and written without joining a room.
 
         Raises:
-            ValueError: The id cannot be one.
+            ValueError: The id is invalid.
         """
         return InboxAccess(self._http, inbox_id)
 
     async def close(self) -> None:
-        """Leave the rooms that are still joined, and hang up. Harmless when repeated."""
+        """Leave all rooms and close all connections. Can be called more than once."""
         self._is_closed = True
         for room in list(self._rooms):
             await room.close()

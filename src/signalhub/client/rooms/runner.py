@@ -1,4 +1,4 @@
-"""Runs a room's protocol over real sockets: performs its effects, keeps its time, reconnects."""
+"""Runs a room's protocol over real sockets: performs its effects, calls `tick`, reconnects."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger("signalhub.client")
 
 
 class RoomRunner:
-    """Everything asynchronous about one member of a room."""
+    """The tasks, timers and sockets of one member of a room."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class RoomRunner:
         return self.protocol.phase is MemberPhase.JOINED
 
     async def start(self) -> None:
-        """Join for the first time, or raise why that is not possible."""
+        """Join for the first time; raises the error if that fails."""
         try:
             await self._lifeline.start("signalhub room")
         except BaseException:
@@ -82,7 +82,7 @@ class RoomRunner:
     async def send(
         self, message_id: str, ciphertext: bytes, members: dict[str, str], timeout_s: float
     ) -> Sent:
-        """Send a message and wait for its end."""
+        """Send a message and wait for its result."""
         if message_id in self._calls:
             raise ValueError("a message with this id is on its way already")
         future: asyncio.Future[Sent] = self._loop.create_future()
@@ -91,7 +91,7 @@ class RoomRunner:
         try:
             deadline_s = now_s + timeout_s
             self._perform(self.protocol.submit(message_id, ciphertext, members, deadline_s, now_s))
-            # A caller in a loop would otherwise never let the rest of the program run.
+            # A caller in a tight loop would otherwise block the rest of the program.
             if self._link is not None and self._link.is_busy:
                 await asyncio.sleep(0)
             return await future
@@ -100,7 +100,7 @@ class RoomRunner:
             self.protocol.forget(message_id)
 
     async def next(self) -> RoomMessage:
-        """The next message; raises why there is none any more."""
+        """Return the next message; raises the error that ended the room."""
         while True:
             message, effects = self.protocol.take(self._clock.mono_s())
             self._perform(effects)
@@ -113,7 +113,7 @@ class RoomRunner:
             await self._readable.wait()
 
     async def close(self) -> None:
-        """Leave the room and end everything; harmless when repeated."""
+        """Leave the room and end everything. Can be called more than once."""
         self._give_up(Unavailable("the room was left"))
         self._timer.cancel()
         await self._lifeline.wait_closed(is_connected=self._link is not None)

@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 client: keep-alive connections to one hub, bounded in number, size and time.
+"""A small HTTP/1.1 client: keep-alive connections to one hub, limited in number, size and time.
 
-Requests made here may be repeated without harm, so one that meets a kept connection which the hub
-has closed meanwhile is repeated at once on a new one. Redirects are not followed: they would carry
-an inbox id to a host nobody named.
+All requests made here are repeatable, so one that was sent on a kept connection the hub had already
+closed is repeated at once on a new one. Redirects are not followed: they would send an inbox id to
+a host the user did not name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from signalhub.wire.errors import OutcomeUnknown, Unavailable
 
 CONNECTIONS_MAX = 8
 HEAD_BYTES_MAX = 64 * 2**10
-# The largest page of the largest ciphertexts a hub takes by default has 87 MB.
+# The largest page of the largest ciphertexts that a hub accepts by default has 87 MB.
 BODY_BYTES_MAX = 128 * 2**20
 CLOSE_S = 1.0
 
@@ -33,7 +33,7 @@ _OWN_HEADERS = "Accept: application/json\r\nUser-Agent: signalhub\r\n"
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a hub is. `prefix` is what a proxy put before its paths, if anything."""
+    """Where a hub is. `prefix` is what a proxy adds before its paths, if anything."""
 
     is_secure: bool
     host: str
@@ -42,7 +42,7 @@ class Origin(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, url: str) -> Origin:
-        """From any of the URLs a hub has; its WebSocket's path is taken off."""
+        """Parse any URL of a hub; the path of its WebSocket is removed."""
         parts = urlsplit(url)
         if parts.scheme not in _SECURE or not parts.hostname:
             raise ValueError("a hub's URL looks like http://127.0.0.1:8787 or wss://hub.example/ws")
@@ -71,7 +71,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
-    """What came back; header names are lower case."""
+    """An HTTP answer; header names are lower case."""
 
     status: int
     headers: dict[str, str]
@@ -79,7 +79,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
 
 
 class HttpClient:
-    """Requests to one hub. Invariant: never more than `connections_max` are open."""
+    """Sends requests to one hub. Invariant: at most `connections_max` connections are open."""
 
     def __init__(
         self,
@@ -103,11 +103,11 @@ class HttpClient:
         body: bytes | None = None,
         timeout_s: float = 30.0,
     ) -> HttpAnswer:
-        """Send a request and wait for its answer, whatever its status.
+        """Send a request and return its answer, whatever its status.
 
         Raises:
             Unavailable: It was never sent.
-            OutcomeUnknown: It was sent, and no answer came.
+            OutcomeUnknown: It was sent, and no answer arrived.
         """
         if self._is_closed:
             raise Unavailable("the hub was closed by this program")
@@ -125,7 +125,7 @@ class HttpClient:
             raise progress.failure(f"{self.origin.http_url}: {broken}") from broken
 
     async def close(self) -> None:
-        """Close what is open; harmless when repeated."""
+        """Close all connections. Can be called more than once."""
         self._is_closed = True
         idle, self._idle = self._idle, []
         for connection in idle:
@@ -187,15 +187,15 @@ class HttpClient:
 
 
 class _Broken(Exception):
-    """The connection ended, or never came about."""
+    """The connection ended or was never established."""
 
 
 class _Unreached(_Broken):
-    """There is nobody to connect to."""
+    """The connection could not be opened."""
 
 
 class _Progress:
-    """How far a request came, which decides what its failure means."""
+    """How far a request got, which decides what its failure means."""
 
     def __init__(self) -> None:
         self.is_sent = False
@@ -218,7 +218,7 @@ class _Connection(asyncio.Protocol):
         self._begin()
 
     def exchange(self, payload: bytes) -> asyncio.Future[HttpAnswer]:
-        """Send a request; its answer."""
+        """Send a request and return its answer."""
         self.has_heard = False
         self._begin()
         self._parser = httptools.HttpResponseParser(self)
@@ -242,7 +242,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_reusable = False
-        # Without a length the end of the connection is the end of the answer.
+        # Without a length, the end of the connection is the end of the answer.
         if exc is None and self._is_in_body and not self._is_measured:
             self._finish()
         self._fail(f"the connection was lost: {exc}" if exc else "the hub hung up")
@@ -252,7 +252,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.has_heard = True
         if self._parser is None:
-            # Nobody asked, so whatever it answers is not the next question.
+            # No request is pending, so these bytes cannot be the answer to the next one.
             self.abort()
             return
         if not self._is_in_body:
@@ -267,7 +267,7 @@ class _Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._is_in_body:
-            return  # Trailers come too late to mean anything.
+            return  # Trailers are not used.
         key, given = name.decode("latin-1").lower(), value.decode("latin-1")
         self._headers[key] = f"{self._headers[key]}, {given}" if key in self._headers else given
 
@@ -284,7 +284,7 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         assert self._parser is not None
         if self._parser.get_status_code() < HTTPStatus.OK:
-            self._begin()  # An interim answer; the real one follows.
+            self._begin()  # An interim answer; the final one follows.
             return
         self.is_reusable = self.is_reusable and self._parser.should_keep_alive()
         self._finish()
@@ -318,7 +318,7 @@ class _Connection(asyncio.Protocol):
 
 
 def no_hub(url: str, error: Exception) -> str:
-    """That nobody could be reached, and why, in words that are not those of a system call."""
+    """Return the error for a connection that could not be opened, in plain words."""
     match error:
         case ConnectionRefusedError():
             reason = "nobody listens there"
@@ -331,7 +331,7 @@ def no_hub(url: str, error: Exception) -> str:
         case OSError(errno=int(number)):
             reason = os.strerror(number).lower()
         case OSError():
-            # One attempt for each address of a name; each failed in its own way.
+            # One attempt per address of the name, and each failed differently.
             reason = "no connection can be made"
         case _:
             reason = str(error)

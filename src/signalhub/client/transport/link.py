@@ -1,8 +1,7 @@
 """One WebSocket to a hub: frames out, messages in.
 
-Frames of one turn of the loop are written together: one system call and one segment instead of
-many. Short frames are masked here for that; long ones go through picows, which masks faster than
-it would cost to copy them.
+Frames of one tick are written together: one system call and one segment instead of many. Short
+frames are masked here for that; long ones are masked by picows, which is faster than copying them.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _MASKED = 0x80
 
 
 class NotOpened(Unavailable):
-    """The link could not be opened; one that is only busy may say when to try again."""
+    """The link could not be opened; `retry_after_s` is set if the hub says when to try again."""
 
     def __init__(
         self, text: str, *, is_temporary: bool = False, retry_after_s: float = 0.0
@@ -81,11 +80,11 @@ class Link(WSListener):
 
     @property
     def is_busy(self) -> bool:
-        """Has so much been sent in this turn of the loop that others should have theirs?"""
+        """Whether so much was sent in this tick that other tasks should run."""
         return self._turn_frames >= GATHER_FRAMES
 
     def send(self, frame: bytes) -> None:
-        """Write a frame, with the others of this turn."""
+        """Write a frame, together with the others of this tick."""
         if self._is_closing:
             return
         if not self._turn_frames:
@@ -97,7 +96,7 @@ class Link(WSListener):
             self._write()
 
     def pause_reading(self) -> None:
-        """Take no more messages: the kernel's buffers fill, and the hub sees a slow reader."""
+        """Stop reading: the kernel's buffers fill up, and the hub sees a slow reader."""
         if self._transport is not None and not self._is_closing:
             self._transport.underlying_transport.pause_reading()
 
@@ -106,7 +105,7 @@ class Link(WSListener):
             self._transport.underlying_transport.resume_reading()
 
     def close(self, reason: str, code: CloseCode = CloseCode.NORMAL) -> None:
-        """Say goodbye; a hub that does not answer in time is cut off."""
+        """Close the WebSocket; a hub that does not answer in time is cut off."""
         if self._is_closing:
             return
         self._write()
@@ -124,7 +123,7 @@ class Link(WSListener):
             self._transport.disconnect(False)
 
     async def wait_closed(self) -> str:
-        """Wait for the end; why it came."""
+        """Wait until the link has ended; return why."""
         assert self._transport is not None
         try:
             await self._transport.wait_disconnected()
@@ -212,11 +211,11 @@ async def open_link(
     received: Callable[[bytes], None],
     congested: Callable[[bool], None],
 ) -> Link:
-    """Open a WebSocket, or raise `NotOpened` with the reason in words."""
+    """Open a WebSocket, or raise `NotOpened` with the reason."""
     link = Link(received, congested)
     try:
         async with asyncio.timeout(OPEN_S):
-            # Redirects are not followed: they would carry the token to a host nobody named.
+            # Redirects are not followed: they would send the token to a host the user did not name.
             _, listener = await ws_connect(
                 lambda: link,
                 url,
@@ -232,7 +231,7 @@ async def open_link(
     except (OSError, WSError) as error:
         raise NotOpened(no_hub(url, error)) from error
     finally:
-        # If we were cancelled meanwhile, the handshake may still succeed without us.
+        # If this task was cancelled, the handshake may still succeed.
         if link._transport is None:
             link.abort("not wanted any more")
     if listener is None:
@@ -241,7 +240,7 @@ async def open_link(
 
 
 def masked_text(payload: bytes, key: bytes) -> bytes:
-    """A final text frame from client to server, as RFC 6455 §5.3 wants it."""
+    """Encode a final text frame from client to server (RFC 6455 §5.3)."""
     size = len(payload)
     if size < 126:
         head = bytes((_FINAL_TEXT, _MASKED | size))
@@ -249,7 +248,7 @@ def masked_text(payload: bytes, key: bytes) -> bytes:
         head = bytes((_FINAL_TEXT, _MASKED | 126)) + size.to_bytes(2, "big")
     else:
         head = bytes((_FINAL_TEXT, _MASKED | 127)) + size.to_bytes(8, "big")
-    # One exclusive or of two long integers is the fastest way there is without C.
+    # One XOR of two long integers is the fastest way without C.
     mask = int.from_bytes((key * (size // 4 + 1))[:size], "big")
     return head + key + (int.from_bytes(payload, "big") ^ mask).to_bytes(size, "big")
 
@@ -275,16 +274,16 @@ def _turned_away(url: str, error: WSHandshakeError) -> NotOpened:
 
 SOCKET_PATH = "/room"
 
-# The library logs handshakes when it debugs, and this one names the room and its inbox.
+# picows logs handshakes at debug level, and this one contains the ids of room and inbox.
 _quiet = logging.getLogger("signalhub.client.room.socket")
 _quiet.setLevel(logging.INFO)
 
 
 class RoomLink(Link):
-    """A link that says when it is open and remembers with which code the hub closed it.
+    """A link that reports when it is open and remembers the hub's close code.
 
-    The hub of a room speaks first, often in the same segment as the end of the handshake: frames
-    may come before `open_room_link` returns.
+    The hub speaks first in a room, often in the same segment as the end of the handshake: frames
+    may arrive before `open_room_link` returns.
     """
 
     def __init__(
@@ -325,13 +324,13 @@ async def open_room_link(
     """Open a room's socket.
 
     Raises:
-        Refused: The hub does not want this member in this room, and will not.
-        NotOpened: There is no socket for now.
+        Refused: The hub refuses this member in this room permanently.
+        NotOpened: The socket cannot be opened now.
     """
     link = make_link()
     try:
         async with asyncio.timeout(OPEN_S):
-            # Redirects are not followed: they would carry the ids to a host nobody named.
+            # Redirects are not followed: they would send the ids to a host the user did not name.
             _, listener = await ws_connect(
                 lambda: link,
                 url,
@@ -349,7 +348,7 @@ async def open_room_link(
     except (OSError, WSError) as error:
         raise NotOpened(no_hub(_hub_of(url), error)) from error
     finally:
-        # If we were cancelled meanwhile, the handshake may still succeed without us.
+        # If this task was cancelled, the handshake may still succeed.
         if not link.is_open:
             link.abort("not wanted any more")
     if listener is None:
@@ -358,7 +357,7 @@ async def open_room_link(
 
 
 def _hub_of(url: str) -> str:
-    """The hub as all its users may write it; the socket's own path is none of their business."""
+    """Return the hub's URL for error texts, without the path of the room socket."""
     return Origin.of(url.removesuffix(SOCKET_PATH)).http_url
 
 

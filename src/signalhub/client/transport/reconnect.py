@@ -1,6 +1,6 @@
-"""One connection after another: the first, those after losses, the end.
+"""The sequence of connections: the first one, those after a loss, and the end.
 
-What a connection carries is the business of a runner; when there is one is decided here.
+What is sent over a connection is up to a runner; this module decides when there is one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("signalhub.client")
 
 
 class Closing(Protocol):
-    """A connection that ends some time."""
+    """A connection that can end."""
 
     async def wait_closed(self) -> str: ...
 
@@ -62,27 +62,27 @@ class Lifeline(Generic[L]):
 
     @property
     def why_stopped(self) -> ClientError:
-        """What ended it; to be asked once it has ended."""
+        """The error that ended it; valid only once it has ended."""
         return self._stopped.result()
 
     async def start(self, name: str) -> None:
-        """Make the first connection, or raise why there is none."""
+        """Make the first connection; raises the error if that fails."""
         link = await self._open()
         self._keeper = self._loop.create_task(self._keep(link), name=name)
         await asyncio.shield(self._first)
 
     def became_ready(self) -> None:
-        """The hub took us in over this connection."""
+        """The hub accepted us over this connection."""
         self._ready_s = self._clock.mono_s()
         self._backoff.succeeded()
         if not self._first.done():
             self._first.set_result(None)
 
     def stop(self, error: ClientError) -> None:
-        """It is over: nobody waits any longer, and no connection follows."""
+        """End it: wake everyone who waits, and make no more connections."""
         if not self._first.done():
             self._first.set_exception(error)
-            # Nobody waits for it when the first connection was given up by its caller.
+            # No task waits for it if the caller gave up on the first connection.
             self._first.exception()
         self._stopped.set_result(error)
         if isinstance(error, GaveUp):
@@ -91,11 +91,11 @@ class Lifeline(Generic[L]):
             log.info("Disconnected", extra={"url": self._url})
 
     async def wait_stopped(self) -> ClientError:
-        """Wait for the end, whatever brings it."""
+        """Wait for the end."""
         return await asyncio.shield(self._stopped)
 
     async def wait_closed(self, *, is_connected: bool) -> None:
-        """Give a connection that is closing a moment to do so; then nothing runs any more."""
+        """Wait briefly for a connection that is closing, then end all tasks."""
         keeper = self._keeper
         if keeper is None or keeper is asyncio.current_task():
             return
@@ -105,7 +105,7 @@ class Lifeline(Generic[L]):
         await asyncio.gather(keeper, return_exceptions=True)
 
     async def _keep(self, link: L) -> None:
-        """Stay connected until told otherwise."""
+        """Connect again and again until stopped."""
         try:
             next_link: L | None = link
             while next_link is not None:

@@ -1,4 +1,4 @@
-"""Runs the protocol over real links: performs its effects, keeps its time, reconnects."""
+"""Runs the protocol over real links: performs its effects, calls `tick`, reconnects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from signalhub.wire.errors import ClientError, GaveUp, Unavailable
 
 
 class Timer:
-    """Ticking too early is harmless, so a timer is only replaced by an earlier one."""
+    """A timer. Ticking too early is harmless, so it is only replaced by an earlier one."""
 
     def __init__(self, tick: Callable[[], None]) -> None:
         self._tick = tick
@@ -44,7 +44,7 @@ class Timer:
         self._at_s = 0.0
 
     def set(self, at_s: float | None, now_s: float) -> None:
-        """Tick at this time at the latest; `None` asks for nothing."""
+        """Tick at this time at the latest; `None` does nothing."""
         if at_s is None or (self._timer is not None and self._at_s <= at_s):
             return
         self.cancel()
@@ -67,7 +67,7 @@ log = logging.getLogger("signalhub.client")
 
 
 class ClientRunner:
-    """Everything asynchronous about one client."""
+    """The tasks, timers and links of one client."""
 
     def __init__(
         self,
@@ -104,23 +104,23 @@ class ClientRunner:
 
     @property
     def is_ready(self) -> bool:
-        """Is it connected, registered and subscribed right now?"""
+        """Whether it is connected, registered and subscribed right now."""
         return self.protocol.phase is LinkPhase.READY
 
     @property
     def is_over(self) -> bool:
-        """Has it left the hub, or given it up?"""
+        """Whether it has left the hub or given up."""
         return self.protocol.phase in (LinkPhase.LEAVING, LinkPhase.STOPPED)
 
     def now(self) -> Instant:
         return Instant.of(self._clock)
 
     def request(self, payload: Payload[Any], **options: Unpack[RequestOptions]) -> Request:
-        """Write a request; nothing is sent yet."""
+        """Create a request without sending it."""
         return self.protocol.frames.request(payload, self._clock.now_ms(), **options)
 
     async def start(self) -> None:
-        """Make the first connection, or raise why there is none."""
+        """Make the first connection; raises the error if that fails."""
         try:
             await self._lifeline.start("signalhub client")
         except BaseException:
@@ -128,7 +128,7 @@ class ClientRunner:
             raise
 
     def post(self, request: Request) -> None:
-        """Send a request that needs no answer, as soon as that is possible."""
+        """Send a request that needs no answer, as soon as possible."""
         self._perform(self.protocol.submit(request, self.now()))
 
     async def call(
@@ -137,10 +137,10 @@ class ClientRunner:
         then: Callable[[], None] | None = None,
         seat: Seat | None = None,
     ) -> Answered | None:
-        """Send a request and wait for its end; `None` for one that needs no answer."""
+        """Send a request and return its answer; `None` for one that needs no answer."""
         self._perform(self.protocol.submit(request, self.now(), then, seat))
         if not self.protocol.is_pending(request.id):
-            # A caller in a loop would otherwise never let the rest of the program run.
+            # A caller in a tight loop would otherwise block the rest of the program.
             if self._link is not None and self._link.is_busy:
                 await asyncio.sleep(0)
             return None
@@ -153,11 +153,11 @@ class ClientRunner:
             self.protocol.forget(request.id)
 
     async def wait_stopped(self) -> ClientError:
-        """Wait for the end, whatever brings it."""
+        """Wait for the end."""
         return await self._lifeline.wait_stopped()
 
     async def close(self) -> None:
-        """Leave the hub and end everything; harmless when repeated."""
+        """Leave the hub and end everything. Can be called more than once."""
         self.settlers.flush()
         self._perform(self.protocol.leave(self.now()))
         try:
@@ -249,7 +249,7 @@ class ClientRunner:
         except NotOpened:
             raise
         except Exception as error:
-            # The caller's own function for tokens may fail like any other service.
+            # The token function belongs to the caller and may raise anything.
             log.exception("No token for the next connection")
             raise NotOpened(f"no token: {error}") from error
 
