@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from signalhub.core.messages.topics import _AUDIENCES_KEPT_MAX, _IDS_KEPT_MAX, Topics
+from signalhub.core.messages.audience import _AUDIENCES_KEPT_MAX, _IDS_KEPT_MAX, Topics
 from signalhub.core.sessions.session import Session
 from signalhub.pacing import TokenBucket
 from signalhub.wire import names

@@ -10,8 +10,8 @@ import pytest
 
 from signalhub.core.effects import Deliver, Effect, FanOut, Forget
 from signalhub.core.messages.ask import AskReceipt, PublishReceipt, Told
+from signalhub.core.messages.audience import Audience, Topics
 from signalhub.core.messages.dedup import Dedup, KnownAck
-from signalhub.core.messages.topics import Audience, Topics
 from signalhub.core.sessions.registry import Registration, Registry
 from signalhub.core.sessions.session import Session
 from signalhub.pacing import TokenBucket

@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 from signalhub.cli.actors import call, changes, host, views
 from signalhub.cli.hub import log, serve, settings, token
 from signalhub.cli.lake import audit, erase, lake, pipeline, replay
-from signalhub.cli.messages import directory, messages
+from signalhub.cli.messages import messages
 from signalhub.cli.rooms import inbox, room
 from signalhub.cli.terminal.arguments import options_of
 from signalhub.cli.terminal.failures import EXIT_CODES, Exit, Failure, report, usage
@@ -85,7 +85,7 @@ _VERBS: dict[Group, tuple[Command, ...]] = {
     _HUB: (serve.serve,),
     _MESSAGES: (messages.tell, messages.ask, messages.broadcast, messages.listen),
     _TOPICS: (publish.publish, subscribe.subscribe),
-    _ACTORS: (directory.discover, directory.ls, directory.ping),
+    _ACTORS: (discovery.discover, discovery.ls, discovery.ping),
     _LAKE: (lake.sql, audit.audit, replay.replay, erase.erase),
 }
 _WITH_DATA = {

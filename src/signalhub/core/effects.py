@@ -15,7 +15,7 @@ from signalhub.wire.entry import Entry, ErasedBody, StoredEntry
 
 if TYPE_CHECKING:
     from signalhub.core.messages.ask import AskReceipt, FanReceipt
-    from signalhub.core.messages.topics import Audience
+    from signalhub.core.messages.audience import Audience
     from signalhub.core.rooms.values import Archived, Guest, Result
     from signalhub.core.sessions.registry import Registration
     from signalhub.core.sessions.session import Session

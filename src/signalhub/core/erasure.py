@@ -42,10 +42,10 @@ from signalhub.wire.names import is_address
 
 if TYPE_CHECKING:
     from signalhub.clock import Ids
+    from signalhub.core.log_state import LogState
     from signalhub.core.replies import Handler, Replies
     from signalhub.core.rooms.rooms import Rooms
     from signalhub.core.sessions.registry import Registry
-    from signalhub.core.storage import LogState
     from signalhub.core.streams.mailboxes import Mailboxes
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher

@@ -18,11 +18,12 @@ from signalhub.clock import Ids
 from signalhub.core import refusals
 from signalhub.core.effects import Append, Close, Effect, Reply
 from signalhub.core.erasure import Eraser, Erasures
+from signalhub.core.log_state import LogState
 from signalhub.core.messages.ask import AskReceipt, Asks, FanReceipt, Pending
+from signalhub.core.messages.audience import Topics
 from signalhub.core.messages.dedup import Dedup
 from signalhub.core.messages.publish import Publisher
 from signalhub.core.messages.route import Router
-from signalhub.core.messages.topics import Topics
 from signalhub.core.placement import Placement, Placements
 from signalhub.core.replay import Replayer, Replays
 from signalhub.core.replies import Handler, Replies
@@ -33,13 +34,12 @@ from signalhub.core.sessions.register import Directory
 from signalhub.core.sessions.registry import Registry
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.sessions.sessions import Identities, Sessions
-from signalhub.core.storage import LogState
+from signalhub.core.streams.catalog import Catalog
 from signalhub.core.streams.dead_letters import DeadLetters
 from signalhub.core.streams.mailboxes import Mailboxes
 from signalhub.core.streams.recovery import Parts
 from signalhub.core.streams.retention import Anchors, Pruning
 from signalhub.core.streams.streams import Streams
-from signalhub.core.streams.topics import Catalog
 from signalhub.core.subscriptions.dispatcher import Dispatcher, Passes
 from signalhub.core.subscriptions.join import Subscriptions
 from signalhub.core.subscriptions.manage import Management

@@ -35,9 +35,9 @@ from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
+    from signalhub.core.log_state import LogState
     from signalhub.core.replies import DeferredAnswer, Handler, Replies
     from signalhub.core.sessions.registry import Registry
-    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.counters import Tally
 

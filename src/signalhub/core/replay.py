@@ -15,8 +15,8 @@ from signalhub.core.effects import Append, Effect, Fetch, Reply
 from signalhub.core.messages import publish
 from signalhub.core.replies import DeferredAnswer
 from signalhub.core.sessions.session import Session, SessionState
+from signalhub.core.streams.catalog import check_may_read
 from signalhub.core.streams.streams import Mailbox, Topic
-from signalhub.core.streams.topics import check_may_read
 from signalhub.core.subscriptions import send
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import (
@@ -35,10 +35,10 @@ from signalhub.wire.names import HUB_TYPE_PREFIX, is_address
 
 if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
+    from signalhub.core.log_state import LogState
     from signalhub.core.messages.ask import Asks
     from signalhub.core.messages.publish import Publisher
     from signalhub.core.replies import Handler, Replies
-    from signalhub.core.storage import LogState
     from signalhub.core.streams.dead_letters import DeadLetters
     from signalhub.core.streams.retention import Pruning
     from signalhub.core.streams.streams import Streams

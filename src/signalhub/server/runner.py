@@ -36,7 +36,7 @@ from signalhub.core.effects import (
     Reply,
 )
 from signalhub.core.hub import Hub
-from signalhub.core.messages.topics import Audience
+from signalhub.core.messages.audience import Audience
 from signalhub.core.rooms.values import Archived
 from signalhub.core.sessions.registry import Recipient, Registration
 from signalhub.core.sessions.session import Session, SessionState

@@ -6,7 +6,7 @@ from signalhub.testing.hub import RunningHub, run_hub
 from signalhub.testing.local_actors import LocalActors, Unanswered
 from signalhub.testing.process import HostProcess, HubProcess, spawn_host, spawn_hub
 from signalhub.testing.proxy import ChaosProxy
-from signalhub.testing.scripted import Peer, ScriptedHub
+from signalhub.testing.script import Peer, ScriptedHub
 
 __all__ = [
     "ChaosProxy",

@@ -14,7 +14,7 @@ import pytest
 from signalhub.actors import wire
 from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.api.operation import op
-from signalhub.actors.kernel.control import ANSWER_BYTES_MAX, look
+from signalhub.actors.kernel.commands import ANSWER_BYTES_MAX, look
 from signalhub.actors.kernel.events import (
     ActorPlace,
     BatchRefused,

@@ -21,7 +21,7 @@ from signalhub.actors.api.config import DurableConfig, for_host
 from signalhub.actors.api.offload import run_offloaded
 from signalhub.actors.host.caller import ActorHub
 from signalhub.actors.host.thread import Turning
-from signalhub.actors.kernel.control import NAME_KEPT
+from signalhub.actors.kernel.commands import NAME_KEPT
 from signalhub.actors.kernel.events import (
     ActorPlace,
     BatchRefused,

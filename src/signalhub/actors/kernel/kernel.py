@@ -21,7 +21,6 @@ from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.api.deferred import Deferred
 from signalhub.actors.api.kinds import Kinds
 from signalhub.actors.api.names import parse_ref
-from signalhub.actors.kernel import control
 from signalhub.actors.kernel.alarms import AlarmTable
 from signalhub.actors.kernel.calls import Calls
 from signalhub.actors.kernel.dead_letters import ActorDeadLetters
@@ -198,7 +197,7 @@ class Kernel:
                 self.dispatch.connected()
                 self.moving.connected()
             case Commanded():
-                control.obey(self, event)
+                commands.obey(self, event)
 
     def _deliver(self, event: DeliveryArrived) -> None:
         """A delivery must not stop the host, because it would be redelivered and stop it again."""

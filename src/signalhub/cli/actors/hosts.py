@@ -322,9 +322,9 @@ class StoredHost(Hosts):
         self._store = store
 
     async def ask(self, host: str, name: str, **arguments: Any) -> Any:
-        from signalhub.actors.kernel import control
+        from signalhub.actors.kernel import commands
 
-        return control.look(self._store, name, arguments)
+        return commands.look(self._store, name, arguments)
 
 
 def look(looking: ViewOptions, work: Callable[[Hosts], Awaitable[T]]) -> T:

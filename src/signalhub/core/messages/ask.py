@@ -19,8 +19,8 @@ from msgspec import Raw
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Deliver, Effect, FanOut, Reply
+from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import KnownAck, Status
-from signalhub.core.messages.topics import Audience
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Held, Mailbox, Topic
 from signalhub.wire import envelope as wire
@@ -39,10 +39,10 @@ from signalhub.wire.names import ADDRESS_CHARS_MAX
 
 if TYPE_CHECKING:
     from signalhub.clock import Ids
+    from signalhub.core.log_state import LogState
     from signalhub.core.messages.dedup import Dedup
     from signalhub.core.replies import Replies
     from signalhub.core.sessions.registry import Registry
-    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.counters import Tally

@@ -19,11 +19,11 @@ from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.clock import Ids
+    from signalhub.core.log_state import LogState
     from signalhub.core.messages.ask import Pending
+    from signalhub.core.messages.audience import Topics
     from signalhub.core.messages.dedup import Dedup
-    from signalhub.core.messages.topics import Topics
     from signalhub.core.replies import Replies
-    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.counters import Tally

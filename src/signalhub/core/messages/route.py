@@ -18,8 +18,8 @@ from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Deliver, Effect, FanOut
 from signalhub.core.messages import publish as publishing
 from signalhub.core.messages.ask import FanReceipt, Told, wait_behind
+from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import KnownAck, fingerprint
-from signalhub.core.messages.topics import Audience
 from signalhub.core.sessions.registry import Recipient
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.subscriptions.consumers import Consumer
@@ -38,16 +38,16 @@ from signalhub.wire.names import (
 
 if TYPE_CHECKING:
     from signalhub.clock import Ids
+    from signalhub.core.log_state import LogState
     from signalhub.core.messages.ask import Asks, Pending
+    from signalhub.core.messages.audience import Topics
     from signalhub.core.messages.dedup import Dedup
     from signalhub.core.messages.publish import Publisher
-    from signalhub.core.messages.topics import Topics
     from signalhub.core.placement import Placement
     from signalhub.core.replies import Handler, Replies
     from signalhub.core.sessions.registry import Registry
-    from signalhub.core.storage import LogState
+    from signalhub.core.streams.catalog import Catalog
     from signalhub.core.streams.streams import Streams
-    from signalhub.core.streams.topics import Catalog
     from signalhub.core.subscriptions.join import Subscriptions
     from signalhub.counters import Tally
     from signalhub.settings.model import Settings

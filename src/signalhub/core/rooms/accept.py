@@ -31,9 +31,9 @@ from signalhub.wire.entry import Entry, Kind, RoomEffect, RoomMessageBody, encod
 from signalhub.wire.errors import RoomError
 
 if TYPE_CHECKING:
+    from signalhub.core.log_state import LogState
     from signalhub.core.rooms.directory import RoomDirectory
     from signalhub.core.rooms.state import RoomStates
-    from signalhub.core.storage import LogState
     from signalhub.counters import RoomTally
     from signalhub.settings.model import RoomsSettings as RoomSettings
     from signalhub.wire.errors import Refusal

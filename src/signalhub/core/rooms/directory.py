@@ -23,8 +23,8 @@ from signalhub.wire.errors import RoomError
 from signalhub.wire.room_ids import Names, default_inbox
 
 if TYPE_CHECKING:
+    from signalhub.core.log_state import LogState
     from signalhub.core.rooms.values import Times
-    from signalhub.core.storage import LogState
     from signalhub.settings.model import RoomsSettings as RoomSettings
     from signalhub.wire.errors import Refusal
 

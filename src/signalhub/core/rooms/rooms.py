@@ -21,7 +21,7 @@ from signalhub.core.rooms.values import Blob, Deposit, Guest, PutBlob, Read, Sen
 
 if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
-    from signalhub.core.storage import LogState
+    from signalhub.core.log_state import LogState
     from signalhub.counters import RoomTally
     from signalhub.settings.model import RoomsSettings as RoomSettings
     from signalhub.wire.entry import ProposalBody

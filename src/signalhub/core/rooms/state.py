@@ -41,9 +41,9 @@ from signalhub.wire.entry import (
 from signalhub.wire.errors import RoomError
 
 if TYPE_CHECKING:
+    from signalhub.core.log_state import LogState
     from signalhub.core.rooms.directory import RoomDirectory
     from signalhub.core.rooms.values import Times
-    from signalhub.core.storage import LogState
     from signalhub.counters import RoomTally
     from signalhub.settings.model import RoomsSettings as RoomSettings
     from signalhub.wire.errors import Refusal

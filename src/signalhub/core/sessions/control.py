@@ -17,11 +17,11 @@ from signalhub.wire.envelope import PROTOCOL_VERSION, Envelope
 
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator, SessionTokens
-    from signalhub.core.messages.topics import Topics
+    from signalhub.core.log_state import LogState
+    from signalhub.core.messages.audience import Topics
     from signalhub.core.replies import Handler, Replies
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.sessions.sessions import Identities, Sessions
-    from signalhub.core.storage import LogState
     from signalhub.core.streams.mailboxes import Mailboxes
     from signalhub.core.subscriptions.join import Subscriptions
     from signalhub.settings.model import Settings

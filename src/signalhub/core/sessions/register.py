@@ -22,12 +22,12 @@ from signalhub.wire.names import ADDRESS_CHARS_MAX, HUB_ADDRESS, Pattern, is_add
 
 if TYPE_CHECKING:
     from signalhub.clock import Ids
+    from signalhub.core.log_state import LogState
     from signalhub.core.messages.ask import Asks
-    from signalhub.core.messages.topics import Topics
+    from signalhub.core.messages.audience import Topics
     from signalhub.core.replies import Handler, Replies
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.sessions.sessions import Identities, Sessions
-    from signalhub.core.storage import LogState
     from signalhub.core.streams.mailboxes import Mailboxes
     from signalhub.core.streams.streams import Streams
     from signalhub.counters import Tally

@@ -15,7 +15,7 @@ from signalhub.pacing import TokenBucket
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Claims
     from signalhub.core.messages.ask import AskReceipt
-    from signalhub.core.messages.topics import Subscriber
+    from signalhub.core.messages.audience import Subscriber
     from signalhub.core.sessions.outbound import Outbound
     from signalhub.core.sessions.registry import Registration
     from signalhub.core.subscriptions.consumers import Consumer

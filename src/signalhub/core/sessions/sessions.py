@@ -13,7 +13,7 @@ from signalhub.wire import envelope as wire
 
 if TYPE_CHECKING:
     from signalhub.clock import Ids
-    from signalhub.core.messages.topics import Topics
+    from signalhub.core.messages.audience import Topics
     from signalhub.core.replies import Replies
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.subscriptions.consumers import Consumer

@@ -15,8 +15,8 @@ from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch
 from signalhub.core.messages import ask
 from signalhub.core.sessions.session import Session, SessionState
+from signalhub.core.streams.catalog import check_may_create, check_may_read
 from signalhub.core.streams.streams import LETTERS_SUFFIX, MAILBOX_LETTERS, Held, Mailbox, Topic
-from signalhub.core.streams.topics import check_may_create, check_may_read
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import Flight
 from signalhub.wire.entry import (
@@ -35,11 +35,11 @@ from signalhub.wire.errors import Refusal
 if TYPE_CHECKING:
     from signalhub.clock import Ids
     from signalhub.core.erasure import Erasures
+    from signalhub.core.log_state import LogState
     from signalhub.core.messages.publish import Publisher
     from signalhub.core.replies import Handler, Replies
-    from signalhub.core.storage import LogState
+    from signalhub.core.streams.catalog import Catalog
     from signalhub.core.streams.streams import Streams
-    from signalhub.core.streams.topics import Catalog
     from signalhub.core.subscriptions.dispatcher import Dispatcher
 
 REDRIVEN = "redriven"

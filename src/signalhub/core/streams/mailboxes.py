@@ -25,10 +25,10 @@ from signalhub.wire.names import Pattern
 
 if TYPE_CHECKING:
     from signalhub.clock import Ids
+    from signalhub.core.log_state import LogState
     from signalhub.core.messages.ask import Asks
     from signalhub.core.placement import Placements
     from signalhub.core.sessions.registry import Registry
-    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.core.subscriptions.join import Subscriptions

@@ -23,8 +23,8 @@ from signalhub.wire.names import has_wildcard, is_topic
 
 if TYPE_CHECKING:
     from signalhub.clock import Ids
+    from signalhub.core.log_state import LogState
     from signalhub.core.replies import Replies
-    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.settings.model import Settings

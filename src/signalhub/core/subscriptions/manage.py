@@ -13,8 +13,8 @@ import msgspec
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Reply
 from signalhub.core.sessions.session import Session, SessionState
+from signalhub.core.streams.catalog import check_may_read
 from signalhub.core.streams.streams import Topic
-from signalhub.core.streams.topics import check_may_read
 from signalhub.core.subscriptions import progress
 from signalhub.core.subscriptions.join import (
     changed,
@@ -30,8 +30,8 @@ from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
+    from signalhub.core.log_state import LogState
     from signalhub.core.replies import Handler, Replies
-    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.core.subscriptions.join import Subscriptions

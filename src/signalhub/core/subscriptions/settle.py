@@ -10,7 +10,7 @@ from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Effect
 from signalhub.core.sessions.session import Session
-from signalhub.core.streams.topics import check_may_read
+from signalhub.core.streams.catalog import check_may_read
 from signalhub.core.subscriptions import progress, send
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, Consumer
 from signalhub.core.subscriptions.window import EXHAUSTED, READY, SENT, WAITING, Flight

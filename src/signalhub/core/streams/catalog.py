@@ -18,8 +18,8 @@ from signalhub.wire.errors import Refusal
 from signalhub.wire.names import TOPIC_CHARS_MAX, Pattern, has_wildcard, is_topic
 
 if TYPE_CHECKING:
+    from signalhub.core.log_state import LogState
     from signalhub.core.replies import Handler, Replies
-    from signalhub.core.storage import LogState
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.core.subscriptions.join import Subscriptions
