@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 from signalhub.cli.actors import call, changes, host, views
 from signalhub.cli.hub import log, serve, settings, token
 from signalhub.cli.lake import audit, erase, lake, pipeline, replay
-from signalhub.cli.messages import messages
+from signalhub.cli.messages import discovery, messages
 from signalhub.cli.rooms import inbox, room
 from signalhub.cli.terminal.arguments import options_of
 from signalhub.cli.terminal.failures import EXIT_CODES, Exit, Failure, report, usage

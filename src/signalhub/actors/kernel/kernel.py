@@ -21,6 +21,7 @@ from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.api.deferred import Deferred
 from signalhub.actors.api.kinds import Kinds
 from signalhub.actors.api.names import parse_ref
+from signalhub.actors.kernel import commands
 from signalhub.actors.kernel.alarms import AlarmTable
 from signalhub.actors.kernel.calls import Calls
 from signalhub.actors.kernel.dead_letters import ActorDeadLetters
