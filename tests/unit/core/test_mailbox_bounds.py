@@ -7,7 +7,8 @@ import pytest
 from signalhub.core.effects import Fetch
 from signalhub.settings.model import LogSettings, MailboxSettings, Settings
 from tests.support.memory.shell import HELLO, SETTLING_HELLO, MemoryShell, Message
-from tests.support.memory.topics import ACTOR, attempts, code_of, mailbox_of
+from tests.support.memory.topics import ACTOR, answers, attempts, code_of, mailbox_of
+from tests.support.memory.turns import TurningShell
 
 IDLE = Settings(mailbox=MailboxSettings(idle_s=3_600.0))
 
@@ -146,3 +147,21 @@ def test_what_retention_took_from_a_mailbox_is_a_counted_loss() -> None:
 
     assert (box.first, box.subscription.lag, shell.tally.lost) == (4, 0, 3)
     assert mailbox_of(shell.restarted()).subscription.lag == 0
+
+
+def test_an_ask_in_the_turn_of_a_return_comes_behind_what_waited() -> None:
+    shell = TurningShell()
+    sender, actor = shell.connect("@(a/sender)"), shell.connect(ACTOR)
+    actor.register(durable=True)
+    actor.drop()
+    for number in range(3):
+        sender.send(ACTOR, number, pattern="ask")
+    sender.take()
+    back = shell.connect(ACTOR)
+
+    with shell.one_turn():
+        back.request("hub:register", {"actorAddress": ACTOR, "capabilities": [], "durable": True})
+        sender.send(ACTOR, 3, pattern="ask")
+
+    assert [one["payload"] for one in back.heard()] == [0, 1, 2, 3]
+    assert answers(sender) == ["hub:delivery_ack"]

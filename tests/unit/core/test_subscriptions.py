@@ -96,12 +96,14 @@ def test_a_topic_that_cannot_be_heard_is_refused(topic: object) -> None:
 
 def test_nothing_is_kept_of_topics_nobody_hears_any_more() -> None:
     shell = MemoryShell(Settings(message_rate=0))
-    peer = shell.join("@(local/a)")
+    peers = [shell.join("@(local/a)"), shell.join("@(local/b)")]
     for number in range(200):
         topic = f"{number % 5}/{'+' if number % 2 else number}/x"
-        subscribe(peer, topic)
-        peer.tell("hub:unsubscribe", {"topic": topic})
+        for peer in peers:
+            subscribe(peer, topic)
+        for peer in peers:
+            peer.tell("hub:unsubscribe", {"topic": topic})
 
-    assert peer.session.subscriptions == {}
+    assert [peer.session.subscriptions for peer in peers] == [{}, {}]
     assert shell.hub.topics._exact == {}
     assert shell.hub.topics._wildcards.below == {}

@@ -62,11 +62,14 @@ def test_a_sent_message_counts_for_its_consumer_until_it_is_settled() -> None:
     assert list(window.overdue(1_000)) == []
 
 
-@pytest.mark.parametrize("deadline", [100, 500, 50], ids=["as sent", "extended", "shortened"])
-def test_an_attempt_is_overdue_at_its_deadline_and_not_before(deadline: int) -> None:
+@pytest.mark.parametrize(
+    "deadlines", [[100], [500], [50], [50, 500]], ids=["as sent", "extended", "shortened", "both"]
+)
+def test_an_attempt_is_overdue_at_its_deadline_and_not_before(deadlines: list[int]) -> None:
     window, _, (only,) = sent()
-    if deadline != 100:
-        window.set_deadline(only, deadline)
+    for deadline in deadlines:
+        if deadline != 100:
+            window.set_deadline(only, deadline)
 
     assert window.next_due_ms() <= deadline
     assert list(window.overdue(deadline - 1)) == []
