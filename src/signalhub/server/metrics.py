@@ -275,7 +275,7 @@ _LOG: Final[tuple[Declaration[Gauges], ...]] = (
     counter(
         "log_torn_tails",
         lambda of: of.tally.log.torn_tails,
-        "Torn ends cut at the start, and kept as *.torn.",
+        "Torn ends cut at the start, and saved as .torn files.",
     ),
     counter(
         "log_epoch_changes",

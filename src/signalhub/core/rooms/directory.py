@@ -188,7 +188,7 @@ class RoomDirectory:
         return room.let_in(now)
 
     def _not_bound(self, room: Room, inbox: Inbox, refusal: Refusal, now: int) -> list[Effect]:
-        # Sockets are welcomed only after the commit, so no client has relied on this binding.
+        # Nothing that relies on the binding is acknowledged before it is committed.
         room.unbind()
         effects = room.turn_away()
         self.forget_blank(room, inbox)

@@ -233,7 +233,7 @@ def _apply_message(rooms: Rooms, entry: StoredEntry, now: int) -> None:
         retention_s = (body.expires_ms - entry.at_ms) / 1000
         is_default = retention_s == rooms.settings.retention_s
         inbox.retention_s = None if is_default else retention_s
-        # The exact arrival is unknown; the latest possible time never exceeds the rate limit.
+        # The exact arrival is unknown; assume the latest, so the rate limit is never exceeded.
         latest_ms = min(now, entry.at_ms + rooms.times.grid_ms)
         if latest_ms > now - rooms.settings.rate_window_s * 1000:
             inbox.saved_accepts.append(latest_ms)

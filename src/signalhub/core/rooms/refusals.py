@@ -25,7 +25,7 @@ def bound_elsewhere() -> RoomError:
     """A binding is permanent."""
     return RoomError(
         RoomCode.CONFLICT,
-        "The room or the inbox is permanently bound to another one: send the X-Inbox-ID this room"
+        "The room or the inbox is bound to another one permanently: send the X-Inbox-ID this room"
         " was first used with, or omit it if the room was first used without one.",
     )
 
@@ -114,7 +114,8 @@ def changed(version: int) -> RoomError:
     now = f'its ETag is now "{version}"' if version else "it does not exist"
     return RoomError(
         RoomCode.PRECONDITION_FAILED,
-        f"The blob has changed: {now}. Read it again and repeat your change.",
+        f"The blob does not have the required version: {now}. Read it again and repeat your"
+        " change.",
     )
 
 
