@@ -1,1 +1,1 @@
-"""The lake: everything the log ever held, in tables, brought there by Spark exactly once."""
+"""The lake: everything the log ever contained, in tables, landed by Spark exactly once."""

@@ -1,8 +1,8 @@
-"""Where the tables are and how far they have come, found out without Spark.
+"""Where the tables are and how far they are, determined without Spark.
 
-A table records in its own transactions which entries it holds: one application per shard and epoch,
-whose version is the last offset that is in. That is the only memory of progress that counts, so
-hub, commands and pipeline all read it here.
+A table records in its own transactions which entries it contains: one application id per shard and
+epoch, whose version is the last offset. This is the only record of progress that counts, so hub,
+commands and pipeline all read it here.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ FOLDER: Final = "lake"
 LOG: Final = "_delta_log"
 """The folder of a table's commits and checkpoints."""
 _QUERIES: Final = {
-    # Whoever asks has better uses for the other cores.
+    # The caller has better uses for the other cores.
     "datafusion.execution.target_partitions": "1",
-    # Bodies are most of a file: only those of the rows that are wanted are decoded.
+    # Bodies are most of a file, so decode only those of the wanted rows.
     "datafusion.execution.parquet.pushdown_filters": "true",
 }
 
 
 class LakeUnreachable(SignalHubError):
-    """The tables cannot be read now; that says nothing about what they hold."""
+    """The tables cannot be read now; nothing is known about their content."""
 
     code = "lake_unreachable"
 
@@ -42,17 +42,17 @@ class LakeUnreachable(SignalHubError):
 
 
 def application(shard: int, epoch: int) -> str:
-    """Under which name tables record what they hold of an epoch of a shard."""
+    """Return the application id under which tables record their position in an epoch of a shard."""
     return f"signalhub-{shard}-{epoch}"
 
 
 def lake_of(data: str | Path, uri: str = "") -> Lake:
-    """The lake of a data folder, unless it is told to be elsewhere."""
+    """Return the lake of a data folder, unless another location is configured."""
     return Lake(uri or str(Path(data).absolute() / FOLDER))
 
 
 class Lake:
-    """A folder, or any address Spark and delta-rs both understand, with a table per name."""
+    """A folder, or any URI that both Spark and delta-rs support, with one table per name."""
 
     def __init__(self, uri: str) -> None:
         self.uri: Final = uri if "://" in uri else str(Path(uri).absolute())
@@ -60,23 +60,23 @@ class Lake:
         self._lock = threading.Lock()
 
     def location(self, name: str) -> str:
-        """Where Spark finds a table."""
+        """Return the location of a table for Spark."""
         return f"{self.uri.rstrip('/')}/{name}"
 
     def exists(self, name: str) -> bool:
         return self.open(name) is not None
 
     def committed(self, name: str, shard: int, epoch: int) -> int | None:
-        """The last offset of an epoch that a table holds; None if it holds nothing of it."""
+        """Return the last offset of an epoch in a table; `None` if it contains none."""
         table = self.open(name)
         return None if table is None else table.transaction_version(application(shard, epoch))
 
     def record(self, name: str, shard: int, epoch: int, last: int) -> bool:
-        """Note that a table holds everything up to an offset, in a commit without rows.
+        """Record that a table contains everything up to an offset, in a commit without rows.
 
-        That takes milliseconds, where Spark takes a second. False if Spark has to do it: on storage
-        other than a local folder, where only Spark may know how to commit, when somebody else
-        commits at the same time, and when a checkpoint is due.
+        This takes milliseconds; Spark takes a second. Returns `False` if Spark has to do it: on
+        storage other than a local folder, where only Spark may know how to commit; if another
+        process commits at the same time; and if a checkpoint is due.
         """
         table = self.open(name)
         if table is None or "://" in self.uri:
@@ -99,7 +99,7 @@ class Lake:
         return True
 
     def open(self, name: str) -> DeltaTable | None:
-        """The newest state of a table; None if there is none. Raises `LakeUnreachable`."""
+        """Open the newest version of a table; `None` if there is none. Raises `LakeUnreachable`."""
         with self._lock:
             known = self._tables.get(name)
             place = self._place(name)
@@ -119,14 +119,14 @@ class Lake:
             return table
 
     def select(self, name: str, query: str) -> pa.Table | None:
-        """The rows of a query over one table, read without Spark; None if there is no such table.
+        """Query one table without Spark; return the rows, or `None` if it does not exist.
 
-        A thousand rows take milliseconds, where Spark takes a second. Raises `LakeUnreachable`.
+        A thousand rows take milliseconds; Spark takes a second. Raises `LakeUnreachable`.
         """
         try:
             return self._select(name, query)
         except LakeUnreachable:
-            # Files that were replaced go after a while; what a newer state names is there.
+            # Replaced files are deleted after a while; those of a newer version exist.
             self.forget(name)
             return self._select(name, query)
 
@@ -138,39 +138,39 @@ class Lake:
             rows = QueryBuilder(_QUERIES).register(name, table).execute(query)
             return pa.RecordBatchReader.from_stream(rows).read_all()
         except Exception as error:
-            # Storage, formats and queries all fail in ways of their own.
+            # Storage, formats and queries raise many different errors.
             raise LakeUnreachable(self.location(name), str(error)) from error
 
     def _place(self, name: str) -> int:
-        """Changes when a table was deleted or made again, which one that is open does not see."""
+        """Return a value that changes when a table is recreated; an open one does not notice."""
         try:
             return os.stat(Path(self.location(name)) / LOG).st_ino
         except OSError:
             return 0
 
     def files(self) -> int:
-        """How many data files all tables have together."""
+        """Return how many data files all tables have together."""
         found = [self.open(name) for name in TABLES]
         return sum(len(table.file_uris()) for table in found if table is not None)
 
     def bytes(self, *names: str) -> int:
-        """The size of the data files of some tables, all unless some are named."""
+        """Return the size of the data files of the named tables, or of all."""
         found = [self.open(name) for name in names or TABLES]
         sizes = [pa.table(one.get_add_actions())["size_bytes"] for one in found if one is not None]
         return sum(sum(size.to_pylist()) for size in sizes)
 
     def forget(self, name: str) -> None:
-        """Open a table anew next time: what is known of it may be older than its files."""
+        """Open a table again next time: the cached version may be older than its files."""
         with self._lock:
             self._tables.pop(name, None)
 
     def _address(self, name: str) -> str:
-        """Hadoop calls object storage `s3a`, delta-rs calls it `s3`."""
+        """Hadoop uses the scheme `s3a` for object storage, delta-rs uses `s3`."""
         return self.location(name).replace("s3a://", "s3://", 1)
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    """Write a file that is there whole or not at all; raises `FileExistsError` if it is there."""
+    """Write a file completely or not at all; raises `FileExistsError` if it exists."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with draft.open("wb") as file:

@@ -1,7 +1,7 @@
-"""Queries over the tables, and nothing but queries.
+"""Queries over the tables, and only queries.
 
-What a text asks for is judged by the plan Spark's own parser makes of it, before anything is
-resolved: only known kinds of nodes, only our tables, no function that reaches out of the query.
+A text is judged by the plan that Spark's own parser makes of it, before names are resolved: only
+known kinds of nodes, only our tables, no function with effects outside the query.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from signalhub.wire.errors import SignalHubError
 
 MOMENT: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 
-# Nodes of parsed queries. A list of what is forbidden would be shorter and never complete.
+# Nodes of parsed queries. A list of forbidden nodes would be shorter, but never complete.
 _PRESENT: Final = "signalhub.tables"
 _LAKE: Final = "signalhub.lake"
 _NODES: Final = frozenset(
@@ -70,26 +70,26 @@ _NESTED: Final = (ArrayType, MapType, StructType, VariantType)
 
 
 class QueryError(SignalHubError):
-    """A query that is not run, or not to its end; the text says where in it the reason is."""
+    """A query was refused or failed; the text says where and why."""
 
     code = "query_failed"
 
 
 class QueryRefused(QueryError):
-    """The text is not a query, or asks for more than the tables."""
+    """The text is not a query, or reads more than the tables."""
 
     code = "query_refused"
 
 
 class QueryWrong(QueryError):
-    """The query cannot be understood."""
+    """The query is invalid."""
 
     code = "query_wrong"
 
 
 def query_session(spark: SparkSession, lake: Lake) -> SparkSession:
-    """A separate session for queries over the tables of a lake."""
-    # Spark's Python side would log every mistake in a query with the stack of the JVM.
+    """Return a separate session for queries over the tables of a lake."""
+    # Spark's Python side would log every error in a query with the JVM's stack trace.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     session = spark.newSession()
     session.conf.set("spark.sql.runSQLOnFiles", "false")
@@ -101,10 +101,10 @@ def query_session(spark: SparkSession, lake: Lake) -> SparkSession:
 
 
 def query(session: SparkSession, text: str) -> DataFrame:
-    """What a query selects, columns named apart; raises `QueryError`."""
+    """Run a query and give its columns distinct names; raises `QueryError`."""
     with _mistakes():
         lake = Lake(session.conf.get(_LAKE) or "")
-        # Opening a table takes Spark a second, so only those that are asked for are opened.
+        # Opening a table takes Spark a second, so only the tables of the query are opened.
         for name in check(session, text):
             rows = session.read.format("delta").load(lake.location(name))
             rows.createOrReplaceTempView(name)
@@ -113,7 +113,7 @@ def query(session: SparkSession, text: str) -> DataFrame:
 
 
 def check(session: SparkSession, text: str) -> set[str]:
-    """The tables a query asks; raises `QueryRefused` unless a text is one query over tables."""
+    """Return the tables a query reads; raises `QueryRefused` if the text is anything else."""
     parser = _java_session(session).sessionState().sqlParser()
     found = _Found(session)
     found.visit(parser.parsePlan(text))
@@ -132,7 +132,7 @@ def check(session: SparkSession, text: str) -> set[str]:
 
 
 class _Found:
-    """What a parsed plan refers to; refuses what no query over our tables needs."""
+    """Return what a parsed plan refers to; refuse what no query over our tables needs."""
 
     def __init__(self, session: SparkSession) -> None:
         self.relations: list[list[str]] = []
@@ -142,7 +142,7 @@ class _Found:
         self._natures: dict[str, tuple[bool, bool, bool]] = {}
 
     def visit(self, root: Any) -> None:
-        """Look at everything a node is made of: subqueries hide in expressions and in tuples."""
+        """Inspect all parts of a node: subqueries may be inside expressions and tuples."""
         waiting = [root]
         while waiting:
             one = waiting.pop()
@@ -196,7 +196,7 @@ class _Found:
 
 
 def as_json(rows: DataFrame) -> DataFrame:
-    """One column: every row as a JSON object."""
+    """Return one column with every row as a JSON object."""
     options = {"ignoreNullFields": "false", "timestampFormat": MOMENT}
     if not rows.columns:
         return rows.select(F.lit("{}").alias("row"))
@@ -204,7 +204,7 @@ def as_json(rows: DataFrame) -> DataFrame:
 
 
 def as_text(rows: DataFrame) -> DataFrame:
-    """Every value as text: times in ISO 8601 and UTC, bytes as base64, what is nested as JSON."""
+    """Return values as text: times in ISO 8601 and UTC, bytes as base64, nested ones as JSON."""
     fields = rows.schema.fields
     return rows.select(*(_text(F.col(_quoted(one.name)), one.dataType) for one in fields))
 
@@ -226,13 +226,13 @@ def _text(value: Column, type: DataType) -> Column:
 
 
 def values(rows: DataFrame) -> Iterator[tuple[Any, ...]]:
-    """The rows one by one, never all in memory; raises `QueryError`."""
+    """Yield the rows one by one, never all in memory; raises `QueryError`."""
     with _mistakes():
         yield from rows.toLocalIterator()
 
 
 class _mistakes:
-    """Turns what Spark raises about a query into a sentence without a stack of the JVM."""
+    """Convert Spark's errors about a query into one sentence without the JVM's stack trace."""
 
     def __enter__(self) -> None:
         return None
@@ -247,33 +247,33 @@ class _mistakes:
 
 
 def _first_cause(error: Any) -> str:
-    """A task's own error is wrapped in those of everybody who waited for it."""
+    """Return a task's error, which is wrapped in those of all callers that waited for it."""
     while (cause := error.getCause()) is not None:
         error = cause
     return str(error.getMessage())
 
 
 def _sentence(text: str) -> str:
-    """What an error of Spark says, in a line, and where in the query."""
+    """Return the text of a Spark error in one line, with its position in the query."""
     place = _PLACE.search(text)
     first = _CONDITION.sub("", text).strip().partition("SQLSTATE")[0].partition("\n")[0]
     first = first.partition(' If necessary set "')[0].rstrip(" .:;")
     if not place:
         return first
-    # Parser and analyser count columns from 0, the rest from 1.
+    # Parser and analyser count columns from 0, other parts from 1.
     column = int(place[3]) + (0 if place[2] else 1)
     return f"{first} (line {place[1]}, position {column})"
 
 
 def _worded(node: str) -> str:
-    """`DropTable` as people write it."""
+    """Return `DropTable` in its written form."""
     words = re.sub(r"(?<!^)(?=[A-Z])", " ", node.removesuffix("Statement").removesuffix("Command"))
     words = words.removeprefix("Unresolved ").removesuffix("Exec")
     return f"{words.strip().upper()}"
 
 
 def _apart(names: list[str]) -> list[str]:
-    """The same names, those that repeat numbered."""
+    """Return the same names, with repeated ones numbered."""
     taken: set[str] = set()
     apart: list[str] = []
     for name in names:

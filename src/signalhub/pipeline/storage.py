@@ -1,4 +1,4 @@
-"""Folders of the lake as Hadoop sees them, so that any of its file systems will do."""
+"""Folders of the lake through Hadoop, so that any of its file systems works."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Storage:
         return bool(self._files.exists(self._path(self._folder)))
 
     def names(self) -> list[str]:
-        """What is in it, in order."""
+        """Return its contents, sorted."""
         listed = self._files.listStatus(self._path(self._folder))
         return sorted(one.getPath().getName() for one in listed)
 
     def modified_ms(self, name: str) -> int:
-        """When a file was written."""
+        """Return when a file was written."""
         return int(self._files.getFileStatus(self._path(self.path(name))).getModificationTime())
 
     def delete(self, name: str) -> bool:
-        """Whether the file was there; raises `OSError` if it still is."""
+        """Delete a file; return whether it existed. Raises `OSError` if it still does."""
         path = self._path(self.path(name))
         is_deleted = bool(self._files.delete(path, False))
         if not is_deleted and self._files.exists(path):
@@ -42,5 +42,5 @@ class Storage:
         return is_deleted
 
     def delete_all(self) -> None:
-        """The folder with everything in it."""
+        """Delete the folder with everything in it."""
         self._files.delete(self._path(self._folder), True)

@@ -277,7 +277,7 @@ class FaultyDisk:
         self._faults.clear()
 
     def files(self) -> dict[str, bytes]:
-        """Return names and contents as programs see them now. It never fails."""
+        """Return names and contents as programs see them. Not an operation, so it never fails."""
         with self._lock:
             return {name: bytes(self._names[name].visible) for name in sorted(self._names)}
 

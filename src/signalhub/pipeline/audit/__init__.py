@@ -1,1 +1,1 @@
-"""The proof that nothing was lost, repeated or reordered."""
+"""The proof that nothing was lost, duplicated or reordered."""

@@ -1,7 +1,7 @@
 """The audit: proof, hour by hour, that everything in the log is in the lake, once and unchanged.
 
-It is judged at one position: the head of the log when it begins. The tables are read as they were
-at one moment, so a pipeline or a hub running beside it changes nothing.
+It covers the log up to one position: its head when the audit starts. The tables are read at one
+version, so a running pipeline or hub does not affect it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Verdict = Literal["proven", "wrong", "behind"]
 
 
 class Findings(msgspec.Struct, kw_only=True):
-    """What an audit found."""
+    """The result of an audit."""
 
     run_id: str
     at: datetime
@@ -65,7 +65,7 @@ class Findings(msgspec.Struct, kw_only=True):
     """Entries each table has yet to take in."""
 
     def total(self, member: str) -> int:
-        """A count over all hours."""
+        """Return a count over all hours."""
         return sum(getattr(one, member) for one in self.hours)
 
 
@@ -104,7 +104,7 @@ class Audit:
         until: datetime | None = None,
         advance: Callable[[int], None] = lambda steps: None,
     ) -> Findings:
-        """Judge everything, or the hours from `since` on and before `until`, and note it."""
+        """Check everything, or the hours from `since` to before `until`; record the result."""
         self._wait(wait_s)
         if not self._findings.behind:
             try:
@@ -116,7 +116,7 @@ class Audit:
         return self._findings
 
     def _wait(self, wait_s: float) -> None:
-        """Give a running pipeline the time to catch up with the log."""
+        """Give a running pipeline time to catch up with the log."""
         deadline = time.monotonic() + wait_s
         while (behind := self._behind()) and is_pipeline_running(self._data):
             if time.monotonic() >= deadline:
@@ -138,7 +138,7 @@ class Audit:
         return missing
 
     def _extents(self) -> dict[int, tuple[int, int]]:
-        """The first and the last offset the log still holds of each epoch."""
+        """Return the first and the last offset of each epoch in the log."""
         found: dict[int, tuple[int, int]] = {}
         for one in self._view.segments:
             last = min(one.end, self._view.head.offset) - 1
@@ -151,7 +151,7 @@ class Audit:
         self, since: datetime | None, until: datetime | None, advance: Callable[[int], None]
     ) -> None:
         everything = self._hold(ENTRIES.name)
-        # Entries may have been landed since the audit began; these are not beyond the log.
+        # Entries may have landed since the audit started; they are not beyond the log.
         latest = look_at(self._data, is_live=self._view.is_live).head
         seen = seen_hours(everything)
         bounds = self._bounds(seen)
@@ -195,11 +195,11 @@ class Audit:
                 latest = look_at(self._data, is_live=view.is_live)
                 if latest.first == view.first or not attempts_left:
                     raise
-                # Retention has deleted a segment under the reader.
+                # Retention has deleted a segment while it was read.
                 view = msgspec.structs.replace(latest, head=view.head)
 
     def _bounds(self, seen: list[tuple[int, int, int, int]]) -> list[Bounds]:
-        """What the lake must hold of each epoch."""
+        """Return what the lake must contain of each epoch."""
         view, notes = self._view, self._findings.notes
         begins = view.begins
         lows = {epoch: min(row[2] for row in seen if row[0] == epoch) for epoch, *_ in seen}
@@ -230,7 +230,7 @@ class Audit:
         return found
 
     def _audited_first(self) -> list[LogPosition]:
-        """The first entry an earlier audit has seen: it cannot have left without a trace."""
+        """Return the first entry an earlier audit has seen: it cannot disappear unnoticed."""
         if not self._lake.exists(AUDIT.name):
             return []
         rows = self._read(AUDIT.name).where(F.col("verdict") != "behind")
@@ -243,7 +243,7 @@ class Audit:
     def _name_given_up(
         self, rows: DataFrame, bounds: list[Bounds], latest: LogPosition, hours: Hours
     ) -> None:
-        """Rows of entries that the log showed, or never had, and does not have now."""
+        """Report rows whose entries are not, or no longer, in the log."""
         known = {one.epoch: one for one in bounds}
         is_newer = (F.col("epoch") == latest.epoch) & (F.col("offset") < latest.offset)
         outside = rows.where(~_is_within(bounds) & ~is_newer).groupBy("epoch")
@@ -266,7 +266,7 @@ class Audit:
         deliveries = self._hold(DELIVERIES.name)
         judged = self._findings.at
         if not self._view.is_live:
-            # Nobody can settle anything after the hub has stopped.
+            # Nothing can be settled after the hub has stopped.
             ends = [one.max_ms for one in self._view.segments]
             judged = min(judged, datetime.fromtimestamp(max(ends, default=0) / 1000, UTC))
         is_mine = _is_within(current)
@@ -279,7 +279,7 @@ class Audit:
         )
 
     def _read(self, name: str) -> DataFrame:
-        """The rows of this shard, as they are now for as long as the audit runs."""
+        """Return the rows of this shard at one version, for the whole audit."""
         table = self._lake.open(name)
         assert table is not None
         rows = (
@@ -290,14 +290,14 @@ class Audit:
         return rows.where(F.col("shard") == self._shard)
 
     def _hold(self, name: str) -> DataFrame:
-        """The same, kept in memory if that is small: it is asked many questions."""
+        """Return the same rows, cached if they are few, because they are queried often."""
         rows = self._read(name)
         if self._lake.bytes(name) <= _HELD_BYTES_MAX:
             self._held.append(rows.persist())
         return rows
 
     def _write(self) -> None:
-        """Add the rows of this run to the table."""
+        """Append the rows of this run to the table."""
         findings = self._findings
         ensure_table(self._spark, self._lake, AUDIT.name)
         rows = [self._row(one) for one in findings.hours]
@@ -348,7 +348,7 @@ def _is_within(bounds: list[Bounds]) -> Column:
 
 
 def _lineage(bounds: list[Bounds]) -> Column:
-    """Streams go on from epoch to epoch, but not from one log to another."""
+    """Streams continue from epoch to epoch, but not from one log to another."""
     former = [one.epoch for one in bounds if one.is_former]
     if not former:
         return F.lit(0).cast("bigint")

@@ -1,8 +1,8 @@
-"""What became of every message for everybody who was to get it?
+"""Checks that every message has an outcome for each of its recipients.
 
-Who that is follows from `entries` and `subscriptions`; `deliveries` must have a row for each. What
-the log says was settled must be settled there. What is pending is fine as long as its recipient
-may still come and take it.
+The recipients follow from `entries` and `subscriptions`; `deliveries` must have a row for each.
+Deliveries settled in the log must be settled there. A pending one is fine as long as its recipient
+may still receive it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PREDICATES: Final = {
 
 
 class Recipients(msgspec.Struct, frozen=True, kw_only=True):
-    """The tables that say who was to get what, and until when that is judged."""
+    """The tables that define the recipients, and the time up to which deliveries are judged."""
 
     entries: DataFrame
     subscriptions: DataFrame
@@ -44,7 +44,7 @@ class Recipients(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def name_deliveries(recipients: Recipients, hours: Hours) -> None:
-    """Name deliveries that are missing, overdue or lost, and count those that are pending."""
+    """Report missing, overdue and lost deliveries, and count pending ones."""
     found = _found(recipients)
     both = _expected(recipients).join(found, list(_KEY), "left")
     placed = hours.place(both.withColumn("state", _state(recipients)))
@@ -56,14 +56,14 @@ def name_deliveries(recipients: Recipients, hours: Hours) -> None:
     for state in _PREDICATES.keys() & states:
         _name(placed, hours, state)
     matched = sum(row["count"] for row in counts if row.state not in (None, "missing"))
-    # A row of `entries` that is there twice would hide a delivery too many.
+    # A duplicate row of `entries` would hide a superfluous delivery.
     if matched != recipients.deliveries.count() or any(one.duplicates for one in hours.all):
         _name_strangers(recipients, found, hours)
     _name_unsettled(recipients, hours)
 
 
 def _expected(recipients: Recipients) -> DataFrame:
-    """A row per message and recipient, with what decides whether it may still be pending."""
+    """Return a row per message and recipient, with what decides whether it may still be pending."""
     entries = recipients.entries.select(
         *("epoch", "offset", "kind", "stream", "stream_epoch", "seq", "accepted_at", "expires_at")
     )
@@ -93,7 +93,7 @@ def _expected(recipients: Recipients) -> DataFrame:
         _is_taken("from", taken).alias("is_due"),
         (F.col("to_offset").isNotNull() & _is_taken("to", taken)).alias("is_over"),
     )
-    # What was published after a subscription had ended was never meant for it.
+    # Messages published after a subscription ended were never meant for it.
     is_after_end = F.col("to_offset").isNotNull() & (
         (F.col("to_epoch") < F.col("epoch"))
         | ((F.col("to_epoch") == F.col("epoch")) & (F.col("to_offset") < F.col("offset")))
@@ -112,7 +112,7 @@ def _is_taken(prefix: str, taken: LogPosition) -> Column:
 
 
 def _found(recipients: Recipients) -> DataFrame:
-    """The deliveries by the same key."""
+    """Return the deliveries by the same key."""
     is_subscription = F.col("recipient_kind") == "subscription"
     rows = recipients.deliveries.select(
         "epoch",
@@ -130,13 +130,13 @@ def _found(recipients: Recipients) -> DataFrame:
 
 
 def _state(recipients: Recipients) -> Column:
-    """`missing`, `settled`, `lost`, `pending` or `overdue`; null if it is too early to say."""
+    """Return `missing`, `settled`, `lost`, `pending` or `overdue`; null if it is too early."""
     judged = F.lit(recipients.judged_at)
     grace = F.expr(f"INTERVAL {GRACE_S} SECONDS")
     actor_grace = F.expr(f"INTERVAL {ACTOR_GRACE_S} SECONDS")
     ended = F.greatest(F.col("expires_at"), F.col("last_sent_at")) + grace
-    # Expired messages are settled when they are read. One that is unread because nobody came to
-    # read it is nobody's fault; one that was passed over is.
+    # Expired messages are settled when they are read. Without a consumer they may stay unread; but
+    # one that was skipped is a fault.
     is_passed = F.col("expires_at").isNotNull() & (
         (F.struct("epoch", "offset") < F.struct("latest.epoch", "latest.offset"))
         & (F.col("latest.settled_at") > ended)
@@ -160,14 +160,14 @@ def _name(placed: DataFrame, hours: Hours, state: str) -> None:
 
 
 def _whom() -> Column:
-    # Mailboxes are called like people, and what an audit says is kept; so they are not named.
+    # Reports are stored, and mailboxes may be named after people; so they are not named here.
     return F.when(F.col("reader") == "", F.lit("its actor")).otherwise(
         F.concat(F.lit("subscription "), F.col("reader"))
     )
 
 
 def _name_strangers(recipients: Recipients, found: DataFrame, hours: Hours) -> None:
-    """Deliveries nobody was to get; those of entries that are missing are not meant."""
+    """Report deliveries without an intended recipient, except those of missing entries."""
     strangers = found.join(_expected(recipients).select(*_KEY), list(_KEY), "left_anti").join(
         recipients.entries.select("epoch", "offset"), ["epoch", "offset"], "left_semi"
     )
@@ -176,7 +176,7 @@ def _name_strangers(recipients: Recipients, found: DataFrame, hours: Hours) -> N
 
 
 def _name_unsettled(recipients: Recipients, hours: Hours) -> None:
-    """Messages the log says are settled, of which `deliveries` does not know it."""
+    """Report messages settled in the log but not in `deliveries`."""
     read = bodies.read_bodies(recipients.entries, bodies.SETTLEMENTS)
     reader = F.when(F.col("subscription") == "", F.lit("")).otherwise(
         F.concat("stream", F.lit("/"), "subscription")

@@ -1,8 +1,8 @@
-"""The hours an audit reports on, and how rows find theirs.
+"""The hours an audit reports on, and the hour of each row.
 
-Times do not always rise with offsets: those of rooms are coarse, and clocks are set back. So an
-hour is a stretch of offsets: it begins with the first entry accepted in it, and everything behind
-that belongs to it until the next hour begins. Hours of an epoch follow each other without a hole.
+Times do not always increase with offsets: those of rooms are coarse, and clocks are set back. So an
+hour is a range of offsets: it starts with the first entry accepted in it and ends where the next
+hour starts. Hours of an epoch have no gaps between them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Seen = tuple[int, int, int, int]
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What the lake must hold of an epoch: `first` to `last`, both included."""
+    """What the lake must contain of an epoch: `first` to `last`, both included."""
 
     epoch: int
     first: int
@@ -69,7 +69,7 @@ class Hour(msgspec.Struct, kw_only=True):
         return "wrong" if self.is_wrong else "proven"
 
     def name(self, sentences: Sequence[str], total: int, *, is_wrong: bool = True) -> None:
-        """Note exceptions of one kind, of which there are `total`."""
+        """Add faults of one kind; `total` is their number."""
         self.exceptions += sentences
         if total > len(sentences):
             self.exceptions.append(f"and {total - len(sentences)} more like the last one")
@@ -82,7 +82,7 @@ class Hours:
     def __init__(
         self, spark: SparkSession, seen: Iterable[Seen], bounds: Sequence[Bounds], otherwise: int
     ) -> None:
-        """An epoch of which there is no row at all counts as the hour `otherwise`."""
+        """An epoch without any row counts as the hour `otherwise`."""
         self.all: list[Hour] = []
         self._spark = spark
         self._places: list[tuple[int, int, int, int, int]] = []
@@ -120,7 +120,7 @@ class Hours:
         ]
 
     def keep(self, since: datetime | None, until: datetime | None) -> None:
-        """Look only at hours from `since` on and before `until`."""
+        """Keep only hours from `since` on and before `until`."""
         self.all = [
             one
             for one in self.all
@@ -130,7 +130,7 @@ class Hours:
         self._places = [place for place in self._places if place[2] in numbers]
 
     def bounds(self, of: Sequence[Bounds]) -> list[Bounds]:
-        """The same bounds, narrowed to the hours that are kept."""
+        """Return the same bounds, narrowed to the selected hours."""
         found: list[Bounds] = []
         for one in of:
             mine = [hour for hour in self.all if hour.epoch == one.epoch]
@@ -144,13 +144,13 @@ class Hours:
         return self._by_number[number]
 
     def at(self, epoch: int, offset: int) -> Hour | None:
-        """The hour an offset belongs to; the nearest one for what is outside."""
+        """Return the hour of an offset; the nearest one if it is outside."""
         mine = [one for one in self.all if one.epoch == epoch] or self.all
         before = [one for one in mine if one.from_offset <= offset]
         return (before or mine)[-1 if before else 0] if mine else None
 
     def place(self, rows: DataFrame) -> DataFrame:
-        """Rows of `entries` with the number of their hour, without those of no hour."""
+        """Return rows of `entries` with the number of their hour; rows without one are omitted."""
         schema = "p_epoch BIGINT, p_hour BIGINT, number INT, low BIGINT, high BIGINT"
         places = F.broadcast(frame(self._spark, self._places, schema))
         is_there = (
@@ -161,7 +161,7 @@ class Hours:
         return rows.join(places, is_there).drop("p_epoch", "p_hour", "low", "high")
 
     def place_few(self, faults: DataFrame) -> DataFrame:
-        """The same for rows that have a position and no time."""
+        """Return the same for rows that have a position but no time."""
         schema = "p_epoch BIGINT, number INT, low BIGINT, high BIGINT"
         rows = [(one.epoch, one.number, one.from_offset, one.to_offset) for one in self.all]
         places = F.broadcast(frame(self._spark, rows, schema))
@@ -171,9 +171,9 @@ class Hours:
         return faults.join(places, is_there).drop("p_epoch", "low", "high")
 
     def name(self, faults: DataFrame, count: str = "", *, is_wrong: bool = True) -> None:
-        """Name the first faults of each hour: rows of `number`, `offset` and `text`.
+        """Report the first faults of each hour: rows of `number`, `offset` and `text`.
 
-        `count` is the member of the hour that takes their total.
+        `count` is the member of the hour that gets their total.
         """
         window = Window.partitionBy("number")
         rows = (
@@ -193,7 +193,7 @@ class Hours:
 
 
 def seen_hours(entries: DataFrame) -> list[Seen]:
-    """Which hours the rows there are were accepted in."""
+    """Return the hours in which the existing rows were accepted."""
     rows = (
         entries.groupBy("epoch", _hour().alias("hour"))
         .agg(F.min("offset").alias("low"), F.max("offset").alias("high"))

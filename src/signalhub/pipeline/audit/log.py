@@ -1,7 +1,7 @@
-"""The log as an audit sees it: how far it reaches, whether it is sound, whether the lake equals it.
+"""The log in an audit: its range, its integrity, and the comparison with the lake.
 
-Lake and log are compared by sums over many entries; single entries are looked at only where those
-differ. The sums are salted anew in every audit, so nobody can prepare rows that change none.
+Lake and log are compared by checksums over many entries; single entries are compared only where the
+checksums differ. They use a new salt in every audit, so nobody can forge rows with equal checksums.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Run = tuple[LogPosition, LogPosition]
 
 
 class LogView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a log folder says about itself at one moment."""
+    """The state of a log folder at one moment."""
 
     data: Path
     segments: tuple[SegmentInfo, ...]
@@ -53,21 +53,21 @@ class LogView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first(self) -> LogPosition:
-        """The oldest entry that can still be read."""
+        """The oldest readable entry."""
         if not self.segments:
             return self.head
         return LogPosition(self.segments[0].epoch, self.segments[0].base)
 
     @property
     def begins(self) -> dict[int, int]:
-        """The first offset of every epoch that is known of."""
+        """The first offset of every known epoch."""
         found: dict[int, int] = {}
         for one in (*self.deleted, *self.segments):
             found.setdefault(one.epoch, one.base)
         return found
 
     def chain_at(self, first: int, last: int) -> str | None:
-        """The chain of the last segment that ends between two offsets, once it is sealed."""
+        """Return the chain of the last sealed segment that ends between two offsets."""
         chains = [
             one.chain.hex()
             for one in (*self.deleted, *self.segments)
@@ -77,7 +77,7 @@ class LogView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look_at(data: Path, *, is_live: bool) -> LogView:
-    """The log as it is now; a live one to its published head, another to its last good batch."""
+    """Read the log up to the published head if a hub runs, else to the last valid batch."""
     disk = log_of(data)
     found = look(disk)
     segments = tuple(found.segments)
@@ -100,14 +100,14 @@ def _deleted(disk: Disk) -> Iterator[SegmentInfo]:
         try:
             yield sealed_segment(decode_summary(file.read(file.size(), 0)))
         except Unreadable:
-            # That it is damaged is found by the full check.
+            # The full check reports the damage.
             continue
         finally:
             file.close()
 
 
 def check_log(view: LogView, hours: Hours) -> Report:
-    """Verify batches, entries, footers and chain; what is wrong is named with its hour."""
+    """Verify batches, entries, footers and chain; report each fault with its hour."""
     report = verify(log_of(view.data))
     for problem in report.problems:
         found = _NAME.search(problem)
@@ -122,7 +122,7 @@ def check_log(view: LogView, hours: Hours) -> Report:
 
 
 def readable(view: LogView, *, is_sound: bool) -> list[Run]:
-    """What can be read of the log: all of it, or the segments that are whole."""
+    """Return what can be read of the log: all of it, or the undamaged segments."""
     if is_sound:
         return [(view.first, view.head)] if view.first < view.head else []
     try:
@@ -142,7 +142,7 @@ def readable(view: LogView, *, is_sound: bool) -> list[Run]:
 
 
 def compare(entries: DataFrame, view: LogView, runs: list[Run], kept: Column, hours: Hours) -> None:
-    """Name the rows that differ from the log; those that are missing are named as gaps.
+    """Report rows that differ from the log; missing ones are reported as gaps.
 
     Only entries that are `kept` are compared.
     """
@@ -182,7 +182,7 @@ def _compare(entries: DataFrame, log: DataFrame, hours: Hours) -> None:
 
 
 def _sums(rows: DataFrame, salt: str) -> dict[tuple[int, int], tuple[int, int, int]]:
-    # What was erased may have lost the name of its stream with its body.
+    # An erased entry may have lost the name of its stream with its body.
     stream = F.when(F.col("body").isNotNull(), F.col("stream"))
     values = [F.col(name) for name in ("offset", *_COMPARED) if name != "stream"] + [stream]
     found = (
@@ -198,7 +198,7 @@ def _sums(rows: DataFrame, salt: str) -> dict[tuple[int, int], tuple[int, int, i
 
 
 def _reduced(rows: DataFrame, blocks: DataFrame) -> DataFrame:
-    """The rows of some blocks, with digests in place of bodies."""
+    """Return the rows of some blocks, with digests instead of bodies."""
     removed = F.col("removed_at").isNotNull() if "removed_at" in rows.columns else F.lit(False)
     return (
         rows.withColumn("block", _block())
@@ -210,7 +210,7 @@ def _reduced(rows: DataFrame, blocks: DataFrame) -> DataFrame:
 
 
 def _differences() -> Column:
-    """In which columns two rows differ, as words; null if there is only one."""
+    """Return the columns in which two rows differ, as words; null if there is only one row."""
     mine, theirs = F.col("e.body"), F.col("l.body")
     has_both = mine.isNotNull() & theirs.isNotNull()
     found = [

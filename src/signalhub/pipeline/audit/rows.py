@@ -1,4 +1,4 @@
-"""Is every entry in the lake, once, in the order of its stream?"""
+"""Checks that every entry is in the lake, once, in the order of its stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBERED: Final = ("mail", "published", "room_message")
 
 
 def count_rows(entries: DataFrame, hours: Hours) -> None:
-    """How many entries each hour has, and how many it lacks or has twice."""
+    """Count the entries of each hour, and how many are missing or duplicated."""
     rows = (
         hours.place(entries)
         .groupBy("number")
@@ -36,11 +36,11 @@ def count_rows(entries: DataFrame, hours: Hours) -> None:
 
 
 def name_gaps(spark: SparkSession, entries: DataFrame, hours: Hours) -> None:
-    """Which entries are missing; looked for only where the count says so."""
+    """Find missing entries; only where the count differs."""
     bad = [one for one in hours.all if one.gaps]
     if not bad:
         return
-    # A row behind the last one of each hour makes the hole at its end one like the others.
+    # A row after the last one of each hour, so that a gap at its end is found like any other.
     schema = "number INT, offset BIGINT, low BIGINT"
     ends = frame(spark, [(one.number, one.to_offset + 1, one.from_offset) for one in bad], schema)
     begins = F.broadcast(ends.select("number", "low"))
@@ -60,7 +60,7 @@ def name_gaps(spark: SparkSession, entries: DataFrame, hours: Hours) -> None:
 
 
 def name_duplicates(entries: DataFrame, hours: Hours) -> None:
-    """Which entries are there more than once."""
+    """Find entries that exist more than once."""
     bad = [one.number for one in hours.all if one.duplicates]
     if not bad:
         return
@@ -76,9 +76,9 @@ def name_duplicates(entries: DataFrame, hours: Hours) -> None:
 
 
 def name_reorders(entries: DataFrame, hours: Hours, lineage: Column, *, is_complete: bool) -> None:
-    """Entries whose number in their stream is not the one after the entry before.
+    """Find entries whose seq does not follow that of the previous entry of their stream.
 
-    Only if the lake is complete from the beginning must the first of a stream have number 1.
+    Only if the lake is complete from the beginning, the first seq of a stream must be 1.
     """
     window = Window.partitionBy(lineage, "stream", "stream_epoch").orderBy("epoch", "offset")
     rows = (
@@ -91,7 +91,7 @@ def name_reorders(entries: DataFrame, hours: Hours, lineage: Column, *, is_compl
     is_repeated = F.col("offset").eqNullSafe(F.col("previous_offset"))
     is_late = is_first & (F.col("seq") != 1) if is_complete else F.lit(False)
     is_astray = ~is_first & ~is_repeated & (F.col("seq") != F.col("previous") + 1)
-    # No stream is named: mailboxes are called like people, and what an audit says is kept.
+    # Streams are not named: reports are stored, and mailboxes may be named after people.
     text = F.when(
         is_first,
         F.format_string("entry %d is the first of its stream, with seq %d", "offset", "seq"),
@@ -103,7 +103,7 @@ def name_reorders(entries: DataFrame, hours: Hours, lineage: Column, *, is_compl
 
 
 def name_missing_messages(entries: DataFrame, messages: DataFrame, hours: Hours) -> None:
-    """Messages in `entries` that have no row in `messages`."""
+    """Find messages in `entries` that have no row in `messages`."""
     keys = entries.where(F.col("kind").isin(*NUMBERED, "broadcast")).select("epoch", "offset")
     key = ["epoch", "offset"]
     missing = keys.join(messages.select(*key), key, "left_anti").distinct()

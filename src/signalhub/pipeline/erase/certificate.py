@@ -1,8 +1,8 @@
-"""What an erasure leaves behind: what was removed, where, and when nothing of it was left.
+"""The record of an erasure: what was removed, from where, and when nothing of it was left.
 
-A certificate never names whom it is about. It holds a salted hash instead, by which whoever knows
-the name can tell that it is theirs. It is written before anything is removed and again after each
-stage, so an erasure that was interrupted is found again and goes on.
+A certificate never names its subject. It contains a salted hash instead, which anyone who knows the
+name can check. It is written before anything is removed and again after each stage, so that an
+interrupted erasure is found and continued.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CertificateUnknown(SignalHubError):
 
 
 class LogRemoval(msgspec.Struct, kw_only=True):
-    """What the hub took out of its log."""
+    """What the hub removed from its log."""
 
     entries: int
     settled: int
@@ -62,7 +62,7 @@ class LogRemoval(msgspec.Struct, kw_only=True):
     """Everything before this offset of the log was searched."""
 
     def and_then(self, later: LogRemoval) -> LogRemoval:
-        """Both attempts of one erasure together."""
+        """Return the sum of two attempts of one erasure."""
         return LogRemoval(
             entries=self.entries + later.entries,
             settled=self.settled + later.settled,
@@ -108,7 +108,7 @@ class Certificate(msgspec.Struct, kw_only=True):
 
 
 def begin(data: str | Path, kind: Subject, name: str, now_ms: int) -> Certificate:
-    """The certificate of an erasure that was interrupted, or a new one; on disk either way."""
+    """Return the certificate of an interrupted erasure, or a new one, stored on disk."""
     for one in known(data):
         if one.state == "begun" and one.is_about(kind, name):
             return one
@@ -126,28 +126,28 @@ def begin(data: str | Path, kind: Subject, name: str, now_ms: int) -> Certificat
 
 
 def due(data: str | Path, now_ms: int) -> list[Certificate]:
-    """Erasures whose replaced files may be deleted by now."""
+    """Return erasures whose replaced files may now be deleted."""
     return [
         one for one in known(data) if one.state == "unreadable" and one.gone_planned_ms <= now_ms
     ]
 
 
 def complete(data: str | Path, one: Certificate, now_ms: int) -> None:
-    """Nothing is left of what it is about."""
+    """Record that nothing of the subject is left."""
     one.state = "gone"
     one.gone_ms = now_ms
     write(data, one)
 
 
 def known(data: str | Path) -> list[Certificate]:
-    """Every certificate, the oldest first."""
+    """Return every certificate, the oldest first."""
     folder = folder_of(data) / FOLDER
     found = [_read(path) for path in folder.glob("*.json")] if folder.is_dir() else []
     return sorted(found, key=lambda one: (one.begun_ms, one.id))
 
 
 def read(data: str | Path, id: str) -> Certificate:
-    """Raises `CertificateUnknown`."""
+    """Read one certificate; raises `CertificateUnknown`."""
     path = _path(data, id)
     if not _ID.fullmatch(id) or not path.exists():
         raise CertificateUnknown(id, [one.id for one in known(data)])
@@ -155,7 +155,7 @@ def read(data: str | Path, id: str) -> Certificate:
 
 
 def write(data: str | Path, one: Certificate) -> None:
-    """Replace the file at once or not at all, and for good."""
+    """Replace the file atomically and sync it to disk."""
     keep(_path(data, one.id), one)
 
 

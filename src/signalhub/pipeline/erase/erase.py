@@ -1,8 +1,8 @@
-"""Erasure in the lake: every table forgets what was found, by position.
+"""Erasure in the lake: remove what was found from every table, by position.
 
-Statements are kept in a table's history for as long as that lasts, so none of them names the
-subject: what is to go is a set of positions that is joined. `entries` comes last, because from it
-everything else is found; an erasure that was interrupted is simply done again.
+Statements are kept in a table's history, so none of them names the subject: rows are selected by
+joining a set of positions. `entries` comes last, because everything else is found through it; an
+interrupted erasure is simply repeated.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Values = dict[str, "str | Column"]
 
 
 class PipelineBehind(SignalHubError):
-    """The running pipeline has not come past what is to be erased."""
+    """The running pipeline has not got past the entries to be erased."""
 
     code = "pipeline_behind"
 
@@ -77,7 +77,7 @@ class LakeErasure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Removal(msgspec.Struct, kw_only=True):
-    """What came of it."""
+    """The result of an erasure."""
 
     tables: dict[str, int] = {}
     positions: list[tuple[int, int, int]] = []
@@ -92,7 +92,7 @@ def wait_for(
     wait_s: float = _WAIT_S,
     poll_s: float = 0.5,
 ) -> None:
-    """Let a running pipeline come past a position: until then it may still write what it had read.
+    """Wait until a running pipeline is past a position: before that, it may write what it has read.
 
     Raises `PipelineBehind`.
     """
@@ -111,9 +111,9 @@ def wait_for(
 def erase(
     spark: SparkSession, lake: Lake, erasure: LakeErasure, step: Step = lambda name: None
 ) -> Removal:
-    """Make every table forget; `step` hears what is next.
+    """Erase from every table; `step` is called with each step.
 
-    Whoever calls has the turn (see `turns`).
+    The caller must hold the table lock (see `turn`).
     """
     session = compact.upkeep_session(spark)
     step("searching the lake")
@@ -127,7 +127,7 @@ def erase(
             if count:
                 removal.tables[name] = count
     for name in TABLES:
-        # Earlier attempts may have marked rows and come no further, so every table is looked at.
+        # Earlier attempts may have marked rows and stopped there, so check every table.
         if lake.exists(name):
             step(f"writing {name} anew")
             repeated(partial(compact.purge, session, lake, name))
@@ -170,7 +170,7 @@ class _Erasing:
         return _affected(self._merging(name).whenMatchedDelete())
 
     def _holds_some(self, name: str) -> bool:
-        """Whether a table has rows where something was found."""
+        """Return whether a table has rows at the positions that were found."""
         where = self._bounds.replace("t.", "").replace("offset", '"offset"')
         found = self._lake.select(name, f"SELECT 1 FROM {name} WHERE {where} LIMIT 1")  # noqa: S608
         return found is not None and found.num_rows > 0
@@ -219,7 +219,7 @@ class _Erasing:
         return count + self._forget_consumer()
 
     def _forget_consumer(self) -> int:
-        """What it took from subscriptions is not its own, but its name is."""
+        """Keep deliveries that the subject received from others, but remove its name."""
         rows = self._rows_of(DELIVERIES.name)
         its = rows.where(F.col("consumer") == self._erasure.subject.name)
         key = ("shard", "epoch", "offset", "recipient", "generation")
@@ -231,7 +231,7 @@ class _Erasing:
         return _affected(merging.whenMatchedUpdate(set={"consumer": F.lit(None)}))
 
     def _rename_in_audits(self) -> int:
-        """Audits name streams in their sentences."""
+        """Audits mention streams in their texts."""
         name, stand_in = self._erasure.subject.stream, self._erasure.pseudonym
         if not name:
             return 0
@@ -250,7 +250,7 @@ class _Erasing:
         return self._spark.read.format("delta").load(self._lake.location(name))
 
     def _frame(self, rows: DataFrame) -> DataFrame | None:
-        """Rows found by name, brought here, so that the statement that uses them has no name."""
+        """Collect rows found by name, so that the statement that uses them contains no name."""
         schema = rows.schema
         found = rows.distinct().toArrow()
         return self._spark.createDataFrame(found, schema) if found.num_rows else None
@@ -262,7 +262,7 @@ def _affected(merging: DeltaMergeBuilder) -> int:
 
 
 def _bounds(spans: Sequence[tuple[int, int, int]]) -> str:
-    """Literal bounds, by which files are chosen before anything is read."""
+    """Return literal bounds, by which files are selected before anything is read."""
     parts = [
         f"(t.epoch = {epoch} AND t.offset BETWEEN {first} AND {last})"
         for epoch, first, last in joined(spans)
@@ -271,7 +271,7 @@ def _bounds(spans: Sequence[tuple[int, int, int]]) -> str:
 
 
 def repeated(work: Callable[[], T], pause_s: float = _PAUSE_S) -> T:
-    """Two writers on the same files: one of them has to do it again."""
+    """Retry after a conflict: another process wrote the same files."""
     for attempt in range(1, _ATTEMPTS):
         try:
             return work()
@@ -285,7 +285,7 @@ def repeated(work: Callable[[], T], pause_s: float = _PAUSE_S) -> T:
 def vacuum_all(
     spark: SparkSession, lake: Lake, *, is_alone: bool, step: Step = lambda name: None
 ) -> None:
-    """Delete everything the tables do not need any more, now."""
+    """Delete all files that the tables no longer need, now."""
     session = compact.upkeep_session(spark)
     for name in TABLES:
         if lake.exists(name):
@@ -295,7 +295,7 @@ def vacuum_all(
 
 @contextlib.contextmanager
 def alone(data: str) -> Iterator[bool]:
-    """Keep pipelines out while the block runs; False if one is running already."""
+    """Keep pipelines out while the block runs; `False` if one is already running."""
     from signalhub.pipeline.run.lock import PipelineRunning, lock_pipeline
 
     try:

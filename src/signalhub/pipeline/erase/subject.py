@@ -1,7 +1,7 @@
-"""Whom an erasure is about, and which entries of the lake that concerns.
+"""The subject of an erasure, and the entries of the lake that belong to it.
 
-What is chosen is what the hub itself would choose in its log, by the same rule. The search may name
-the subject; nothing that is written to a table ever does.
+The selection follows the same rule as the hub's in its log. The search may name the subject;
+nothing that is written to a table does.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 def find(spark: SparkSession, lake: Lake, subject: Subject, through: LogPosition) -> pa.Table:
-    """The entries of the lake up to a position that are to be erased, in order, each once.
+    """Return the entries of the lake up to a position that are to be erased, in order, each once.
 
-    Entries behind it belong to a life that began after the erasure.
+    Entries after it were written after the erasure and are not affected.
     """
     entries = _until(_read(spark, lake, ENTRIES.name), through)
     found = _chosen(entries, subject, _wanted(entries, subject))
     if subject.kind == "actor":
-        # Entries that have lost their body long ago may still be told here.
+        # Entries whose body was removed long ago may still be recognised here.
         for name, column in ((MESSAGES.name, "sender"), (DEAD_LETTERS.name, "topic")):
             if lake.exists(name):
                 rows = _until(_read(spark, lake, name), through)
@@ -96,7 +96,7 @@ def _wanted(entries: DataFrame, subject: Subject) -> Wanted:
 
 
 def _room_of(entries: DataFrame, inbox: str) -> str | None:
-    """The room that was bound to an inbox last."""
+    """Return the room that was last bound to an inbox."""
     bound = entries.where(
         (F.col("kind") == "room_bound") & F.contains("body", F.lit(inbox.encode()))
     )
@@ -105,7 +105,7 @@ def _room_of(entries: DataFrame, inbox: str) -> str | None:
 
 
 def _chosen(entries: DataFrame, subject: Subject, wanted: Wanted) -> DataFrame:
-    """Few bodies hold the name, and only those are decoded."""
+    """Few bodies contain the name, and only those are decoded."""
     may_be = F.col("stream").isin(*{subject.stream, wanted.room or subject.stream})
     if subject.kind == "actor":
         may_be |= F.contains("body", F.lit(subject.name.encode()))
@@ -118,7 +118,7 @@ def _chosen(entries: DataFrame, subject: Subject, wanted: Wanted) -> DataFrame:
 
 
 def chosen(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
-    """The positions of what is wanted among some entries."""
+    """Return the positions of the wanted entries among some entries."""
     found = []
     for row in batch.to_pylist():
         stored = StoredEntry(
@@ -134,7 +134,7 @@ def chosen(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
         try:
             match = wanted.choose(stored)
         except (msgspec.MsgspecError, ValueError):
-            # Whose it is cannot be told, so it is whoever's name is in it.
+            # Its owner cannot be determined, so it is erased if it contains the name.
             match = None
             is_named = False
         else:

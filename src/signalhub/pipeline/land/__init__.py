@@ -1,1 +1,1 @@
-"""From the log into the table `entries`, each entry exactly once."""
+"""Copies the log into the table `entries`, each entry exactly once."""

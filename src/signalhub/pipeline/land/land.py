@@ -1,9 +1,9 @@
 """Landing: one streaming query from the log into `entries`, every entry exactly once.
 
-Spark's checkpoint says which entries a batch holds; the table says which ones it has. A batch that
-comes again, whole or in part, adds only what is missing, because its transaction carries the last
-offset and rows up to the committed one are left out. Should the two ever disagree (a checkpoint was
-lost, or a table restored) the table is believed.
+Spark's checkpoint defines which entries are in a micro-batch; the table knows which ones it has. A
+micro-batch that is repeated, completely or in part, adds only what is missing, because its
+transaction records the last offset and rows up to the committed one are left out. If checkpoint and
+table disagree (a checkpoint was lost, or a table restored), the table wins.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCH_BYTES_MAX: Final = 512 * 2**20
 
 
 class Landed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one batch came to."""
+    """The result of one micro-batch."""
 
     end: LogPosition
     """The next entry to land."""
@@ -41,7 +41,7 @@ class Landed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointAhead(SignalHubError):
-    """The checkpoint goes on where the table has not been yet; it must be made again."""
+    """The checkpoint continues beyond the table's position; it must be created again."""
 
     code = "checkpoint_ahead"
 
@@ -70,7 +70,7 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     beyond_published: bool = False
 
     def begin(self, position: LogPosition) -> StreamingQuery:
-        """Start the query where its checkpoint ends, or at the table's position if it disagrees."""
+        """Start the query at its checkpoint, or at the table's position if they disagree."""
         done = checkpointed(self.checkpoint, self.shard)
         if done is not None and done > position:
             self.forget_checkpoint()
@@ -94,7 +94,7 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
             .trigger(processingTime=f"{int(poll_s * 1000)} milliseconds")
             .queryName("land")
         )
-        # What is landed does not wait behind the long work of other tables.
+        # Landing must not wait behind long work on other tables.
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", "land")
         try:
             return writer.start()
@@ -102,11 +102,11 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
             self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
 
     def forget_checkpoint(self) -> None:
-        """The next start asks the table where to go on."""
+        """Reset the checkpoint; the next start continues from the table's position."""
         shutil.rmtree(self.checkpoint, ignore_errors=True)
 
     def land(self, batch: DataFrame, batch_id: int) -> None:
-        """Write one batch; whatever of it is there already is left out."""
+        """Write one micro-batch without the entries that are already there."""
         began = time.monotonic()
         start, end = batch_range(self.checkpoint, batch_id, self.shard)
         last = end.offset - 1
@@ -114,10 +114,10 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
         if start is not None and start.epoch == end.epoch and start.offset > _next(committed):
             raise CheckpointAhead(start, _next(committed))
         if last < 0:
-            # A log that was just made: there is nothing yet, and no position to record.
+            # The log was just created: there are no entries yet, and no position to record.
             return
         if committed is not None and last <= committed:
-            # A crash came between this commit and the next step, so that is done now.
+            # A crash came between this commit and the next step, so do that step now.
             self._quarantine(batch, end)
             return
         if committed is not None:
@@ -172,7 +172,7 @@ def _next(committed: int | None) -> int:
 
 
 def entries_of(rows: DataFrame) -> DataFrame:
-    """Rows of the source as rows of `entries`."""
+    """Return rows of the source as rows of `entries`."""
     removed_at = F.when(F.col("is_erased"), F.current_timestamp())
     removed_reason = F.when(F.col("is_erased"), F.lit("erased"))
     return rows.withColumns({"removed_at": removed_at, "removed_reason": removed_reason}).select(
@@ -181,7 +181,7 @@ def entries_of(rows: DataFrame) -> DataFrame:
 
 
 def quarantine_of(rows: DataFrame) -> DataFrame:
-    """What could not be decoded, as rows of `quarantine`."""
+    """Return what could not be decoded as rows of `quarantine`."""
     return (
         rows.where(F.col("fault").isNotNull())
         .withColumns(
@@ -197,12 +197,12 @@ def quarantine_of(rows: DataFrame) -> DataFrame:
 
 
 def has_unfinished(checkpoint: Path) -> bool:
-    """Whether a batch was planned that is not noted as done."""
+    """Return whether a micro-batch was planned that is not recorded as done."""
     return bool(_numbers(checkpoint / "offsets") - _numbers(checkpoint / "commits"))
 
 
 def checkpointed(checkpoint: Path, shard: int) -> LogPosition | None:
-    """Behind the last batch that Spark has noted as done; None if there is none."""
+    """Return the position after the last micro-batch recorded as done; `None` if there is none."""
     done = _numbers(checkpoint / "commits")
     return _noted(checkpoint, max(done), shard) if done else None
 
@@ -214,9 +214,9 @@ def _numbers(folder: Path) -> set[int]:
 def batch_range(
     checkpoint: Path, batch_id: int, shard: int
 ) -> tuple[LogPosition | None, LogPosition]:
-    """From where to where a batch reaches, as Spark has noted it before running the batch.
+    """Return start and end of a micro-batch, which Spark records before running it.
 
-    The first batch of a checkpoint begins where the table ends, so nothing is noted about it.
+    The first one of a checkpoint starts where the table ends, so its start is not recorded.
     """
     start = _noted(checkpoint, batch_id - 1, shard) if batch_id else None
     return start, _noted(checkpoint, batch_id, shard)

@@ -1,7 +1,7 @@
-"""Where landing goes on: behind what the table holds, if the log still has it.
+"""Where landing continues: after what the table contains, if the log still has it.
 
-The table alone is asked. A log that has lost what the table lacks is refused, because a hole that
-nobody was told about would make every later proof worthless.
+Only the table decides. If the log has lost entries that the table lacks, landing refuses to
+continue, because an unreported gap would make every later proof worthless.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from signalhub.wire.errors import SignalHubError
 
 
 class EntriesMissing(SignalHubError):
-    """The log no longer holds what the lake needs next."""
+    """The log no longer contains what the lake needs next."""
 
     code = "entries_missing"
 
@@ -31,7 +31,7 @@ class EntriesMissing(SignalHubError):
 
 
 class LogBehindLake(SignalHubError):
-    """The lake holds entries the log does not have: the log is an older copy."""
+    """The lake contains entries that the log does not: the log is an older copy."""
 
     code = "log_behind_lake"
 
@@ -44,7 +44,7 @@ class LogBehindLake(SignalHubError):
 
 
 def resume(disk: Disk, lake: Lake, shard: int) -> LogPosition:
-    """The next entry to land; raises `EntriesMissing`, `LogBehindLake` or `LakeUnreachable`."""
+    """Find the next entry to land; raises `EntriesMissing`, `LogBehindLake`, `LakeUnreachable`."""
     segments = Segments(disk)
     begins = _first_offsets(disk, segments)
     if not begins:
@@ -69,12 +69,12 @@ def resume(disk: Disk, lake: Lake, shard: int) -> LogPosition:
 
 
 def epochs(disk: Disk) -> list[int]:
-    """Every epoch the log knows of, the oldest first."""
+    """Return every known epoch of the log, the oldest first."""
     return sorted(_first_offsets(disk, Segments(disk)))
 
 
 def _first_offsets(disk: Disk, segments: Segments) -> dict[int, int]:
-    """The first offset of each epoch, also of segments of which only the footer is left."""
+    """Return the first offset of each epoch, including segments with only a footer left."""
     found = segments.epochs
     for name in disk.names():
         if footer_base(name) is None:
@@ -83,7 +83,7 @@ def _first_offsets(disk: Disk, segments: Segments) -> dict[int, int]:
         try:
             summary = decode_summary(file.read(file.size(), 0))
         except Unreadable:
-            # What it stood for is found missing by the audit.
+            # The audit reports the entries it stood for as missing.
             continue
         finally:
             file.close()

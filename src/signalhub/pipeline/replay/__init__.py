@@ -1,1 +1,1 @@
-"""Choosing messages of the past to send again."""
+"""Selecting messages of the lake to send again."""

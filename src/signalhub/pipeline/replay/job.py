@@ -1,7 +1,7 @@
-"""A replay's own file: what it selects, where it goes, and the position it ends at.
+"""The file of a replay job: what it selects, its target, and its bound.
 
-The bound is fixed when a replay begins, so that going on later selects the same messages; how far
-it has come the hub knows. Without Spark, like everything that only has to look.
+The bound is fixed when the job starts, so that a continued job selects the same messages; the hub
+knows its progress. This module does not need Spark.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _DIGITS: Final = 12
 
 
 class ReplayConflict(SignalHubError):
-    """A replay of this name does something else."""
+    """The name belongs to another replay."""
 
     code = "replay_conflict"
 
 
 class Bound(msgspec.Struct, frozen=True, order=True):
-    """The last entry of a log that is meant, as (epoch, offset) orders them."""
+    """The last entry of the log that is considered, ordered by (epoch, offset)."""
 
     epoch: int
     offset: int
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Which messages are meant, and where they go."""
+    """Which messages are selected, and their target."""
 
     where: str
     to: str
@@ -43,13 +43,13 @@ class Selection(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The same selection has the same name."""
+        """Return a name that is the same for the same selection."""
         text = msgspec.json.encode([self.where, self.to, self.include_replays])
         return f"replay-{hashlib.sha256(text).hexdigest()[:_DIGITS]}"
 
 
 class ReplayJob(msgspec.Struct, kw_only=True):
-    """A replay that has begun."""
+    """A replay job that has started."""
 
     job: str
     """What the hub knows it by."""
@@ -61,13 +61,13 @@ class ReplayJob(msgspec.Struct, kw_only=True):
 
 
 def job_of(name: str | None, selection: Selection, until: Bound, now_ms: int) -> ReplayJob:
-    """A new replay; without a name of its own the bound is part of its id."""
+    """Create a job; if it is unnamed, the bound is part of its id."""
     job = name or f"{selection.name}-{until.epoch}.{until.offset}"
     return ReplayJob(job=job, selection=selection, until=until, begun_ms=now_ms)
 
 
 def read_job(data: str | Path, name: str | None, selection: Selection) -> ReplayJob | None:
-    """The replay that has begun under this name; raises `ReplayConflict` if it is another."""
+    """Return the job that was started under this name; raises `ReplayConflict` if it differs."""
     path = _path(data, name or selection.name)
     try:
         found = msgspec.json.decode(path.read_bytes(), type=ReplayJob)
@@ -86,7 +86,7 @@ def read_job(data: str | Path, name: str | None, selection: Selection) -> Replay
 
 
 def write_job(data: str | Path, name: str | None, job: ReplayJob) -> None:
-    """Replace the file at once or not at all, and for good: the bound must not be lost."""
+    """Replace the file atomically and sync it: the bound must not be lost."""
     keep(_path(data, name or job.selection.name), job)
 
 

@@ -1,8 +1,8 @@
-"""Messages of the lake that are to be sent again: selected by a predicate, in the order of the log.
+"""Messages of the lake to send again: selected by a predicate, in the order of the log.
 
-A predicate is a condition over the columns of `messages`. What it selects is cut down to what can
-be sent again: messages of rooms, calls and broadcasts cannot, what was removed has no content, and
-copies that replays have made are left out unless they are asked for.
+A predicate is a condition over the columns of `messages`. Messages that cannot be sent again are
+left out of the selection: those of rooms, calls, broadcasts, and those whose content was removed.
+Copies made by replays are left out unless requested.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LINE: Final = re.compile(r"\(line (\d+),")
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """Messages that were selected and are not sent, and why."""
+    """Messages that were selected but are not sent, by reason."""
 
     rooms: int = 0
     broadcasts: int = 0
@@ -64,7 +64,7 @@ class SelectionSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the first messages, for people."""
+    """One of the first messages, for display."""
 
     offset: int
     accepted_at: str
@@ -75,27 +75,27 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def landed(spark: SparkSession, lake: Lake, data: str | Path) -> Bound | None:
-    """The last entry that is in `messages`, or in what it was made from; None if nothing is."""
+    """Return the committed position of `messages`, or its last row; `None` if it is empty."""
     newest = head_of(data)
     if newest is not None:
         offset = lake.committed(MESSAGES.name, SHARD, newest.epoch)
         if offset is not None:
             return Bound(newest.epoch, offset)
-    # The log is elsewhere, or its epoch has not landed yet; then the rows tell.
+    # The log is elsewhere, or its epoch has not landed yet; then use the rows.
     rows = spark.read.format("delta").load(lake.location(MESSAGES.name))
     (found,) = rows.agg(F.max(F.struct("epoch", "offset")).alias("last")).collect()
     return None if found.last is None else Bound(found.last.epoch, found.last.offset)
 
 
 def head_of(data: str | Path) -> Bound | None:
-    """The last entry of the log, if it is here."""
+    """Return the last entry of the log, if the log is here."""
     folder = Path(data) / "log"
     head = read_head(SystemDisk(folder, read_only=True)) if folder.is_dir() else None
     return None if head is None else Bound(head.epoch, head.durable - 1)
 
 
 def behind(last: Bound, head: Bound | None) -> int:
-    """How many entries of the log are not in the lake yet, as far as that can be told."""
+    """Return how many entries of the log are not in the lake yet, as far as is known."""
     if head is None or head <= last:
         return 0
     return head.offset - last.offset if head.epoch == last.epoch else head.offset + 1
@@ -104,7 +104,7 @@ def behind(last: Bound, head: Bound | None) -> int:
 def select(
     spark: SparkSession, lake: Lake, where: str, until: Bound, *, include_replays: bool = False
 ) -> DataFrame:
-    """What a predicate selects up to a position, each row with its `verdict`.
+    """Return what a predicate selects up to a position, each row with its `verdict`.
 
     Raises `QueryError` if it is not a predicate.
     """
@@ -117,18 +117,18 @@ def select(
 
 
 def _chosen(session: SparkSession, where: str) -> DataFrame:
-    # A name in single brackets would be taken for a column of an alias `where`.
+    # A name in single brackets would be parsed as a column of an alias `where`.
     text = f"SELECT * FROM {MESSAGES.name} WHERE ((\n{where}\n))"  # noqa: S608
     try:
         query(session, text)
     except (QueryRefused, QueryWrong) as error:
-        # The condition begins in the second line of what was asked.
+        # The condition starts in the second line of the query.
         moved = _LINE.sub(lambda line: f"(line {int(line[1]) - 1},", str(error))
         raise type(error)(moved) from None
     try:
         return session.table(MESSAGES.name).where(where)
     except PySparkException:
-        # It ends the brackets it stood in, and goes on.
+        # It closes the brackets around it and continues.
         raise QueryRefused("this is more than one condition; write one over `messages`") from None
 
 
@@ -147,7 +147,7 @@ def _verdict(include_replays: bool) -> Column:
 
 
 def summarise(selected: DataFrame) -> SelectionSummary:
-    """How much that is, and of what; raises `QueryError`."""
+    """Return how many messages of which kind are selected; raises `QueryError`."""
     place = F.struct(*_ORDER)
     grouped = selected.groupBy(
         "verdict", F.when(F.col("verdict") == SENDABLE, F.col("stream")).alias("stream")
@@ -175,7 +175,7 @@ def _position(place: Row | None) -> OriginalPosition | None:
 
 
 def examples(selected: DataFrame) -> list[Example]:
-    """The first few messages that would be sent."""
+    """Return the first few messages that would be sent."""
     rows = selected.where(F.col("verdict") == SENDABLE).orderBy(*_ORDER).limit(EXAMPLES)
     moment = F.date_format("accepted_at", "yyyy-MM-dd HH:mm:ss").alias("accepted_at")
     chosen = rows.select("offset", moment, "stream", "type", "key", "payload_json")
@@ -194,7 +194,7 @@ def examples(selected: DataFrame) -> list[Example]:
 
 
 def rest(selected: DataFrame, after: OriginalPosition | None) -> DataFrame:
-    """What can be sent of the selection and comes behind a position."""
+    """Return the part of the selection that can be sent and comes after a position."""
     good = selected.where(F.col("verdict") == SENDABLE).select(*_COLUMNS)
     if after is None:
         return good
@@ -208,9 +208,10 @@ def rest(selected: DataFrame, after: OriginalPosition | None) -> DataFrame:
 
 
 def in_order(rows: DataFrame, size: int) -> Iterator[Original]:
-    """The messages one by one in the order of the log; `size` bytes are expected in all."""
+    """Yield the messages in the order of the log; `size` is their expected total in bytes."""
     pieces = max(1, math.ceil(size / PARTITION_BYTES))
-    # Only one range of positions after the other is fetched, so all of it need not fit in memory.
+    # Ranges of positions are fetched one after the other, so the selection does not have to fit in
+    # memory.
     ranged = rows.repartitionByRange(pieces, *_ORDER).sortWithinPartitions(*_ORDER)
     for row in values(ranged):
         assert isinstance(row, Row)

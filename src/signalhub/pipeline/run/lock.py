@@ -1,4 +1,4 @@
-"""Who may work on a lake: one pipeline at a time, and one rewrite of its tables at a time."""
+"""Locks of a lake: one pipeline at a time, and one rewrite of its tables at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REWRITE_LOCK: Final = "rewrite.lock"
 
 
 class PipelineRunning(SignalHubError):
-    """Another pipeline has this data folder."""
+    """Another pipeline uses this data folder."""
 
     code = "pipeline_running"
 
@@ -28,7 +28,7 @@ class PipelineRunning(SignalHubError):
 
 
 class TablesBusy(SignalHubError):
-    """Somebody else is rewriting the tables."""
+    """Another process is rewriting the tables."""
 
     code = "tables_busy"
 
@@ -39,7 +39,7 @@ class TablesBusy(SignalHubError):
 
 
 def lock_pipeline(data: str | Path) -> FileLock:
-    """The right to run the pipeline of a data folder; raises `PipelineRunning`."""
+    """Lock the pipeline of a data folder; raises `PipelineRunning`."""
     try:
         return FileLock(_made(data) / _PIPELINE_LOCK)
     except Locked as error:
@@ -52,10 +52,10 @@ def is_pipeline_running(data: str | Path) -> bool:
 
 @contextmanager
 def turn(data: str | Path, wait_s: float = 0.0) -> Iterator[None]:
-    """Have the tables for oneself while the block runs; raises `TablesBusy`.
+    """Hold the table lock while the block runs; raises `TablesBusy`.
 
-    A file that is compacted while its rows are being erased could bring them back. Landing and the
-    derived tables need no turn: what they add was not there before.
+    A file that is compacted while its rows are erased could bring them back. Landing and the
+    derived tables do not need the lock: they only add new rows.
     """
     try:
         lock = FileLock(_made(data) / _REWRITE_LOCK, wait_s)

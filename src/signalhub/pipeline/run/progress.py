@@ -1,4 +1,4 @@
-"""How far the lake is behind the log, found out without Spark."""
+"""How far the lake is behind the log, determined without Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WITHOUT_POSITION: Final = (QUARANTINE.name, AUDIT.name)
 
 
 class TableStanding(msgspec.Struct, frozen=True):
-    """One table; tables that follow no position have none."""
+    """One table; tables that do not follow `entries` have no position."""
 
     table: str
     position: int | None
@@ -49,7 +49,7 @@ class Standing(msgspec.Struct, frozen=True):
     tables: list[TableStanding]
 
     def facts(self) -> dict[str, Any]:
-        """Everything but the tables."""
+        """Everything except the tables."""
         lag = max(0, self.head - self.position)
         return {
             "state": self.state,
@@ -66,7 +66,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 def standing(data: Path, uri: str, *, shard: int = 0) -> Standing:
-    """Ask log, tables and status file; raises `LakeUnreachable`."""
+    """Read log, tables and status file; raises `LakeUnreachable`."""
     segments, lake = Segments(log_of(data)), lake_of(data, uri)
     hub_runs = is_hub_running(data)
     head = _head(segments, hub_runs)
@@ -89,7 +89,7 @@ def standing(data: Path, uri: str, *, shard: int = 0) -> Standing:
 
 
 def is_nearly_done(data: Path, uri: str) -> bool:
-    """Whether so little is left to land that a run does not pay for being compiled."""
+    """Return whether so little is left to land that compiling the code would not pay off."""
     found = standing(data, uri)
     left = [
         found.head if one.behind is None else one.behind
@@ -100,7 +100,7 @@ def is_nearly_done(data: Path, uri: str) -> bool:
 
 
 def behind(data: Path, lake: Lake, names: Iterable[str], *, shard: int = 0) -> dict[str, int]:
-    """The entries that tables have yet to take in, where there are some."""
+    """Return the entries that tables have not taken in yet, by table."""
     if not (data / "log").is_dir():
         return {}
     segments = Segments(log_of(data))
@@ -123,7 +123,7 @@ def _state(status: PipelineStatus | None, is_running: bool) -> str:
 
 
 def _lag_s(status: PipelineStatus | None) -> float:
-    """Since when something may be waiting: the last batch took everything there was."""
+    """Return since when entries may be waiting: the last batch took everything there was."""
     if status is None or status.last_batch is None:
         return 0.0
     return round((SystemClock().now_ms() - status.last_batch.at_ms) / 1000, 1)

@@ -1,7 +1,7 @@
-"""A running pipeline: landing all the time, the other tables on slower beats, until it is stopped.
+"""A running pipeline: lands continuously, updates the other tables on slower beats, until stopped.
 
-It retries after failures: the store may be away for minutes, and everything waits in the log. Only
-what waiting cannot fix ends it: damage to the log, and entries that are gone.
+It retries after failures: the store may be unavailable for minutes, and everything waits in the
+log. Only what waiting cannot fix ends it: damage to the log, and missing entries.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ _FIXED_BY_STARTING_OVER: Final = {"EntriesGone", CheckpointAhead.__name__}
 
 
 class PipelineFailed(SignalHubError):
-    """What waiting cannot fix, or what a single run did not wait for."""
+    """A failure that waiting cannot fix, or that a single run did not wait for."""
 
     code = "pipeline_failed"
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a single run came to."""
+    """The result of a single run."""
 
     rows: int
     bytes: int
@@ -80,7 +80,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pipeline:
-    """Everything that follows the log of one data folder into one lake."""
+    """Copies the log of one data folder into one lake and keeps its tables up to date."""
 
     def __init__(
         self,
@@ -95,9 +95,9 @@ class Pipeline:
         hub: Neighbour | None = None,
         tables: Sequence[str] = catch_up.ORDER,
     ) -> None:
-        """`landed` hears of every batch; `landing` is how it is landed; `hub` has precedence.
+        """`landed` is called after every batch; `landing` lands it; `hub` has precedence.
 
-        `tables` are the derived tables that follow.
+        `tables` are the derived tables to keep up to date.
         """
         self._spark = spark
         self._lake = lake
@@ -118,27 +118,27 @@ class Pipeline:
         self._gained: dict[str, int] = {}
         self._epochs: list[int] = []
 
-    # What others may ask for, from any thread or signal handler.
+    # Called by others, from any thread or signal handler.
 
     def stop(self) -> None:
-        """End soon: what is under way has a moment to finish, and is then left for later."""
+        """Stop soon: running work has a moment to finish and is otherwise left for later."""
         self._stopping.set()
         self._retry.set()
         threading.Thread(target=self._cut_short, name="signalhub-stop", daemon=True).start()
 
     def _cut_short(self) -> None:
         if self._is_over.wait(_GRACE_S):
-            # Others may be using the session by now.
+            # Other threads may be using the session.
             return
         with contextlib.suppress(Exception):
             self._spark.sparkContext.cancelAllJobs()
 
     def hurry(self) -> None:
-        """Wait no longer, after a failure or for a table's turn: somebody wants to go on."""
+        """Stop waiting, after a failure or for a table's turn: the caller wants to continue."""
         self._hurried.set()
         self._retry.set()
 
-    # Going on for ever.
+    # Running until stopped.
 
     def up(self) -> None:
         """Work until `stop`; raises `PipelineFailed` for what waiting cannot fix."""
@@ -197,7 +197,7 @@ class Pipeline:
         return self._segments.published() or self._segments.valid()
 
     def _ended(self, query: StreamingQuery) -> NoReturn:
-        """The query has ended by itself: find out whether it is worth another try."""
+        """The query has ended by itself: decide whether to try again."""
         name, message = cause(str(query.exception() or "the query ended without an error"))
         if name == "LogDamaged":
             raise PipelineFailed(message)
@@ -226,7 +226,7 @@ class Pipeline:
     # The slower beats.
 
     def _beat(self, beats: Beats) -> None:
-        """One step of what is due; inboxes come before everything else."""
+        """Do one step of what is due; inboxes come first."""
         now = int(time.monotonic() * 1000)
         self._look_for_haste()
         if self._hurried.is_set():
@@ -249,7 +249,7 @@ class Pipeline:
             self._try(partial(self.maintain, pause=pause), "the upkeep of the tables")
 
     def _beat_inbox(self, beats: Beats) -> bool:
-        """Archive inboxes if it is time; whether it was."""
+        """Archive inboxes if it is time; return whether it was."""
         if not beats.inbox.is_due(int(time.monotonic() * 1000)):
             return False
         has_failed = self._try(lambda: self._catch_up((INBOX.name,)), "the archive of inboxes")
@@ -257,7 +257,7 @@ class Pipeline:
         return True
 
     def _try(self, work: Callable[[], object], what: str) -> bool:
-        """Whether it failed; then the next beat tries again, and landing goes on."""
+        """Return whether it failed; then the next beat tries again, and landing continues."""
         try:
             work()
         except Exception as error:
@@ -268,7 +268,7 @@ class Pipeline:
         return False
 
     def _catch_up(self, tables: Sequence[str]) -> dict[str, int]:
-        """Bring tables up to date with `entries`; the rows each has gained."""
+        """Bring tables up to date with `entries`; return the rows added by table."""
         before = dict(self._gained)
         for name in tables:
             if not self._stopping.is_set():
@@ -276,7 +276,7 @@ class Pipeline:
         return {name: self._gained[name] - before.get(name, 0) for name in self._gained}
 
     def _take(self, table: str, *, pieces_max: int | None = None) -> bool:
-        """Have a table follow `entries` by some pieces; whether it is up to date."""
+        """Advance a table by a few pieces; return whether it is up to date."""
         for epoch in self._known_epochs():
             to = self._lake.committed(ENTRIES.name, self._shard, epoch)
             done = self._lake.committed(table, self._shard, epoch)
@@ -300,7 +300,7 @@ class Pipeline:
         return True
 
     def _known_epochs(self) -> list[int]:
-        """Every epoch of the log; footers are read again only when a new one has begun."""
+        """Return every epoch of the log; read footers again only when a new one has started."""
         if self._head().epoch not in self._epochs:
             self._epochs = epochs(self._disk)
         return self._epochs
@@ -308,7 +308,7 @@ class Pipeline:
     def maintain(
         self, *, is_thorough: bool = False, pause: Callable[[], object] = lambda: None
     ) -> UpkeepRound:
-        """Expire, compact and vacuum what is due, or everything that could be."""
+        """Expire, compact and vacuum what is due, or everything."""
         self._journal.upkeep = done = maintain(
             self._spark,
             self._lake,
@@ -324,10 +324,10 @@ class Pipeline:
     # A single run.
 
     def once(self, *, accept_gap: bool = False) -> RunSummary:
-        """Land everything there is now, follow with every table, and end.
+        """Land everything there is now, update every table, and end.
 
-        Beside a running hub "now" is its durable head; without one, the last good batch. Raises
-        `PipelineFailed` after some attempts.
+        With a running hub, "now" is its durable head; without one, the last valid batch. Raises
+        `PipelineFailed` after several attempts.
         """
         began = time.monotonic()
         is_hub_there = is_hub_running(self._data)
@@ -361,7 +361,7 @@ class Pipeline:
         )
 
     def behind(self) -> int:
-        """How many entries a single run would land now, about."""
+        """Return approximately how many entries a single run would land now."""
         head = self._head() if is_hub_running(self._data) else self._segments.valid()
         position = resume(self._disk, self._lake, self._shard)
         return max(0, head.offset - position.offset)
@@ -392,13 +392,13 @@ class Pipeline:
             _stop(query)
 
     def _is_there(self, landing: Landing, target: LogPosition) -> bool:
-        """Whether everything was landed, and the batch that did it is over."""
+        """Return whether everything has landed and its batch is finished."""
         done = checkpointed(landing.checkpoint, self._shard)
         return done is not None and done >= target
 
 
 def cause(text: str) -> tuple[str, str]:
-    """The kind of our own error in what Spark says, if there is one, and the sentence to tell."""
+    """Return the class of our own error in Spark's, if there is one, and the text to show."""
     if found := _OUR_ERROR.findall(text):
         name, message = found[-1]
         return name, message
@@ -408,13 +408,13 @@ def cause(text: str) -> tuple[str, str]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without its stack."""
+    """Return the text of an error without its stack trace."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:500]
 
 
 def _stop(query: StreamingQuery) -> None:
-    """End the query after the batch under way, unless that takes too long."""
+    """End the query after the running batch, unless that takes too long."""
     deadline = time.monotonic() + _GRACE_S
     try:
         while query.status["isTriggerActive"] and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""When what is due, and when it waits for a hub that needs the processor more."""
+"""When work is due, and when it waits for a hub that needs the processor more."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _UPKEEP_RETRY_MS: Final = 300_000
 class Neighbour:
     """The hub on the same machine, and whether it is busy.
 
-    It has one thread that counts; beside a sender and the pipeline, on two cores, that got no more
-    than 0.6 of a core at its limit.
+    It has one main thread; on two cores, beside a sender and the pipeline, that thread got at most
+    0.6 of a core at its limit.
     """
 
     def __init__(self, cpu_s: Callable[[], float | None] = lambda: None) -> None:
-        """`cpu_s` says how much processor time it has used; None if nobody knows."""
+        """`cpu_s` returns the processor time it has used; `None` if unknown."""
         self._cpu_s = cpu_s
         self._last: tuple[int, float] | None = None
         self._is_busy = False
 
     def is_busy(self, now_ms: int) -> bool:
-        """Whether it has been since the last look."""
+        """Return whether it has been busy since the last call."""
         if self._last is not None and now_ms - self._last[0] < _LOOK_MS:
             return self._is_busy
         used_s = self._cpu_s()
@@ -53,7 +53,7 @@ class Neighbour:
 
 
 def neighbour(pid: int | None) -> Neighbour:
-    """The process with this number, if it is known."""
+    """Return the process with this id, if it is known."""
     return Neighbour() if pid is None else Neighbour(partial(_cpu_s, pid))
 
 
@@ -62,7 +62,7 @@ def _cpu_s(pid: int) -> float | None:
         said = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The name comes second, in brackets, and may hold anything.
+    # The name comes second, in brackets, and may contain anything.
     user, system = said.rsplit(")", 1)[1].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
@@ -85,11 +85,11 @@ class Beats:
         self._begun_ms = SystemClock().now_ms()
 
     def hurry(self) -> None:
-        """Every table is due when those before it are done, whatever the hub is doing."""
+        """Make every table due as soon as those before it are done, whatever the hub is doing."""
         self._is_hurried = True
 
     def next_table(self, now_ms: int) -> str | None:
-        """The next derived table to bring up to date, one after the other."""
+        """Return the next derived table to bring up to date."""
         is_busy = self._hub.is_busy(now_ms)
         if not self._tables and (self._shape.is_due(now_ms) or self._is_hurried):
             self._tables = list(self._all)
@@ -101,11 +101,11 @@ class Beats:
         return self._tables.pop(0) if self._tables else None
 
     def put_back(self, table: str) -> None:
-        """It is not up to date yet; inboxes have their turn in between."""
+        """The table is not up to date yet; inboxes come first in between."""
         self._tables.insert(0, table)
 
     def is_upkeep_due(self, last: UpkeepRound | None, now_ms: int) -> bool:
-        """The time since the last one counts, whichever pipeline did it."""
+        """Count the time since the last upkeep, whichever pipeline did it."""
         wall_ms = SystemClock().now_ms()
         since = wall_ms - (self._begun_ms if last is None else last.at_ms)
         wait_ms = WAIT_MS if self._hub.is_busy(now_ms) else 0
@@ -117,12 +117,12 @@ _NAME: Final = "hurry"
 
 
 def ask(data: str | Path) -> None:
-    """Have the running pipeline do now what it would do later."""
+    """Ask the running pipeline to catch up now."""
     (folder_of(data) / _NAME).touch()
 
 
 def was_asked(data: str | Path) -> bool:
-    """Whether somebody has; once for all who have."""
+    """Return whether it was asked; one answer serves all requests."""
     try:
         (folder_of(data) / _NAME).unlink()
     except FileNotFoundError:

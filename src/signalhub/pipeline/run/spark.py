@@ -1,4 +1,4 @@
-"""The Spark session: small settings for small machines, Delta Lake, no noise."""
+"""The Spark session: settings for small machines, Delta Lake, little output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _JAVA_PACKAGE: Final = "openjdk-17-jre-headless"
 
 
 def java() -> str | None:
-    """The Java that Spark would use; None if there is none."""
+    """Return the Java that Spark would use; `None` if there is none."""
     home = os.environ.get("JAVA_HOME")
     if home and (candidate := Path(home) / "bin" / "java").is_file():
         return str(candidate)
@@ -43,7 +43,7 @@ def java() -> str | None:
 
 
 def java_problem() -> str | None:
-    """Why Spark cannot run here, and what to do; None if it can."""
+    """Return why Spark cannot run here, and what to do; `None` if it can."""
     found = java()
     if found is None:
         return f"Java not found: {JAVA_ADVICE}"
@@ -64,7 +64,7 @@ def _major(text: str) -> int | None:
 
 
 def folder() -> Path:
-    """Where the JARs are kept, unless `SIGNALHUB_JARS` names another folder."""
+    """Return the folder of the JARs, unless `SIGNALHUB_JARS` names another one."""
     if chosen := os.environ.get("SIGNALHUB_JARS"):
         return Path(chosen)
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
@@ -72,7 +72,7 @@ def folder() -> Path:
 
 
 def jars() -> list[str]:
-    """All of them, or none."""
+    """Return all JARs, or none if one is missing."""
     where = folder()
     if not (where / _COMPLETE).is_file():
         return []
@@ -80,7 +80,7 @@ def jars() -> list[str]:
 
 
 def fetch() -> list[str]:
-    """The JARs, fetched if they are not here; raises `SettingsError` if that cannot be done."""
+    """Return the JARs, downloaded if necessary; raises `SettingsError` if that fails."""
     if found := jars():
         return found
     if problem := java_problem():
@@ -103,14 +103,14 @@ def fetch() -> list[str]:
                 " again, or copy the folder of another machine and set SIGNALHUB_JARS"
             )
         with contextlib.suppress(OSError):
-            # Another process may have been faster; then its folder is as good.
+            # Another process may have been faster; then use its folder.
             os.replace(Path(work) / "jars", where / "jars")
     (where / _COMPLETE).touch()
     return jars()
 
 
 def install_java() -> bool:
-    """Have the system's package manager install Java, where this user may; whether it did."""
+    """Install Java with the system's package manager, if permitted; return whether it did."""
     manager = shutil.which("apt-get")
     if manager is None or os.geteuid() != 0:
         return False
@@ -124,7 +124,7 @@ def install_java() -> bool:
 
 
 def main() -> int:
-    """Set up Java and the JARs, and report it; a machine that cannot have them is not a failure."""
+    """Set up Java and the JARs, and report it; a machine that cannot have them is not an error."""
     if jars() and java() is not None:
         return 0
     if java() is None:
@@ -154,11 +154,11 @@ _SETTINGS: Final = {
     # Spark's defaults are made for clusters; on two cores they turn a second into a minute.
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
-    # Every commit is a file that each plan has to list: one is enough, without sums beside it. Data
-    # files keep theirs, and other file systems need the usual local one.
+    # Every commit is a file that each plan has to list, so write no checksum files beside commits.
+    # Data files keep theirs, and other file systems need the usual local one.
     "spark.databricks.delta.writeChecksumFile.enabled": "false",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-    # Bodies and ids hardly ever repeat, and zstd makes a fraction of what snappy makes of them.
+    # Bodies and ids hardly ever repeat; zstd compresses them to a fraction of what snappy does.
     "spark.hadoop.parquet.enable.dictionary#body": "false",
     "spark.hadoop.parquet.enable.dictionary#id": "false",
     "spark.sql.parquet.compression.codec": "zstd",
@@ -166,7 +166,7 @@ _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.streaming.stopTimeout": "10s",
-    # Old checkpoints and finished batches of a long life must not fill the memory.
+    # Old checkpoints and finished batches of a long-running process must not fill the memory.
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.ui.retainedJobs": "5",
@@ -178,7 +178,7 @@ _SETTINGS: Final = {
 }
 _BRIEF: Final = {
     "spark.sql.codegen.wholeStage": "false",
-    # Each stage would be a job of its own, and what follows planned again.
+    # Each stage would be a separate job, and the rest would be planned again.
     "spark.sql.adaptive.enabled": "false",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
@@ -195,17 +195,17 @@ _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 def open_session(
     master: str, *, memory: str = "1g", name: str = "signalhub", is_brief: bool = False
 ) -> SparkSession:
-    """A session with the tables' format; raises `SettingsError` if there can be none.
+    """Create a session with Delta Lake; raises `SettingsError` if that is impossible.
 
-    A brief one does not compile what it will run only a few times.
+    A brief one does not compile code that runs only a few times.
 
-    What a `spark-defaults.conf` says (see `SPARK_CONF_DIR`) comes first; a master given there
-    counts unless one is given here.
+    Settings in `spark-defaults.conf` (see `SPARK_CONF_DIR`) come first; a master given there is
+    used unless one is given here.
     """
     found = fetch()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # Spark looks for sources like ours in every task; it finds them by the package's name.
+    # Spark looks for data sources in every task; it finds them by the name of the package.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(name)
     if master:
@@ -225,7 +225,7 @@ def open_session(
             session = builder.getOrCreate()
     except Exception as error:
         raise SettingsError(f"Spark cannot start: {error}") from error
-    # What fails in a function of ours is raised again where it was called.
+    # Errors in our functions are raised again where they were called.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     return session
 
@@ -234,10 +234,10 @@ def open_session(
 def session(
     master: str, *, memory: str = "1g", log_level: str | None = None, is_brief: bool = False
 ) -> Iterator[SparkSession]:
-    """A session while the block runs; one that was made here before stays open, as it is."""
+    """Open a session while the block runs; one that was created here before stays open."""
     found = SparkSession.getActiveSession()
     if found is not None and found.sparkContext.getConf().contains(_OURS):
-        # The one that is active may have settings of its own, such as one for queries.
+        # The active one may have other settings, such as one for queries.
         yield found.newSession()
         return
     opened = open_session(master, memory=memory, is_brief=is_brief)
@@ -251,9 +251,9 @@ def session(
 
 @contextmanager
 def _filtered_errors() -> Iterator[None]:
-    """What Java says while it lives goes to the error stream, without what it always says.
+    """Redirect Java's output to stderr, without its usual noise.
 
-    Nothing of it may reach the output: that belongs to the command.
+    None of it may reach stdout, which belongs to the command.
     """
     sys.stdout.flush()
     reading, writing = os.pipe()
@@ -285,9 +285,9 @@ def _relay(reading: int, errors: int) -> None:
 def _java_options(*, is_brief: bool) -> str:
     options = [
         f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-        # One collector thread instead of one per core.
+        # One garbage collector thread instead of one per core.
         "-XX:+UseSerialGC",
-        # Plans and their texts are deep.
+        # Plans and their texts are deeply nested.
         "-Xss8m",
     ]
     if is_brief:

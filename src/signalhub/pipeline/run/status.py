@@ -1,4 +1,4 @@
-"""What the pipeline says about itself, in a file beside its checkpoint, for whoever asks."""
+"""The status file of the pipeline, beside its checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from signalhub.pipeline.source.plan import LogPosition
 
 
 def keep(path: Path, value: object, *, is_for_good: bool = True) -> None:
-    """Write a value as JSON in place of what is there; for good also means: on the disk."""
+    """Replace a file with a value as JSON, atomically; with `is_for_good`, also sync it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
@@ -45,7 +45,7 @@ State = Literal["starting", "running", "retrying", "stopped", "failed"]
 
 
 class LastBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The batch that was landed last."""
+    """The last landed batch."""
 
     at_ms: int
     rows: int
@@ -63,7 +63,7 @@ class Totals(msgspec.Struct, kw_only=True):
 
 
 class UpkeepRound(msgspec.Struct, frozen=True, kw_only=True):
-    """What one round of upkeep came to; the next one begins where it ended."""
+    """The result of one round of upkeep; the next one starts where it ended."""
 
     at_ms: int
     ms: int
@@ -113,17 +113,17 @@ class PipelineStatus(msgspec.Struct, kw_only=True):
 
 
 def folder_of(data: str | Path) -> Path:
-    """Where the pipeline of a data folder keeps what is its own."""
+    """Return the folder where the pipeline of a data folder keeps its files."""
     return Path(data) / FOLDER
 
 
 def write_status(data: str | Path, status: PipelineStatus) -> None:
-    """Replace what was said before, at once or not at all."""
+    """Replace the status atomically."""
     keep(folder_of(data) / _NAME, status, is_for_good=False)
 
 
 def read_status(data: str | Path) -> PipelineStatus | None:
-    """What was said last; None if there is nothing, or nothing readable."""
+    """Return the last status; `None` if there is none, or it is unreadable."""
     try:
         return msgspec.json.decode((folder_of(data) / _NAME).read_bytes(), type=PipelineStatus)
     except (OSError, msgspec.MsgspecError):
@@ -137,7 +137,7 @@ _ALIVE_MS: Final = 5_000
 
 
 class Journal:
-    """Written by the landing thread and by the main one."""
+    """Written by the landing thread and by the main thread."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
@@ -164,7 +164,7 @@ class Journal:
 
     @property
     def upkeep(self) -> UpkeepRound | None:
-        """The last round of upkeep, also of an earlier pipeline."""
+        """The last round of upkeep, possibly of an earlier pipeline."""
         return self._status.upkeep
 
     @upkeep.setter
@@ -182,7 +182,7 @@ class Journal:
         return copy(self._status.totals)
 
     def running(self, position: LogPosition, head: LogPosition) -> None:
-        """Landing begins, or goes on, here."""
+        """Landing starts, or continues, here."""
         with self._lock:
             self._status.state = "running"
             self._status.failures, self._status.reason = 0, ""
@@ -191,7 +191,7 @@ class Journal:
             self._write()
 
     def landed(self, batch: Landed, head: LogPosition) -> None:
-        """One batch more."""
+        """A batch was landed."""
         now = self._clock.now_ms()
         with self._lock:
             status, totals = self._status, self._status.totals
@@ -222,7 +222,7 @@ class Journal:
             self._status.tables[table] = 0 if last is None else last + 1
 
     def look(self, head: LogPosition) -> None:
-        """Nothing happened; every now and then that is said, too."""
+        """Nothing happened; record that from time to time."""
         with self._lock:
             self._status.head = head.offset
             if self._clock.now_ms() - self._status.updated_ms >= _ALIVE_MS:

@@ -1,8 +1,8 @@
-"""Bytes of the log turned into Arrow columns, many entries at a time.
+"""Decoding bytes of the log into Arrow columns, many entries at a time.
 
-The batches of a piece lie behind each other, and so do header, stream and body of their entries.
-One Arrow array over the untouched bytes has them all as elements; taking every third one of these
-gathers streams or bodies without looking at a single entry in Python.
+The batches of a slice are contiguous, and so are header, stream and body of their entries. One
+Arrow array over the original bytes has all of these as elements; taking every third element gathers
+streams or bodies without touching single entries in Python.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TYPES: Final = {
 
 
 def arrow_fields(columns: Iterable[Column]) -> tuple[tuple[str, pa.DataType], ...]:
-    """Columns of a table with their types in Arrow."""
+    """Return columns of a table with their Arrow types."""
     return tuple((one.name, TYPES[one.type]) for one in columns)
 
 
@@ -66,7 +66,7 @@ assert _HEAD.itemsize == ENTRY_HEADER_BYTES
 
 
 class _MessageHead(msgspec.Struct, array_like=True, gc=False):
-    """As much of `entry.Message` as a row needs; the members between are passed over unread."""
+    """The part of `entry.Message` that a row needs; the members between are skipped."""
 
     id: str
     copy_id: msgspec.Raw
@@ -79,7 +79,7 @@ class _MessageHead(msgspec.Struct, array_like=True, gc=False):
 
 
 class _RoomMessageHead(msgspec.Struct, array_like=True, gc=False):
-    """The same of `entry.RoomMessage`."""
+    """The part of `entry.RoomMessage` that a row needs."""
 
     id: str
     ciphertext: msgspec.Raw
@@ -88,7 +88,7 @@ class _RoomMessageHead(msgspec.Struct, array_like=True, gc=False):
 
 
 class _BroadcastHead(msgspec.Struct, array_like=True, gc=False):
-    """The same of `entry.Broadcast`, which has no end."""
+    """The part of `entry.Broadcast` that a row needs; it never expires."""
 
     id: str
     sender: msgspec.Raw
@@ -106,16 +106,16 @@ _DECODERS: Final = {kind: msgspec.msgpack.Decoder(head).decode for kind, head in
 _KINDS: Final = {kind.value: kind.name.lower() for kind in Kind}
 _KIND_NAMES: Final = pa.array([_KINDS.get(number, f"kind_{number}") for number in range(256)])
 _MICROSECONDS: Final = 1_000
-# The end of the year 9999; later is never.
+# The end of the year 9999; later means never.
 _TIME_MAX_MS: Final = 253_402_300_799_000
 
 
 def read_columns(disk: Disk, shard: int, one: Slice) -> Iterator[pa.RecordBatch]:
-    """The entries of a slice; raises `LogDamaged` if it is not what was once written."""
+    """Return the entries of a slice; raises `LogDamaged` if it is not what was written."""
     try:
         found = [(one, *_read(disk, one))]
     except LogDamaged:
-        # Erasing may have put another file in its place since the slice was planned.
+        # Erasing may have replaced the file since the slice was planned.
         found = [(again, *_read(disk, again)) for again in _planned_again(disk, one)]
     for piece, data, starts in found:
         for begin in range(0, len(starts), ROWS_MAX):
@@ -132,7 +132,7 @@ def _planned_again(disk: Disk, one: Slice) -> tuple[Slice, ...]:
 
 
 def _read(disk: Disk, one: Slice) -> tuple[bytes, np.ndarray[Any, np.dtype[np.int64]]]:
-    """The bytes of a slice, and where in them the entries begin that are meant."""
+    """Return the bytes of a slice, and where its first wanted entry starts."""
     file = disk.open(one.segment, read_only=True)
     try:
         data = file.read(one.end - one.begin, one.begin)
@@ -146,7 +146,7 @@ def _read(disk: Disk, one: Slice) -> tuple[bytes, np.ndarray[Any, np.dtype[np.in
 
 
 def _entry_starts(data: bytes, one: Slice) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int]:
-    """Where the entries of verified batches begin, and the offset of the first."""
+    """Return where the entries of verified batches start, and the offset of the first."""
     starts: list[int] = []
     at, first, expected = 0, one.from_offset, -1
     while at < len(data):
@@ -208,7 +208,7 @@ def _columns(
 
 
 def _parts(data: bytes, streams: Any, bodies: Any, ends: Any) -> pa.Array:
-    """What lies before a stream, the stream, the body; and so on for every entry."""
+    """Return the boundaries of prefix, stream and body of every entry, in this order."""
     count = len(streams)
     offsets = np.empty(3 * count + 1, dtype=np.int64)
     offsets[0] = 0
@@ -227,7 +227,7 @@ def _texts(raw: pa.Array) -> pa.Array:
 def _look_inside(
     data: bytes, kinds: Any, bodies: Any, ends: Any, is_erased: Any
 ) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Id and expiry of every message, and what is wrong with bodies that cannot be read."""
+    """Return id and expiry of every message, and the fault of bodies that cannot be decoded."""
     view = memoryview(data)
     ids: list[str | None] = []
     expiries: list[float | None] = []

@@ -1,8 +1,8 @@
-"""Which bytes of which segments hold which entries: the plan of whoever reads the log in bulk.
+"""Plans for reading the log in bulk: which bytes of which segments contain which entries.
 
 A position is the epoch and the offset of the next entry to read. Within an epoch offsets are dense;
-the next epoch may begin below the end of the one before, because entries were lost. One plan never
-holds entries of two epochs.
+the next epoch may start below the end of the previous one, because entries were lost. A plan never
+contains entries of two epochs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ATTEMPTS_MAX: Final = 5
 
 
 def log_of(data: str | Path) -> SystemDisk:
-    """The log of a data folder, for reading; raises `SettingsError` if there is none."""
+    """Open the log of a data folder for reading; raises `SettingsError` if there is none."""
     path = Path(data) / LOG_FOLDER
     if not path.is_dir():
         raise SettingsError(f"{data} holds no log; name the data folder of a hub with --data")
@@ -51,7 +51,7 @@ class LogPosition(msgspec.Struct, frozen=True, order=True):
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """Whole batches of one segment, of which the entries `from_offset` to `to_offset` are meant."""
+    """Whole batches of one segment; only the entries `from_offset` to `to_offset` are used."""
 
     segment: str
     epoch: int
@@ -63,49 +63,49 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadPlan(msgspec.Struct, frozen=True):
-    """Slices in order, and the position behind them."""
+    """Slices in order, and the position after them."""
 
     slices: tuple[Slice, ...]
     end: LogPosition
 
 
 class _BatchStart(msgspec.Struct, frozen=True):
-    """A batch begins here with this offset."""
+    """A batch starts here with this offset."""
 
     offset: int
     position: int
 
 
 class Segments:
-    """The log of a data folder, whoever writes it; only ever read."""
+    """The log of a data folder, read-only; another process may be writing it."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._bases: list[int] = []
         self._epochs: dict[int, int] = {}
-        # Where the last plan ended in its segment, so that the next one need not search.
+        # Where the last plan ended in its segment, so that the next one does not have to search.
         self._last: dict[int, _BatchStart] = {}
         self._refresh()
 
     @property
     def first(self) -> LogPosition:
-        """The oldest entry that can still be read; (0, 0) if there has never been one."""
+        """Return the oldest readable entry; (0, 0) if there has never been one."""
         self._refresh()
         return self._begin_of(self._bases[0]) if self._bases else LogPosition(0, 0)
 
     @property
     def epochs(self) -> dict[int, int]:
-        """The first offset of each epoch that can still be read."""
+        """Return the first offset of each readable epoch."""
         self._refresh()
         return {self._epochs[base]: base for base in reversed(self._bases)}
 
     def published(self) -> LogPosition | None:
-        """The durable head as it was last published; None if that cannot be told."""
+        """Return the last published durable head; `None` if it is unknown."""
         head = read_head(self._disk)
         return LogPosition(head.epoch, head.durable) if head else None
 
     def valid(self) -> LogPosition:
-        """The end of the last good batch, for a log that nobody is writing."""
+        """Return the end of the last valid batch, for a log that no process is writing."""
         segments = look(self._disk).segments
         return LogPosition(segments[-1].epoch, segments[-1].end) if segments else LogPosition(0, 0)
 
@@ -118,22 +118,22 @@ class Segments:
         bytes_max: int | None = None,
         slice_bytes: int = SLICE_BYTES,
     ) -> ReadPlan:
-        """What to read from `start` on, at most to `head`, all of it verified.
+        """Return what to read from `start` on, at most to `head`, all of it verified.
 
-        Ends at damage that has good entries before it, and raises `LogDamaged` in front of it;
-        raises `EntriesGone` if `start` is no longer there.
+        If there is damage, the plan ends before it; raises `LogDamaged` if no good entries are left
+        before the damage, and `EntriesGone` if `start` no longer exists.
         """
         has_looked_again = False
         for _ in range(_ATTEMPTS_MAX):
             try:
                 return self._plan(start, head, entries_max, bytes_max, slice_bytes)
             except FileNotFoundError:
-                # Retention has deleted a segment just now.
+                # Retention has just deleted a segment.
                 self._refresh()
             except LogDamaged:
                 if has_looked_again:
                     raise
-                # Erasing may have put another file in its place, where things are elsewhere.
+                # Erasing may have replaced the file by one with other file positions.
                 has_looked_again = True
                 self._last.clear()
                 self._refresh()
@@ -150,7 +150,7 @@ class Segments:
         slice_bytes: int,
     ) -> ReadPlan:
         if head > start and head.epoch not in self._epochs.values():
-            # A segment of the same name may have been begun anew.
+            # A segment of the same name may have been started again.
             self._epochs.clear()
             self._last.clear()
             self._refresh()
@@ -176,7 +176,7 @@ class Segments:
         return ReadPlan(tuple(slices), LogPosition(start.epoch, offset))
 
     def _settle(self, start: LogPosition, head: LogPosition) -> LogPosition:
-        """The same position, or the beginning of a later epoch if nothing of this one is left."""
+        """Return the position, or the start of a later epoch if nothing of this one is left."""
         while start.epoch < head.epoch and start.offset >= self._epoch_end(start.epoch, head):
             later = [base for base in self._bases if self._epochs[base] > start.epoch]
             if not later:
@@ -205,7 +205,7 @@ class Segments:
                 raise LogDamaged(segment_name(offset), 0, "it is missing")
 
     def _slices_of(self, base: int, first: int, limit: int, slice_bytes: int) -> Iterator[Slice]:
-        """The slices of one segment; ends early where its batches do, raises where one is bad."""
+        """Return the slices of one segment; end with its batches, raise at a damaged one."""
         name, epoch = segment_name(base), self._epochs[base]
         file = self._disk.open(name, read_only=True)
         try:
@@ -237,7 +237,7 @@ class Segments:
             file.close()
 
     def _place_of(self, base: int, offset: int) -> _BatchStart:
-        """A place at or before an offset in its segment."""
+        """Return a file position at or before an offset in its segment."""
         last = self._last.get(base)
         if last and last.offset <= offset:
             return last
@@ -255,7 +255,7 @@ class Segments:
 
     @property
     def _known_to(self) -> int:
-        """Up to here no new segment can be; beyond it one may have been begun."""
+        """Return the offset up to which no new segment can exist."""
         return self._bases[-1] if self._bases else -1
 
     def _refresh(self) -> None:
@@ -295,7 +295,7 @@ def _slice(segment: str, epoch: int, place: tuple[int, int], offsets: tuple[int,
 
 
 def _batches_end(file: File) -> int:
-    """Where the batches of a segment end; in one that is not sealed, space may follow them."""
+    """Return where the batches of a segment end; an unsealed one may have free space after them."""
     try:
         return read_summary(file).bytes
     except Unreadable:

@@ -1,13 +1,13 @@
-"""`format("signalhub")`: the log as a source for Spark, read once or followed as a stream.
+"""`format("signalhub")`: the log as a Spark source, read as a batch or as a stream.
 
     spark.read.format("signalhub").load("data")
     spark.readStream.format("signalhub").option("maxEntriesPerBatch", 100_000).load("data")
 
-Spark finds it by itself where this package is installed (`pyspark_signalhub`). Nothing beyond the
+Spark finds it automatically if this package is installed (`pyspark_signalhub`). Nothing beyond the
 published durable head is read, unless `beyondPublished` says that the hub is stopped.
 
-A row that cannot be decoded is a row, too: `fault` says what is wrong with it. Damage to a segment
-is not a row: a stream delivers everything before it, and ends there.
+A row that cannot be decoded is still a row: `fault` gives the reason. Damage to a segment is not a
+row: a stream delivers everything before it, and stops there.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LogPartition(InputPartition):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader may ask for; names in Spark have no underscores."""
+    """Options of a reader; their names in Spark have no underscores."""
 
     path: str
     shard: int = 0
@@ -75,7 +75,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
-        """Raises `SettingsError` for what is missing, unknown or of the wrong type."""
+        """Raises `SettingsError` for missing, unknown and invalid options."""
         names = {name.replace("_", ""): name for name in cls.__struct_fields__}
         known: dict[str, str] = {}
         for key, value in given.items():
@@ -88,7 +88,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             known[name] = value
         if not known.get("path"):
             raise SettingsError(f"the source {FORMAT!r} needs the data folder: .load('data')")
-        # Tasks may run in another folder than the program that asks.
+        # Tasks may run in another working directory than the program.
         known["path"] = str(Path(known["path"]).absolute())
         try:
             return msgspec.convert(known, cls, strict=False)
@@ -119,13 +119,13 @@ class SignalHubSource(DataSource):
 
 
 class _Reader:
-    """What both kinds of readers share; goes to the tasks, so it holds nothing but its options."""
+    """The common part of both readers; it is sent to the tasks, so it contains only its options."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        # Spark asks for the schema and the plan in processes of their own, which do without Arrow.
+        # Spark asks for schema and plan in separate processes, which do not need Arrow.
         from signalhub.pipeline.source.columns import read_columns
 
         assert isinstance(partition, LogPartition)
@@ -133,7 +133,7 @@ class _Reader:
 
 
 class BatchReader(_Reader, DataSourceReader):
-    """Everything there is now."""
+    """Reads everything that exists now."""
 
     def partitions(self) -> Sequence[InputPartition]:
         log = _Log(self._options)
@@ -149,7 +149,7 @@ class BatchReader(_Reader, DataSourceReader):
 
 
 class StreamReader(_Reader, DataSourceStreamReader):
-    """Everything there is and comes, in batches that never mix two epochs."""
+    """Reads everything, now and later, in batches that never mix two epochs."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -200,7 +200,7 @@ class StreamReader(_Reader, DataSourceStreamReader):
         return list(map(LogPartition, self._plan[1].slices))
 
     def _is_due(self, begin: LogPosition, head: LogPosition) -> bool:
-        """Whether enough waits, or it waits long enough."""
+        """Return whether enough entries wait, or they have waited long enough."""
         options = self._options
         if head <= begin:
             self._waiting_since = None
@@ -231,7 +231,7 @@ class StreamReader(_Reader, DataSourceStreamReader):
 
 
 class _Log:
-    """The log as the options want it."""
+    """Return the log as selected by the options."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

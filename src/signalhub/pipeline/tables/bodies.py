@@ -1,7 +1,7 @@
-"""Bodies of entries turned into columns, an Arrow batch at a time.
+"""Decoding bodies of entries into columns, one Arrow batch at a time.
 
-A `BodyReader` says what rows a body of some kind gives: none, one or many. A body that cannot be
-read gives none: landing has put it into quarantine.
+A `BodyReader` defines which rows a body of some kind yields: none, one or many. A body that cannot
+be decoded yields none: landing has put it into quarantine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TEXTS: Final = pa.map_(pa.string(), pa.string())
 
 
 class BodyReader(msgspec.Struct, frozen=True):
-    """Which kinds are read, and what columns their bodies give behind those of the entry."""
+    """Which kinds are decoded, and which columns their bodies add to those of the entry."""
 
     kinds: dict[str, tuple[type[Any], Rows]]
     columns: tuple[tuple[str, pa.DataType], ...]
@@ -42,7 +42,7 @@ class BodyReader(msgspec.Struct, frozen=True):
 
 
 def read_bodies(entries: DataFrame, reading: BodyReader) -> DataFrame:
-    """The rows the bodies of these entries give."""
+    """Return the rows decoded from the bodies of these entries."""
     kept = [name for name, _ in ENTRY]
     chosen = entries.where(F.col("kind").isin(*reading.kinds)).select(*kept, "body")
 
@@ -53,7 +53,7 @@ def read_bodies(entries: DataFrame, reading: BodyReader) -> DataFrame:
 
 
 def read_batch(batch: pa.RecordBatch, reading: BodyReader) -> pa.RecordBatch:
-    """The same for one batch."""
+    """Decode one batch."""
     decoders = {
         kind: (msgspec.msgpack.Decoder(type).decode, rows)
         for kind, (type, rows) in reading.kinds.items()
@@ -92,7 +92,7 @@ def _array(column: Any, type: pa.DataType) -> pa.Array:
 
 
 def _maps(column: Any) -> pa.Array:
-    """Headers; Arrow takes keys and values by themselves much faster than as pairs."""
+    """Convert headers; separate keys and values are much faster in Arrow than pairs."""
     offsets: list[int | None] = []
     names: list[str] = []
     values: list[str] = []
@@ -196,7 +196,7 @@ INBOX: Final = BodyReader(
 )
 
 
-# What became of deliveries.
+# Outcomes of deliveries.
 
 _OUTCOMES: Final = {one.value: one.name.lower() for one in Outcome}
 

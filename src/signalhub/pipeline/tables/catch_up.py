@@ -1,8 +1,8 @@
 """The derived tables follow `entries` by position.
 
-Each of them records, like `entries` itself, the last offset of every epoch it has taken in, in the
-same transaction as the rows. Catching up reads what lies behind that, so there is nothing else to
-keep, nothing to lose, and a table that was deleted is simply made again from the beginning.
+Like `entries`, each of them records the last offset of every epoch it contains, in the same
+transaction as the rows. Catching up reads the entries after that offset. No other progress is
+stored, and a deleted table is rebuilt from the beginning.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MADE_FROM: Final = {
 
 
 class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """What catching up came to; offsets are the last ones included, None: none."""
+    """The result of catching up; offsets are inclusive, `None` means none."""
 
     table: str
     rows: int
@@ -68,10 +68,10 @@ def catch_up(
     piece_entries: int = PIECE_ENTRIES,
     pieces_max: int | None = None,
 ) -> TableProgress:
-    """Take in what is behind, up to an offset of an epoch; what the table has stays as it is.
+    """Take in new entries up to an offset of an epoch; existing rows stay unchanged.
 
-    A table goes no further than `entries` and the tables it is made from, and in one call no
-    further than `pieces_max` pieces.
+    A table does not go further than `entries` and the tables it is derived from, and in one call
+    no further than `pieces_max` pieces.
     """
     began = time.monotonic()
     ensure_table(spark, lake, table)
@@ -81,10 +81,10 @@ def catch_up(
         to = min(to, -1 if reached is None else reached)
     rows = 0
     if to > (-1 if at is None else at):
-        # The position of a merge goes through settings of the session, so it has its own.
+        # The position of a merge is set in the session's configuration, so use a separate session.
         session = spark.newSession()
         begins = epoch_begins(session, lake, shard, epoch)
-        # An epoch may have a position and no entry yet.
+        # An epoch may have a position but no entry yet.
         first = begins.setdefault(epoch, to + 1)
         last = first - 1 if at is None else at
         pieces = 0

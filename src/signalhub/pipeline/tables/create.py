@@ -1,7 +1,7 @@
-"""The tables are made where they are missing, and made again where their version is another.
+"""Creates missing tables, and recreates tables of another version.
 
-Only what can be read from `entries` again is ever dropped. Tables that hold what is nowhere else
-get the columns they lack instead.
+Only tables that can be derived from `entries` again are ever dropped. Tables with data of their own
+get the missing columns instead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def ensure_tables(
     settings: Settings | None = None,
     names: Iterable[str] = TABLES,
 ) -> list[str]:
-    """Make what is missing or outdated; the names of the tables that begin empty."""
+    """Create missing and outdated tables; return the names of those that start empty."""
     chosen = [name for name in TABLES if name in names or name in KEPT]
     made = [name for name in chosen if ensure_table(spark, lake, name)]
     for name in chosen:
@@ -44,9 +44,9 @@ def ensure_tables(
 
 
 def remember(spark: SparkSession, lake: Lake, name: str, settings: Settings) -> None:
-    """Let a table know its replaced files and its commits for as long as they are to stay.
+    """Set how long a table remembers replaced files and commits.
 
-    VACUUM takes files that are not known for lost writes.
+    VACUUM treats files that are not remembered as lost writes.
     """
     table = lake.open(name)
     assert table is not None
@@ -65,14 +65,14 @@ def _days(seconds: float) -> str:
 
 
 def forget_tables(spark: SparkSession) -> None:
-    """Look at every table anew: somebody may have deleted or restored one."""
+    """Check every table again: one may have been deleted or restored."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 def ensure_table(spark: SparkSession, lake: Lake, name: str) -> bool:
-    """Whether the table had to be made, so that it holds nothing yet."""
+    """Create a table if necessary; return whether it is new and therefore empty."""
     table = TABLES[name]
     opened = lake.open(name)
     if opened is not None:
@@ -90,9 +90,10 @@ def ensure_table(spark: SparkSession, lake: Lake, name: str) -> bool:
 
 
 def _clear_attempt(spark: SparkSession, lake: Lake, name: str) -> None:
-    """Delete the empty log that is left where a table could not be made, on a full disk say.
+    """Delete the empty log left when a table could not be created, for example on a full disk.
 
-    Spark takes it for a table, and the first rows would make one without what is declared here.
+    Spark would treat it as a table, and the first rows would create one without the declared
+    schema.
     """
     log = Storage(spark, f"{lake.location(name)}/{LOG}")
     if log.exists() and not any(one[0].isdigit() for one in log.names()):
@@ -101,7 +102,7 @@ def _clear_attempt(spark: SparkSession, lake: Lake, name: str) -> None:
 
 
 def drop_table(spark: SparkSession, lake: Lake, name: str) -> None:
-    """Delete a derived table with its history, so that no position of it stays behind."""
+    """Delete a derived table with its history, so that no position of it remains."""
     assert name not in KEPT
     # Replacing the table instead would keep its transactions, and with them its position.
     Storage(spark, lake.location(name)).delete_all()

@@ -1,16 +1,17 @@
-"""The table `deliveries`: what became of each message for each of its recipients.
+"""The table `deliveries`: the outcome of each message for each of its recipients.
 
-A row is there, `pending`, as soon as the message is accepted; what the log says about it later is
-merged into it. Three sources give the changes of a piece:
+A row exists, as `pending`, as soon as the message is accepted; later entries of the log are merged
+into it. The changes of a piece come from three sources:
 
-* messages: one row for the recipient of an ask, one per subscription that reads a published one;
-* subscriptions that begin in the piece, made or sought: rows for older messages they are to get;
-* settlements, which name the message by its offset.
+* messages: one row for the recipient of an ask, one per subscription that reads a published
+message; * subscriptions that start in the piece, by creation or seek: rows for older messages they
+will get; * settlements, which refer to the message by its offset.
 
-After that, ends that concern many rows at once (a subscription is deleted or sought, retention or a
-redrive removes messages) change what is pending then. What a settlement says counts more than
-these, because it may be written later than it happened, so it does not matter into which pieces a
-log is cut. Everything is idempotent by key; the last merge of a piece records the position.
+After that, events that end many deliveries (a subscription is deleted or moved, retention or a
+redrive removes messages) are applied to rows that are then pending. A settlement takes precedence
+over them, because it may be written later than it happened; so the result does not depend on how
+the log is divided into pieces. All changes are idempotent by key; the last merge of a piece records
+the position.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _UNSETTLED: Final = ("failed", "handed_over")
 
 
 def mailed(entries: DataFrame) -> DataFrame:
-    """An ask has one recipient; one without a place in a mailbox went to the actor itself."""
+    """Return rows for asks: one recipient each; without a mailbox, that is the actor itself."""
     kind = F.when(F.col("seq") > 0, "mailbox").otherwise("actor")
     return _changes(
         entries.where(F.col("kind") == "mail"),
@@ -59,14 +60,14 @@ def mailed(entries: DataFrame) -> DataFrame:
 
 
 def published(entries: DataFrame, stretches: DataFrame) -> DataFrame:
-    """A row per message and stretch that was being read when the message came."""
+    """Return a row per message and stretch that was active when the message was published."""
     began = is_behind("m", "s.from_epoch", "s.from_offset")
     is_over = F.col("s.to_epoch").isNotNull() & is_behind("m", "s.to_epoch", "s.to_offset")
     return _for_readers(entries, stretches, began & ~is_over)
 
 
 def earlier(entries: DataFrame, begun: DataFrame) -> DataFrame:
-    """A row per stretch and message that was there before the stretch began."""
+    """Return a row per stretch and message that was published before the stretch began."""
     return _for_readers(entries, begun, is_before("m", "s.from_epoch", "s.from_offset"))
 
 
@@ -96,10 +97,11 @@ def _for_readers(entries: DataFrame, stretches: DataFrame, when: Column) -> Data
 
 
 def settled(piece: Piece, stretches: DataFrame) -> DataFrame:
-    """What the settlements of a piece say, by the message they are about."""
+    """Return the settlements of a piece, by the message they settle."""
     read = piece.bodies(bodies.SETTLEMENTS).alias("e")
     its = F.col("s.generation")
-    # A generation's settlements may be written after it has ended, before a later life's begin.
+    # Settlements of a generation may be written after it ended, but before a later subscription of
+    # the same name has any.
     is_its = (
         (F.col("e.stream") == F.col("s.topic"))
         & (F.col("e.stream_epoch") == F.col("s.stream_epoch"))
@@ -151,7 +153,7 @@ def _changes(rows: DataFrame, *, reader: Column, generation: Column, **state: Co
 
 
 def combined(changes: DataFrame) -> DataFrame:
-    """One row per key: the first end counts, and the last of what was said on the way there."""
+    """Return one row per key: the first end wins, and the last values before it."""
     at, is_end = F.col("at"), F.col("outcome").isNotNull()
     end = F.min_by(F.struct("settled_at", "outcome", "at"), F.when(is_end, at))
     return (
@@ -201,7 +203,7 @@ def take(piece: Piece) -> int:
 
 
 def _parts(piece: Piece, known: list[Stretch], begun: list[Stretch]) -> list[DataFrame]:
-    """The changes of a piece by their sources, without those it has nothing of."""
+    """Return the changes of a piece by source, without empty ones."""
     entries, stretches = piece.entries("mail", "published"), _frame(piece, known)
     parts: list[DataFrame] = []
     if "mail" in piece.kinds:
@@ -220,7 +222,7 @@ def _is_within(piece: Piece, epoch: int | None, offset: int | None) -> bool:
 
 
 def _frame(piece: Piece, known: list[Stretch]) -> DataFrame:
-    """Stretches with the place where the next one of the same name and generation begins."""
+    """Add to stretches the offset where the next of the same name and generation begins."""
     following: dict[tuple[object, ...], tuple[int, int]] = {}
     rows = []
     for one in sorted(known, key=lambda one: one.generation, reverse=True):
@@ -232,7 +234,7 @@ def _frame(piece: Piece, known: list[Stretch]) -> DataFrame:
 
 
 def _merge(piece: Piece, changes: DataFrame, *, records: bool, are_few: bool) -> int:
-    """Insert what is new and complete what is there."""
+    """Insert new rows and update existing ones."""
     inserted: dict[str, str | Column] = {name: f"s.{name}" for name in DELIVERIES.names}
     inserted["outcome"] = "coalesce(s.outcome, 'pending')"
     inserted["attempts"] = "coalesce(s.attempts, 0)"

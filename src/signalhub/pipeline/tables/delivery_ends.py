@@ -1,7 +1,7 @@
-"""Ends of deliveries that no settlement names: whatever is pending then has come to nothing.
+"""Events that end pending deliveries without a settlement.
 
-A subscription or mailbox is deleted, a subscription is sought elsewhere, retention removes messages
-that somebody had not settled, dead letters are taken away, a log gives up its end.
+A subscription or mailbox is deleted, a subscription is moved by a seek, retention removes unsettled
+messages, dead letters are redriven or purged, or a log loses its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from signalhub.pipeline.tables.tables import DELIVERIES
 LOST: Final = "lost"
 REMOVED: Final = "removed"
 DROPPED: Final = "dropped"
-_ANCHORED: Final = "anchored"  # Only says again what was removed before.
+_ANCHORED: Final = "anchored"  # It only repeats an earlier removal.
 IS_UNNAMED: Final = (
     f"(t.outcome IN ('{LOST}', '{REMOVED}', '{subscriptions.SOUGHT}')"
     f" OR t.outcome = '{DROPPED}' AND t.reason = '{subscriptions.DELETED}')"
@@ -41,7 +41,7 @@ _OUTCOMES: Final = {
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """What ends, and how; None: whatever it is."""
+    """What ends, and how; `None` matches anything."""
 
     epoch: int
     offset: int
@@ -68,7 +68,7 @@ _SCHEMA: Final = (
 
 
 def find(piece: Piece, known: list[Stretch]) -> list[End]:
-    """The ends in a piece."""
+    """Return the events of a piece that end deliveries."""
     found = [
         _of_stretch(one)
         for one in known
@@ -117,7 +117,7 @@ def _of_changes(changes: Iterable[dict[str, Any]], read_topics: set[tuple[str, i
         about = {"epoch": row["epoch"], "offset": row["offset"], "at": row["accepted_at"]}
         some = {key: row[key] for key in ("stream", "stream_epoch", "floor", "last")}
         if row["kind"] == "stream_deleted":
-            # The subscriptions of a topic have ended as such; a mailbox has none.
+            # Subscriptions of a topic end individually; a mailbox has none.
             end = End(
                 **about,
                 outcome=DROPPED,
@@ -139,9 +139,9 @@ def _of_changes(changes: Iterable[dict[str, Any]], read_topics: set[tuple[str, i
 
 
 def ended(pending: DataFrame, ends: DataFrame, entries: DataFrame) -> DataFrame:
-    """The pending deliveries that ends concern, and how they end.
+    """Return the pending deliveries that are ended, and how they end.
 
-    `entries` are those the messages of ends that name positions are found among.
+    `entries` are searched for the messages of events that name positions.
     """
     whole = ends.where(F.col("last").isNull())
     some = ends.where(F.col("last").isNotNull()).alias("n")
@@ -159,12 +159,12 @@ def ended(pending: DataFrame, ends: DataFrame, entries: DataFrame) -> DataFrame:
         F.col("p.offset") == F.col("e.message_offset")
     )
     both = _concerned(pending, whole, F.lit(True)).unionByName(_concerned(pending, named, is_named))
-    # What has come to several ends has come to the first.
+    # If several events apply, the first one counts.
     return both.groupBy(*_KEY).agg(F.min("end").alias("end"))
 
 
 def _concerned(pending: DataFrame, ends: DataFrame, is_meant: Column) -> DataFrame:
-    """Pending deliveries with each end they have come to."""
+    """Return pending deliveries with each event that ends them."""
     fits = is_before("p", "e.epoch", "e.offset") & is_meant
     for name in ("recipient_kind", "recipient", "generation"):
         fits &= F.col(f"e.{name}").isNull() | (F.col(f"e.{name}") == F.col(f"p.{name}"))
@@ -178,7 +178,7 @@ def _concerned(pending: DataFrame, ends: DataFrame, is_meant: Column) -> DataFra
 
 
 def merge(piece: Piece, found: list[End]) -> int:
-    """End what is pending, and record the position of the piece."""
+    """End pending deliveries and record the position of the piece."""
     ends = piece.frame([msgspec.structs.astuple(one) for one in found], _SCHEMA)
     pending = piece.read(DELIVERIES.name).where(F.col("settled_at").isNull())
     recipients = {one.recipient for one in found}
@@ -186,7 +186,7 @@ def merge(piece: Piece, found: list[End]) -> int:
         pending = pending.where(F.col("recipient").isin(*recipients))
     pending = pending.select(*_KEY).persist()
     try:
-        # Only messages that are pending are looked for, so that most of the log is never read.
+        # Only pending messages are looked up, so most of the log is never read.
         entries = piece.standing().where(within(pending))
         return _merge(piece, ended(pending, ends, entries))
     finally:

@@ -13,7 +13,7 @@ from signalhub.pipeline.tables.tables import DEAD_LETTERS, INBOX, MESSAGES
 
 
 def messages(read: DataFrame) -> DataFrame:
-    """Rows for messages that were read; what was removed leaves its place and times."""
+    """Return the rows for decoded messages; removed ones keep only their position and times."""
     is_room = F.col("kind") == "room_message"
     room_ttl_ms = F.unix_millis("expires_at") - F.unix_millis("accepted_at")
     return (
@@ -35,8 +35,8 @@ def take_messages(piece: Piece) -> int:
 
 
 def inbox(read: DataFrame) -> DataFrame:
-    """Rows for messages of rooms that were read and have not expired by now."""
-    # The stream is called inbox.<version of the key>.<keyed hash>.
+    """Return the rows for decoded room messages that have not expired."""
+    # The stream is named inbox.<version of the key>.<keyed hash>.
     parts = F.split("stream", r"\.", 3)
     return (
         read.where(F.col("expires_at") > F.current_timestamp())
@@ -51,7 +51,7 @@ def take_inbox(piece: Piece) -> int:
     """Take in one piece."""
     if piece.kinds.isdisjoint(bodies.INBOX.kinds):
         return piece.record()
-    # Whoever reads a page then finds it in one place of a file.
+    # Sorted, so that a page of an inbox is in one place of a file.
     rows = inbox(piece.bodies(bodies.INBOX))
     return piece.append(rows.sortWithinPartitions("inbox", "seq"))
 
@@ -61,9 +61,9 @@ _PLACE: Final = ("shard", "epoch", "offset")
 
 
 def dead_letters(read: DataFrame) -> DataFrame:
-    """Rows for dead letters that were read."""
+    """Return the rows for decoded dead letters."""
     return (
-        # The dead letters of a mailbox name no subscription.
+        # Dead letters of a mailbox name no subscription.
         read.withColumn("source", F.when(F.col("subscription") == "", "mailbox").otherwise("topic"))
         .withColumn("payload", F.try_parse_json("payload_json"))
         .withColumn("redriven_at", F.lit(None).cast("timestamp"))
@@ -72,14 +72,14 @@ def dead_letters(read: DataFrame) -> DataFrame:
 
 
 def put_back(piece: Piece) -> DataFrame:
-    """What its entries say was put back: stretches of streams of dead letters."""
+    """Return what was redriven, as ranges of streams of dead letters."""
     return piece.bodies(bodies.CHANGES, "removed").where(F.col("reason") == _REDRIVEN)
 
 
 def redriven(back: DataFrame, letters: DataFrame) -> DataFrame:
-    """The places of letters that were put back, and when.
+    """Return the positions of dead letters that were redriven, and when.
 
-    `letters` are the entries among which those letters are.
+    `letters` are the entries that contain these letters.
     """
     back = back.alias("back")
     published = letters.where(F.col("kind") == "published").alias("letter")
@@ -97,7 +97,7 @@ def redriven(back: DataFrame, letters: DataFrame) -> DataFrame:
 
 
 def take_dead_letters(piece: Piece) -> int:
-    """Take in one piece; letters first, because what was put back may be among them."""
+    """Take in one piece; letters first, because redriven ones may be among them."""
     has_letters = not piece.kinds.isdisjoint(bodies.DEAD_LETTERS.kinds)
     letters_read = piece.bodies(bodies.DEAD_LETTERS)
     if "removed" not in piece.kinds or (what := put_back(piece)).isEmpty():
@@ -105,7 +105,7 @@ def take_dead_letters(piece: Piece) -> int:
             return piece.record()
         return piece.append(dead_letters(letters_read))
     rows = _add(piece, dead_letters(letters_read))
-    # Letters are few among the entries, and the table knows where they are.
+    # Letters are a small part of the entries, and the table has their positions.
     letters = piece.read(DEAD_LETTERS.name).where(F.col("redriven_at").isNull())
     back = redriven(what, piece.standing().where(within(letters))).persist()
     try:
@@ -124,7 +124,7 @@ def take_dead_letters(piece: Piece) -> int:
 
 
 def _add(piece: Piece, rows: DataFrame) -> int:
-    """Add letters without recording the position yet, so those that are there are left alone."""
+    """Add letters without recording the position yet; skip those that already exist."""
     bounds = f"t.epoch = {piece.epoch} AND t.offset BETWEEN {piece.after + 1} AND {piece.to}"
     merging = piece.target().alias("t").merge(rows.alias("s"), f"{_is_same()} AND {bounds}")
     return piece.merge(merging.whenNotMatchedInsertAll(), records=False)

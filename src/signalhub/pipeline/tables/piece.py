@@ -1,4 +1,4 @@
-"""A stretch of `entries` that a derived table takes in with one transaction."""
+"""A range of `entries` that a derived table takes in with one transaction."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _FILE_SAYS: Final = ["min.shard", "max.shard", "min.epoch", "max.epoch", "min.of
 
 
 def epoch_begins(spark: SparkSession, lake: Lake, shard: int, epoch: int) -> dict[int, int]:
-    """The first offset of every epoch there is up to one of them.
+    """Return the first offset of every epoch up to this one.
 
-    What the files of `entries` say about themselves is enough, unless one holds several epochs.
+    The statistics of the files of `entries` are enough, unless a file contains several epochs.
     """
     opened = lake.open(ENTRIES.name)
     assert opened is not None
@@ -53,7 +53,7 @@ def epoch_begins(spark: SparkSession, lake: Lake, shard: int, epoch: int) -> dic
 
 
 def collected(rows: DataFrame) -> list[dict[str, Any]]:
-    """A few rows brought here; times are microseconds."""
+    """Collect a few rows; times are microseconds."""
     found = rows.select(
         *(
             F.unix_micros(field.name).alias(field.name)
@@ -66,14 +66,14 @@ def collected(rows: DataFrame) -> list[dict[str, Any]]:
 
 
 def selected(lake: Lake, table: str, what: str, where: str) -> list[dict[str, Any]]:
-    """A few rows of a table, read without Spark; times are microseconds."""
+    """Return a few rows of a table, read without Spark; times are microseconds."""
     rows = lake.select(table, f"SELECT {what} FROM {table} WHERE {where}")  # noqa: S608
     assert rows is not None
     return listed(rows)
 
 
 def columns_of(lake: Lake, table: str, names: Sequence[str], rest: str) -> pa.Table:
-    """The same as Arrow has them, of the types that are declared."""
+    """Return the same rows as an Arrow table with the declared types."""
     listed = ", ".join(f'"{name}"' for name in names)
     rows = lake.select(table, f"SELECT {listed} FROM {table} WHERE {rest}")  # noqa: S608
     assert rows is not None
@@ -82,7 +82,7 @@ def columns_of(lake: Lake, table: str, names: Sequence[str], rest: str) -> pa.Ta
 
 
 def listed(rows: pa.Table) -> list[dict[str, Any]]:
-    """Rows as dictionaries; times are microseconds."""
+    """Return rows as dictionaries; times are microseconds."""
     for at, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
             whole = rows.column(at).cast(pa.timestamp("us", field.type.tz)).cast(pa.int64())
@@ -92,9 +92,9 @@ def listed(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) -> DataFrame:
-    """A few rows made here; times are microseconds, which know no zone.
+    """Create a DataFrame of a few rows; times are microseconds, without a time zone.
 
-    Unlike rows of Python they are part of the plan, so that no job has to fetch them.
+    Unlike rows from Python they are part of the plan, so that no job has to fetch them.
     """
     fields = [column.strip().split(" ", 1) for column in ddl.split(",")]
     columns = list(zip(*rows, strict=True)) or [()] * len(fields)
@@ -107,21 +107,21 @@ def frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) -> Dat
 
 
 def is_before(alias: str, epoch: str, offset: str) -> Column:
-    """Whether a row's position is before another one."""
+    """Return whether a row's position is before another one."""
     its_epoch, its_offset = F.col(f"{alias}.epoch"), F.col(f"{alias}.offset")
     is_same = its_epoch == F.col(epoch)
     return (its_epoch < F.col(epoch)) | (is_same & (its_offset < F.col(offset)))
 
 
 def is_behind(alias: str, epoch: str, offset: str) -> Column:
-    """Whether a row's position is behind another one."""
+    """Return whether a row's position is after another one."""
     its_epoch, its_offset = F.col(f"{alias}.epoch"), F.col(f"{alias}.offset")
     is_same = its_epoch == F.col(epoch)
     return (its_epoch > F.col(epoch)) | (is_same & (its_offset > F.col(offset)))
 
 
 class Piece:
-    """The entries of one epoch behind `after`, up to and including `to`, and where they go."""
+    """The entries of one epoch after `after`, up to and including `to`, and their target table."""
 
     def __init__(
         self,
@@ -145,16 +145,16 @@ class Piece:
 
     @property
     def begins_epoch(self) -> bool:
-        """Whether nothing of the epoch comes before it."""
+        """Whether it is the first piece of its epoch."""
         return self.after < self.begins[self.epoch]
 
     def read(self, name: str) -> DataFrame:
-        """All rows of a table that are of this shard."""
+        """Return all rows of a table that belong to this shard."""
         rows = self.spark.read.format("delta").load(self.lake.location(name))
         return rows.where(F.col("shard") == self.shard)
 
     def entries(self, *kinds: str) -> DataFrame:
-        """The entries of some kinds; those of a small piece without their bodies."""
+        """Return the entries of some kinds; without bodies if the piece is small."""
         if self.is_small:
             names = [name for name in ENTRIES.names if name != "body"]
             return self.shown(self._stored(names, kinds))
@@ -165,13 +165,13 @@ class Piece:
         return rows.where(F.col("kind").isin(*kinds))
 
     def bodies(self, reading: BodyReader, *kinds: str) -> DataFrame:
-        """The rows that the bodies of its entries give, of some kinds or of all that are read."""
+        """Decode the bodies of its entries, of these kinds or of all kinds of `reading`."""
         if self.is_small:
             return self.shown(self._decoded(reading, kinds or reading.kinds))
         return bodies.read_bodies(self.entries(*kinds or reading.kinds), reading)
 
     def body_rows(self, reading: BodyReader, *kinds: str) -> list[dict[str, Any]]:
-        """The same, brought here; times are microseconds."""
+        """Return the same rows as dictionaries; times are microseconds."""
         if self.is_small:
             return listed(self._decoded(reading, kinds))
         return collected(self.bodies(reading, *kinds))
@@ -189,14 +189,14 @@ class Piece:
         )
 
     def few(self, table: str, names: Sequence[str], where: str) -> pa.Table | None:
-        """The rows of a table that a condition holds for, brought here; None if they are many."""
+        """Return the rows of a table that match a condition; `None` if there are many."""
         condition = f"shard = {self.shard} AND {where}"
         found = columns_of(self.lake, table, names, f"{condition} LIMIT {FEW + 1}")
         return None if found.num_rows > FEW else found
 
     @cached_property
     def is_small(self) -> bool:
-        """Whether its entries are few, and in small files."""
+        """Whether it has few entries, in small files."""
         if self.to - self.after > FEW:
             return False
         opened = self.lake.open(ENTRIES.name)
@@ -212,7 +212,7 @@ class Piece:
 
     @property
     def condition(self) -> str:
-        """Which rows of `entries`, or of another table by their position, belong to it."""
+        """The SQL condition for its rows in `entries`, or in another table with positions."""
         return (
             f"shard = {self.shard} AND epoch = {self.epoch}"
             f' AND "offset" > {self.after} AND "offset" <= {self.to}'
@@ -220,19 +220,19 @@ class Piece:
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """The kinds of its entries: what a table makes nothing of need not be read by Spark."""
+        """The kinds of its entries, so that Spark can skip kinds that a table does not use."""
         found = selected(self.lake, ENTRIES.name, "DISTINCT kind", self.condition)
         return frozenset(row["kind"] for row in found)
 
     def first_at(self) -> int:
-        """When the first of them was written."""
+        """Return when the first entry was written."""
         what = "min(accepted_at) AS at"
         (first,) = selected(self.lake, ENTRIES.name, what, self.condition)
         at: int = first["at"]
         return at
 
     def standing(self) -> DataFrame:
-        """Every entry up to here, without those that an epoch had given up when the next began."""
+        """Return all entries up to here, except those that a later epoch has discarded."""
         kept = F.lit(False)
         ends = [*list(self.begins.values())[1:], self.to + 1]
         for at, epoch in enumerate(self.begins):
@@ -240,7 +240,7 @@ class Piece:
         return self.read(ENTRIES.name).where(kept)
 
     def epoch_of(self, offset: Column) -> Column:
-        """The epoch of an entry that stands, from its offset."""
+        """Return the epoch of a valid entry, by its offset."""
         found = F.lit(None).cast("bigint")
         for epoch, begin in self.begins.items():
             found = F.when(offset >= begin, F.lit(epoch)).otherwise(found)
@@ -252,11 +252,11 @@ class Piece:
         return self.spark.createDataFrame(some, schema)  # type: ignore[call-overload,no-any-return]
 
     def frame(self, rows: Sequence[tuple[Any, ...]], ddl: str) -> DataFrame:
-        """A few rows made here; times are microseconds, which know no zone."""
+        """Create a DataFrame of a few rows; times are microseconds, without a time zone."""
         return frame(self.spark, rows, ddl)
 
     def append(self, rows: DataFrame) -> int:
-        """Add rows and record the position, both or neither; how many they were."""
+        """Append rows and record the position in one transaction; return the number of rows."""
         (
             rows.write.format("delta")
             .mode("append")
@@ -270,7 +270,7 @@ class Piece:
         return DeltaTable.forPath(self.spark, self.lake.location(self.table))
 
     def merge(self, merging: DeltaMergeBuilder, *, records: bool = True) -> int:
-        """Merge; unless more is to follow, record the position in the same transaction."""
+        """Merge; record the position in the same transaction unless another merge follows."""
         if records:
             with self._position():
                 merging.execute()
@@ -279,7 +279,7 @@ class Piece:
         return self._metric("numTargetRowsInserted", "numTargetRowsUpdated")
 
     def record(self) -> int:
-        """There was nothing: the position alone."""
+        """Record the position without adding rows."""
         if self.lake.record(self.table, self.shard, self.epoch, self.to):
             return 0
         nothing = ", ".join(
@@ -289,10 +289,10 @@ class Piece:
 
     @contextmanager
     def held(self, rows: DataFrame, *, are_few: bool) -> Iterator[HeldRows]:
-        """Rows that are used more than once and made once; few of them are brought here."""
+        """Keep rows that are used more than once; a few are collected."""
         if are_few:
             found = rows.toArrow()
-            # Delta need not hold them once more.
+            # They are in memory, so Delta does not need to materialize them.
             self.spark.conf.set(_MATERIALIZE, "none")
             try:
                 yield HeldRows(self.shown(found, rows.schema), found)
@@ -305,7 +305,7 @@ class Piece:
             rows.unpersist()
 
     def is_new(self, places: pa.Table) -> bool:
-        """Whether all these positions are in the piece and the table has no row in it."""
+        """Return whether all these positions are in the piece and the table has no row in it."""
         is_within = all(
             epoch == self.epoch and self.after < offset <= self.to
             for epoch, offset in _places(places)
@@ -313,7 +313,7 @@ class Piece:
         return is_within and self.is_free(self.condition)
 
     def is_free(self, condition: str) -> bool:
-        """Whether the table has no row that a condition holds for."""
+        """Return whether the table has no row that matches a condition."""
         (found,) = selected(self.lake, self.table, "count(*) AS rows", condition)
         return found["rows"] == 0
 
@@ -337,7 +337,7 @@ class Piece:
 
 
 class HeldRows(NamedTuple):
-    """Rows with a position, for Spark; and here, if they are few."""
+    """Rows with a position as a DataFrame; also as an Arrow table if there are few."""
 
     rows: DataFrame
     here: pa.Table | None
@@ -354,10 +354,10 @@ def _places(rows: pa.Table) -> list[tuple[int, int]]:
 
 
 def within(rows: DataFrame, prefix: str = "") -> str:
-    """A condition with literal bounds that all these positions fulfil, for columns so prefixed.
+    """Return a condition with literal bounds that all these positions fulfil.
 
-    The target's files are chosen by it before anything is read, so a few old positions among new
-    ones must not make one wide range.
+    Files of the target are selected by it before anything is read, so a few old positions among
+    new ones must not produce one wide range.
     """
     bucket = F.floor(F.col("offset") / _BUCKET)
     found = rows.groupBy("epoch", bucket.alias("bucket")).agg(
@@ -378,7 +378,7 @@ def _condition(spans: Sequence[tuple[int, int, int]], prefix: str) -> str:
 def joined(
     spans: Sequence[tuple[int, int, int]], most: int = _RANGES_MAX
 ) -> list[tuple[int, int, int]]:
-    """Spans (epoch, first, last) with the smallest gaps between them closed, until few are left."""
+    """Merge spans (epoch, first, last) across the smallest gaps until few are left."""
     ordered = sorted(spans)
     pairs = itertools.pairwise(ordered)
     gaps = sorted(

@@ -95,7 +95,7 @@ What expired, what is older than `pipeline.retention_s` and what was erased leav
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join(_lines()) + "\n"
 
 

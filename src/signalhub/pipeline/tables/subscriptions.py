@@ -1,9 +1,9 @@
-"""The table `subscriptions`: who read what from where on.
+"""The table `subscriptions`: which subscription read from where.
 
-Which messages a subscription was to get depends on when it was made, sought and deleted. These are
-few entries among many, so they are kept here as one row per stretch: a subscription reads what
-comes behind a floor until it is sought elsewhere or deleted. Each row says between which offsets
-that held, so `deliveries` can be made from it at any later time.
+Which messages a subscription receives depends on when it was created, moved and deleted. These
+entries are rare, so they are kept here with one row per stretch: a subscription reads everything
+after a floor until it is moved by a seek or deleted. Each row has the range of offsets in which it
+was valid, so `deliveries` can be derived from it at any later time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Stretch(msgspec.Struct, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry that makes, moves or ends subscriptions; None as a name: all of the topic."""
+    """An entry that creates, moves or ends subscriptions; no name means all of the topic."""
 
     offset: int
     kind: str
@@ -73,7 +73,7 @@ KINDS: Final = ("subscription_created", "subscription_deleted", "stream_deleted"
 
 
 def changes(piece: Piece) -> list[Change]:
-    """What its entries change, in order; of many cursors only those with another generation."""
+    """Return what its entries change, in order; only cursors with a new generation are included."""
     if piece.is_small:
         rows = piece.body_rows(bodies.CHANGES, *KINDS)
     else:
@@ -94,7 +94,7 @@ def _news(read: DataFrame) -> DataFrame:
 
 
 class Stretches:
-    """Follows the changes in their order."""
+    """Applies the changes in order."""
 
     def __init__(self, shard: int, epoch: int, known: Iterable[Stretch]) -> None:
         self._shard = shard
@@ -105,7 +105,7 @@ class Stretches:
         for rows in self._rows.values():
             rows.sort(key=lambda one: one.generation)
         self._changed: dict[tuple[Key, int], Stretch] = {}
-        # Made just now, with no cursor yet that says where.
+        # It was just created and has no cursor yet.
         self._fresh: set[Key] = set()
 
     @property
@@ -113,7 +113,7 @@ class Stretches:
         return list(self._changed.values())
 
     def cut(self, begin: int, at: int) -> None:
-        """A new epoch begins at an offset: what the ones before did from there on is undone."""
+        """A new epoch starts at an offset: undo what earlier epochs did from there on."""
         for rows in self._rows.values():
             for one in rows:
                 if one.to_offset is not None and one.to_epoch != self._epoch:
@@ -152,7 +152,7 @@ class Stretches:
             self._end(living, cursor.offset, cursor.accepted_at, SOUGHT)
             self._begin(key, cursor, living.life, cursor.generation)
         elif key in self._fresh:
-            # Where the log was cut, a definition is an older one and its start is long behind.
+            # If the log was cut, the definition is an older one and its start is long past.
             living.floor = max(living.floor, cursor.floor)
         self._fresh.discard(key)
 
@@ -185,7 +185,7 @@ class Stretches:
 
 
 def known(piece: Piece) -> list[Stretch]:
-    """What the table says now."""
+    """Return the current rows of the table."""
     columns = ", ".join(SUBSCRIPTIONS.names)
     found = selected(piece.lake, SUBSCRIPTIONS.name, columns, f"shard = {piece.shard}")
     return [msgspec.convert(row, Stretch) for row in found]

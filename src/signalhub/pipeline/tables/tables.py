@@ -1,7 +1,7 @@
 """The tables of the lake: every column with its type and meaning.
 
-This is the one place where they are declared: tables are created from it, rows are checked against
-it, and `docs/lake.md` is written from it. Columns are only ever added, at the end, nullable.
+This is the only place where they are declared: tables are created from it, rows are checked against
+it, and `docs/lake.md` is generated from it. Columns are only ever added, at the end, nullable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ddl(self) -> str:
-        """Its columns as Spark's schema text."""
+        """Return the columns as Spark's schema text."""
         return ", ".join(f"`{one.name}` {one.type}" for one in self.columns)
 
     @property
@@ -41,7 +41,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return [one.name for one in self.columns]
 
     def create(self, location: str) -> str:
-        """The statement that makes it where it is not."""
+        """Return the statement that creates it if it does not exist."""
         columns = ",\n  ".join(
             f"`{one.name}` {one.type} COMMENT '{_quoted(one.about)}'" for one in self.columns
         )
@@ -62,7 +62,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 VERSION_PROPERTY: Final = "signalhub.version"
 CHECKPOINT_INTERVAL: Final = 20
 """Every so many commits a table's log begins anew with a checkpoint."""
-# A commit every few seconds adds up: what is remembered of them must have an end.
+# There is a commit every few seconds, so what is kept about them must be limited.
 _UPKEEP: Final = {
     "delta.logRetentionDuration": "interval 1 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",

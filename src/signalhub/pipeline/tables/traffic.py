@@ -23,11 +23,11 @@ _MINUTE: Final = 60_000_000
 
 
 def traffic(messages: DataFrame, deliveries: DataFrame) -> DataFrame:
-    """Rows for the minutes of some messages, of which these are all deliveries."""
+    """Return the rows for the minutes of these messages; `deliveries` must be complete for them."""
     timed = messages.withColumn("minute", F.date_trunc("minute", "accepted_at"))
     took_ms = F.unix_millis("settled_at") - F.unix_millis("accepted_at")
     over = deliveries.where(F.col("settled_at").isNotNull()).select(
-        # Clocks may be set back, and no time is below none.
+        # Clocks may be set back; no time is negative.
         *_PLACE,
         F.greatest(took_ms, F.lit(0)).alias("ms"),
     )
@@ -36,7 +36,7 @@ def traffic(messages: DataFrame, deliveries: DataFrame) -> DataFrame:
     settled = timed.join(over, list(_PLACE)).select(
         *_KEY, F.lit(0).alias("message"), nothing.alias("bytes"), "ms"
     )
-    # Most deliveries take one of a few times, so these are counted first.
+    # Many deliveries take the same time, so count equal times first.
     times = (
         accepted.unionByName(settled)
         .groupBy(*_KEY, "ms")
@@ -63,13 +63,13 @@ def traffic(messages: DataFrame, deliveries: DataFrame) -> DataFrame:
 
 
 def _bucket_end() -> Column:
-    """The upper end of the bucket a time belongs to: 1, 2, 4, … ms."""
+    """Return the upper end of the bucket of a time: 1, 2, 4, … ms."""
     power = F.ceil(F.log2(F.greatest(F.col("ms"), F.lit(1))))
     return F.pow(F.lit(2), power).cast("bigint")
 
 
 def _histogram(buckets: Column) -> Column:
-    """The counts of equal buckets added up, in order."""
+    """Add up the counts of equal buckets, in order."""
 
     def total(end: Column) -> Column:
         same = F.filter(buckets, lambda one: one["le_ms"] == end)
@@ -81,7 +81,7 @@ def _histogram(buckets: Column) -> Column:
 
 
 def take(piece: Piece) -> int:
-    """Make the minutes again that the messages and settlements of a piece belong to."""
+    """Compute again the minutes that have messages or settlements in this piece."""
     minutes = _minutes(piece)
     if not minutes:
         return piece.record()
@@ -111,7 +111,7 @@ def take(piece: Piece) -> int:
 
 
 def _between(column: str, minutes: list[int]) -> str:
-    """Whether a time is in one of these minutes or between them, for a query without Spark."""
+    """Return an SQL condition, not for Spark: a time is between the first and last minute."""
     first, end = (
         f"arrow_cast({at}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
         for at in (min(minutes), max(minutes) + _MINUTE)
@@ -120,7 +120,7 @@ def _between(column: str, minutes: list[int]) -> str:
 
 
 def _few(piece: Piece, name: str, minutes: list[int]) -> DataFrame | None:
-    """The rows of a table whose messages are of these minutes; None if they are many."""
+    """Return the rows of a table for messages of these minutes; `None` if there are many."""
     found = piece.few(name, _NEEDED[name], _between("accepted_at", minutes))
     if found is None:
         return None
@@ -130,7 +130,7 @@ def _few(piece: Piece, name: str, minutes: list[int]) -> DataFrame | None:
 
 
 def _many(piece: Piece, name: str, minutes: list[int]) -> DataFrame:
-    """The same by Spark."""
+    """Return the same rows, read by Spark."""
     times = piece.frame([(one,) for one in minutes], "touched TIMESTAMP")
     rows = piece.read(name).where(
         f"accepted_at >= timestamp_micros({min(minutes)})"
@@ -143,7 +143,7 @@ def _many(piece: Piece, name: str, minutes: list[int]) -> DataFrame:
 def _minutes(piece: Piece) -> list[int]:
     minute = "DISTINCT date_trunc('minute', accepted_at) AS minute"
     accepted = selected(piece.lake, MESSAGES.name, minute, piece.condition)
-    # A settlement may be of another epoch than its message; to look at too many does no harm.
+    # A settlement may be in another epoch than its message; selecting too many is harmless.
     is_settled = f"settle_offset > {piece.after} AND settle_offset <= {piece.to}"
     is_ours = f"shard = {piece.shard} AND {is_settled}"
     settled = selected(piece.lake, DELIVERIES.name, minute, is_ours)

@@ -1,1 +1,1 @@
-"""Keeping tables in order: expiry, compaction, vacuum."""
+"""Upkeep of tables: expiry, compaction, vacuum."""

@@ -1,8 +1,8 @@
-"""Small files become large ones, and rows that are only marked as deleted really go.
+"""Compaction: merges small files, and rewrites files whose rows are only marked as deleted.
 
-Tables that grow by appending are compacted in the order of positions: a run of neighbouring small
-files becomes one, so that what files say about offsets stays narrow. Delta's own compaction puts
-files together by their size; it serves the tables whose files overlap anyway.
+Tables that only grow are compacted in the order of positions: a run of neighbouring small files
+becomes one, so that the range of offsets of each file stays narrow. Delta's own compaction groups
+files by size; it is used for tables whose files overlap anyway.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ SMALL_MAX: Final = 32
 
 IN_ORDER: Final = frozenset({ENTRIES.name, MESSAGES.name})
 _CONF: Final = {
-    # Vacuum lists folders with as many tasks; the usual ten thousand take a minute.
+    # Vacuum lists folders with this many tasks; the default of ten thousand takes a minute.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.optimize.maxFileSize": str(FILE_BYTES),
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),
-    # A page of an inbox then lies in one place of its file, and a tenth of it is decoded.
+    # Then a page of an inbox is in one place of its file, and only a tenth of it is decoded.
     "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
-    # What is merged was made here, so it is the same whenever it is read.
+    # The rows to merge were created here, so they are the same whenever they are read.
     "spark.databricks.delta.merge.materializeSource": "none",
 }
 _SAYS: Final = ("size_bytes", "min.epoch", "max.epoch", "min.offset", "max.offset")
 
 
 class DataFile(msgspec.Struct, frozen=True, order=True):
-    """A file of a table, as the table describes it; one of several epochs has no place."""
+    """A file of a table with its statistics; one with several epochs has no position."""
 
     epoch: int
     first: int
@@ -56,7 +56,7 @@ class DataFile(msgspec.Struct, frozen=True, order=True):
 
 
 class FileRun(msgspec.Struct, frozen=True):
-    """Neighbouring files that become one."""
+    """Neighbouring files to be merged into one."""
 
     epoch: int
     first: int
@@ -69,7 +69,7 @@ class FileRun(msgspec.Struct, frozen=True):
 
 
 def upkeep_session(spark: SparkSession) -> SparkSession:
-    """A separate session, whose settings affect no other."""
+    """Return a separate session, whose settings affect no other."""
     session = spark.newSession()
     for name, value in _CONF.items():
         session.conf.set(name, value)
@@ -77,7 +77,7 @@ def upkeep_session(spark: SparkSession) -> SparkSession:
 
 
 def compact(spark: SparkSession, lake: Lake, name: str, *, small_max: int = SMALL_MAX) -> int:
-    """Make large files of many small ones; how many files there are fewer now."""
+    """Merge small files into large ones; return by how many files the table shrank."""
     sizes = _sizes(lake, name)
     if sum(size < SMALL_BYTES for size in sizes) < small_max:
         return 0
@@ -90,7 +90,7 @@ def compact(spark: SparkSession, lake: Lake, name: str, *, small_max: int = SMAL
 
 
 def runs(files: list[DataFile], bytes_max: int = FILE_BYTES) -> list[FileRun]:
-    """Which neighbours are put together: small ones, up to the size a file should have."""
+    """Choose neighbours to merge: small ones, up to the target size of a file."""
     found: list[FileRun] = []
     open_run: list[DataFile] = []
 
@@ -112,7 +112,7 @@ def runs(files: list[DataFile], bytes_max: int = FILE_BYTES) -> list[FileRun]:
 
 
 def files_in_order(lake: Lake, name: str) -> list[DataFile]:
-    """The files of one epoch each, by position."""
+    """Return the files with a single epoch, by position."""
     rows = _described(lake, name)
     return sorted(
         DataFile(row["min.epoch"], row["min.offset"], row["max.offset"], row["size_bytes"])
@@ -122,7 +122,7 @@ def files_in_order(lake: Lake, name: str) -> list[DataFile]:
 
 
 def _rewrite(spark: SparkSession, location: str, run: FileRun) -> None:
-    """The same rows in one file. Streams that skip changes, as they have to here, skip this one."""
+    """Write the same rows into one file. Streams that skip changes, as they must here, skip it."""
     rows = spark.read.format("delta").load(location).where(run.condition)
     (
         rows.coalesce(1)
@@ -135,7 +135,7 @@ def _rewrite(spark: SparkSession, location: str, run: FileRun) -> None:
 
 
 def purge(spark: SparkSession, lake: Lake, name: str) -> int:
-    """Write files anew that hold rows which only are marked as deleted; how many."""
+    """Rewrite files with rows that are only marked as deleted; return how many."""
     table = lake.open(name)
     if table is None or not pa.table(table.deletion_vectors()).num_rows:
         return 0
@@ -172,10 +172,10 @@ _TOMBSTONE: Final = "remove STRUCT<path: STRING, deletionTimestamp: BIGINT>"
 def vacuum(
     spark: SparkSession, lake: Lake, name: str, age_s: float, *, is_alone: bool = False
 ) -> None:
-    """Delete the files that were replaced so long ago.
+    """Delete files that were replaced long enough ago.
 
-    Files that were written and never committed go, too, when they cannot be on their way any more:
-    at once only if nobody else is writing.
+    Files that were written but never committed are deleted once they cannot belong to a running
+    write any more: immediately only if no other process is writing.
     """
     if _is_tidy(lake, name):
         return
@@ -188,7 +188,7 @@ def vacuum(
 
 
 def _is_tidy(lake: Lake, name: str) -> bool:
-    """Whether a local folder has no file that its table does not name."""
+    """Return whether a local folder has no file that its table does not name."""
     table = lake.open(name)
     if table is None or "://" in lake.uri:
         return False
@@ -198,7 +198,7 @@ def _is_tidy(lake: Lake, name: str) -> bool:
 
 
 def replaced(spark: SparkSession, lake: Lake, name: str, before_ms: int) -> list[str]:
-    """The files that are not part of the table now, and were not at that time."""
+    """Return the files that are not part of the table, neither now nor at that time."""
     log = Storage(spark, f"{lake.location(name)}/{LOG}")
     names = log.names()
     checkpoints = _versions(_CHECKPOINT, names)
@@ -211,7 +211,7 @@ def replaced(spark: SparkSession, lake: Lake, name: str, before_ms: int) -> list
             rows = spark.read.schema(_TOMBSTONE).format(kind).load([log.path(one) for one in files])
             gone = rows.where(F.col("remove.deletionTimestamp") <= before_ms)
             found |= {unquote(path) for (path,) in gone.select("remove.path").collect()}
-    # Marking rows as deleted replaces a file by itself: what the table names now has to stay.
+    # Marking rows as deleted replaces a file by itself: keep everything the table names now.
     lake.forget(name)
     table = lake.open(name)
     if table is None or table.version() < max(newest, *_versions(_COMMIT, names)):
@@ -221,17 +221,17 @@ def replaced(spark: SparkSession, lake: Lake, name: str, before_ms: int) -> list
 
 
 def forget_commits(spark: SparkSession, lake: Lake, name: str, age_s: float) -> int:
-    """Delete what a table's log says of single commits so long ago; how many files.
+    """Delete log files of single commits that are old enough; return how many.
 
-    Every plan lists the log. Delta forgets commits by itself, but never within a day. What is
-    needed without the newest checkpoint stays, should that not have survived a loss of power.
+    Every plan lists the log. Delta deletes commits itself, but never within a day. Keep what is
+    needed without the newest checkpoint, in case that did not survive a power cut.
     """
     log = Storage(spark, f"{lake.location(name)}/{LOG}")
     names, before_ms = log.names(), _ago_ms(age_s)
     checkpoints = _versions(_CHECKPOINT, names).items()
     settled = sorted(version for version, one in checkpoints if log.modified_ms(one) <= before_ms)
     first = settled[-2] if len(settled) > 1 else 0
-    # In order, so that whatever is left when this is interrupted has no gap.
+    # In order, so that an interruption leaves no gap.
     old = [one for one in names if (match := _VERSIONED.fullmatch(one)) and int(match[1]) < first]
     return sum(log.delete(one) for one in old)
 

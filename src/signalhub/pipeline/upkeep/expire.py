@@ -1,8 +1,8 @@
-"""What is too old leaves the tables: expired messages of rooms, and whatever retention ends.
+"""Expiry: removes expired messages of rooms, and everything whose retention has ended.
 
-A row of `entries` stays behind without its content, so that counting still proves that everything
-was there. Other tables lose their rows. Statements are bounded by times that files state, and run
-only if something is due, because even an empty one would cost a commit.
+A row of `entries` remains without its content, so that counting still proves completeness. Other
+tables lose their rows. Statements are limited by times from the files' statistics and run only if
+something is due, because even an empty one would cost a commit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SLACK_MS: Final = 86_400_000
 _STATED_US: Final = 1_000
 """Files state their times in whole milliseconds."""
 
-# Who reads what since when must be known as long as anything does; these hold nothing else.
+# Definitions say who reads what since when: needed as long as anything is, without content.
 _DEFINITIONS: Final = frozenset(
     (
         Kind.CURSOR,
@@ -62,7 +62,7 @@ _AGES: Final = {
 
 
 class Due(msgspec.Struct, frozen=True):
-    """That a time of a row has come, in a stretch of time."""
+    """Return the condition that a time of a row falls into a range."""
 
     time: str
     """A column, or an expression of some."""
@@ -77,7 +77,7 @@ class Due(msgspec.Struct, frozen=True):
         return due
 
     def may_be_in(self, files: pa.Table) -> bool:
-        """Whether a file may hold such a row, from what a table says about its files."""
+        """Return whether a file may contain such a row, according to its statistics."""
         least, greatest = f"min.{self.time}", f"max.{self.time}"
         if least not in files.column_names:
             return bool(files.num_rows)
@@ -93,7 +93,7 @@ def _micros(times: pa.ChunkedArray) -> list[Any]:
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):
-    """From when to when something has come due, in milliseconds."""
+    """Return the range of times in which something is due, in milliseconds."""
 
     now_ms: int
     retention_ms: int
@@ -101,17 +101,17 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
     """Up to here a look was taken before; 0: everything is looked at."""
 
     def expired(self, time: str) -> Due:
-        """Its own time has come."""
+        """The row has expired."""
         return Due(time, self.since_ms - _SLACK_MS, self.now_ms)
 
     def outlived(self, time: str) -> Due:
-        """Retention has ended for it."""
+        """Its retention has ended."""
         since_ms = self.since_ms - self.retention_ms - _SLACK_MS
         return Due(time, since_ms, self.now_ms - self.retention_ms)
 
 
 def expire(spark: SparkSession, lake: Lake, ages: Ages) -> dict[str, int]:
-    """Remove what is due; how many rows of each table that concerned."""
+    """Remove what is due; return the number of rows by table."""
     kinds = ", ".join(f"'{one}'" for one in _CONTENT)
     expired, outlived = ages.expired("expires_at"), ages.outlived("accepted_at")
     found = {
@@ -132,7 +132,7 @@ def _delete(spark: SparkSession, lake: Lake, name: str, due: Due) -> int:
 
 
 def _strip(spark: SparkSession, lake: Lake, due: Due, which: str, reason: str, ages: Ages) -> int:
-    """Take their content from entries."""
+    """Remove the content of entries."""
     which += " AND removed_at IS NULL"
     if not _is_there(spark, lake, ENTRIES.name, due, which):
         return 0
@@ -144,7 +144,7 @@ def _strip(spark: SparkSession, lake: Lake, due: Due, which: str, reason: str, a
 
 
 def _is_there(spark: SparkSession, lake: Lake, name: str, due: Due, which: str = "true") -> bool:
-    """Mostly the files' own words suffice, and Spark has nothing to do."""
+    """Usually the statistics of the files are enough, and Spark has nothing to do."""
     table = lake.open(name)
     if table is None or not due.may_be_in(pa.table(table.get_add_actions(flatten=True))):
         return False

@@ -1,9 +1,9 @@
-"""Upkeep of the tables, on its own beat: what is old goes, small files become large.
+"""Upkeep of the tables, at its own interval: expire old rows, merge small files.
 
-A quick round takes minutes of new entries into account. A thorough one, every few hours, looks at
-everything, really drops what was only marked as deleted, and deletes files nobody needs any more;
-erasures wait for that. Tables forget their older commits in each round. Nothing here touches the
-positions that tables record.
+A quick round considers only the last minutes of new entries. A thorough one, every few hours,
+checks everything, rewrites files with rows that are only marked as deleted, and deletes unneeded
+files; erasures wait for it. Every round also deletes old commits of the tables. Nothing here
+changes the positions that tables record.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def maintain(
     is_alone: bool = False,
     pause: Callable[[], object] = lambda: None,
 ) -> UpkeepRound:
-    """Do everything that is due; `is_alone` says that nobody else writes to the tables.
+    """Do everything that is due; `is_alone` says that no other process writes to the tables.
 
-    Between tables comes `pause`, for what cannot wait until all are done. Raises `TablesBusy`
-    during an erasure.
+    `pause` is called between tables, for work that cannot wait until all are done. Raises
+    `TablesBusy` during an erasure.
     """
     with turn(data):
         return _maintain(spark, lake, data, settings, last, now_ms, thorough, is_alone, pause)
@@ -106,7 +106,7 @@ def _maintain(
 
 
 class _Round:
-    """One table after the other; what fails with one is left to the next round."""
+    """Process one table after the other; a failed one is left to the next round."""
 
     def __init__(self, spark: SparkSession, lake: Lake, pause: Callable[[], object]) -> None:
         self._spark = spark
@@ -142,7 +142,7 @@ class _Round:
         return done
 
     def _try(self, what: str, work: Callable[[], object]) -> None:
-        """Landing may have changed the same files meanwhile; then it is left as it was."""
+        """Landing may have changed the same files; then the table is left unchanged."""
         self._pause()
         try:
             work()
