@@ -49,7 +49,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     unsettled: list[tuple[str, int, int]]
     """The oldest unsettled positions: stream, epoch of the stream, seq."""
     needed: int | None
-    """Messages of rooms that can still be fetched start at this offset; `None` if there are none."""
+    """Messages of rooms that can still be fetched start at this offset; `None` if none can."""
     saved: int
     """Entries from this offset on are in no snapshot, and are never deleted."""
     landed: int | None
