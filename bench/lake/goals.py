@@ -1,4 +1,4 @@
-"""What the pipeline wants to reach, judged from medians; information, as all goals here are."""
+"""Goals of the pipeline, judged by medians; for information only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FLAT = 1.5
 
 
 def _growth(figure: str) -> Value:
-    """The figure of the largest lake divided by that of the smallest."""
+    """Return the figure of the largest lake divided by that of the smallest."""
 
     def value(summaries: Summaries) -> float | None:
         cases = [case for subject, case in summaries if subject == growth.NAME]
