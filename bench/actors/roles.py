@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from signalhub.actors import Actor, CallError, Token, op, ref, remote
 
 TIMEOUT_S = 600.0
-"""Of every call that is measured: one that is lost must fail the run, not slow it down."""
+"""The timeout of every measured call: a lost one must fail the run, not slow it down."""
 
 
 class Callee(Actor):

@@ -7,7 +7,7 @@ from bench.lake import freshness, growth, landing, pages
 from bench.subjects import Summaries, Value, median_of, ratio_of
 
 FLAT = 1.5
-"""A cost that has grown by no more, while the lake grew a hundredfold, counts as flat."""
+"""A cost that grows by no more than this while the lake grows a hundredfold counts as flat."""
 
 
 def _growth(figure: str) -> Value:
