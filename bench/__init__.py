@@ -1,1 +1,1 @@
-"""The project's own load generator: Signal Hub and its peers under the same load, as ratios."""
+"""The load generator: Signal Hub and its peers under the same load, compared as ratios."""

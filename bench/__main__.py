@@ -1,7 +1,7 @@
 """`python -m bench`: put the same load on Signal Hub and its peers, and print the ratios.
 
-Exit codes: 0 measured, whatever the goals say; 1 no run succeeded; 2 the generator cannot run here;
-130 interrupted.
+Exit codes: 0 measured, whether or not goals are reached; 1 no run succeeded; 2 the generator cannot
+run here; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _chosen(only: str | None) -> list[Shape]:
-    """The shapes of the named groups, or those named themselves."""
+    """Return the shapes of the named groups, or the named shapes."""
     if only is None:
         return list(SHAPES)
     known = {shape.group for shape in SHAPES} | {shape.name for shape in SHAPES}

@@ -1,9 +1,9 @@
-"""`python -m bench.compare BEFORE`: what a message costs now and in another checkout.
+"""`python -m bench.compare BEFORE`: the cost of a message now and in another checkout.
 
-BEFORE is the folder of that checkout; it is run with this one's interpreter and packages. In every
-round both hubs carry each load one after the other, in an order that changes from round to round,
-and what is compared is their CPU time within the round: the machine's other work falls on both. The
-cost is judged by the median of the rounds' ratios; above 1 a message has become dearer.
+BEFORE is the folder of that checkout; it runs with this one's interpreter and packages. In every
+round both hubs carry each load one after the other, in an order that changes between rounds, and
+their CPU time is compared within the round, so that other load on the machine affects both. The
+result is the median of the ratios of all rounds; above 1 a message costs more than before.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def from_checkout(folder: Path) -> Server:
-    """The hub as it is in another checkout."""
+    """Return the hub of another checkout."""
     source = folder.resolve() / "src"
     if not (source / "signalhub").is_dir():
         raise ValueError(f"{folder} is not a checkout of the project")
@@ -90,7 +90,7 @@ def in_turn(
     cores: machine.Cores,
     share: float,
 ) -> tuple[float, float] | str:
-    """CPU per message before and now, measured one directly after the other, or what failed."""
+    """Return CPU per message before and now, measured directly after each other, or what failed."""
     costs: dict[str, float] = {}
     for server in (before, HUB) if number % 2 else (HUB, before):
         try:

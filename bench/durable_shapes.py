@@ -1,4 +1,4 @@
-"""The shapes of load with messages that are kept: published, asked, consumed, woken for."""
+"""Shapes of load with stored messages: published, asked, consumed."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from bench.store_site import Consumer, Publisher, consumers, prepare, publishers
 from bench.stores import HubStore
 
 WINDOW = 256  # Delivered and not yet acknowledged.
-SLOW_MESSAGES_MIN = 2_000  # Fewer say nothing about a 99th percentile.
+SLOW_MESSAGES_MIN = 2_000  # Fewer are too few for a 99th percentile.
 FROZEN_WINDOW = 10_000
 FROZEN_BUFFER_BYTES = 4_096
-FREEZE_S = 1.0  # Until a consumer that does not read has been sent all it can be.
+FREEZE_S = 1.0  # Until a consumer that does not read has been sent all it can take.
 
 STORES = (HUB, REDIS, JETSTREAM_SYNC, JETSTREAM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurablePublish:
-    """Publications to one topic, each answered when it is kept."""
+    """Publications to one topic, each answered when it is stored."""
 
     name: str
     group: str = "durable"
@@ -75,7 +75,7 @@ class DurablePublish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurableAsk:
-    """Asks to actors that are there, or to mailboxes whose owners are away."""
+    """Asks to connected actors, or to mailboxes whose owners are away."""
 
     name: str
     group: str = "ask"
@@ -100,7 +100,7 @@ class DurableAsk:
 
     @contextmanager
     def _targets(self, site: Site) -> Iterator[list[list[int]]]:
-        """Where the copies of each pair arrive: one socket, or none."""
+        """Return where the copies of each pair arrive: one socket, or none."""
         scripts = [self._script(site, name) for name in self._names()]
         with site.open(scripts) as opened:
             if not self.is_away:
@@ -137,7 +137,7 @@ class DurableAsk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consume:
-    """Messages stored before, taken by one consumer that acknowledges every one."""
+    """Stored messages, read by one consumer that acknowledges each."""
 
     name: str
     group: str = "consume"
@@ -170,9 +170,9 @@ class Consume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wake:
-    """Scheduled publications through subscriptions with acks, at half of what the server can do.
+    """Scheduled publications through subscriptions with acks, at half of the server's capacity.
 
-    What it can do is found out first, with one message in flight for each topic.
+    The capacity is measured first, with one message in flight per topic.
     """
 
     name: str
@@ -209,8 +209,8 @@ class Wake:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
-    """Scheduled publications to a topic with one consumer that reads, and by turns with another
-    that does not, for which the hub has more than the kernel takes."""
+    """Scheduled publications to a topic with one consumer that reads, alternately with a second
+    one that does not read, for which the hub has more than the kernel accepts."""
 
     name: str
     group: str = "frozen"
@@ -263,7 +263,7 @@ class Frozen:
 def _woken(
     senders: Sequence[Publisher], takers: Sequence[Consumer], each: int, *, window: int
 ) -> list[Lane]:
-    """One lane a topic, from its publisher to its consumer."""
+    """Return one lane per topic, from its publisher to its consumer."""
     return [
         sender.lane(each, window, receivers=[taker.socket], acks=taker.acks(each))
         for sender, taker in zip(senders, takers, strict=True)

@@ -1,4 +1,4 @@
-"""Figures of one run, and what several runs say together: medians, ranges, ratios."""
+"""Figures of one run, and the summary of several runs: medians, ranges, ratios."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Literal
 Figure = Literal[
     "cpu_us",  # Server CPU per message, delivery or connection.
     "rate_s",  # Messages, deliveries or connections per second of wall time.
-    "server_share",  # How much of its core the server used.
+    "server_share",  # The server's use of its core.
     "generator_share",  # The same for the generator.
     "p50_us",
     "p99_us",
     "calm_p50_us",  # The same load without the disturbance.
     "calm_p99_us",
-    "lag_us",  # How late the generator was at worst with a scheduled message.
+    "lag_us",  # The largest delay of a scheduled message by the generator.
     "connection_bytes",
-    "ack_p50_us",  # Until the publisher had its answer, where the other figure is end to end.
+    "ack_p50_us",  # Until the publisher's answer, where the other figure is end to end.
     "ack_p99_us",
     "held_rate_s",  # The highest rate at which the 99th percentile stayed within its limit.
-    "empty_share",  # How much of its core the server used with nothing in it.
+    "empty_share",  # The server's use of its core with nothing in it.
     "shift",  # The disturbed 99th percentile divided by the calm one.
     "log_s",  # Recovering the log alone.
     "ready_s",  # From exec to the announced port.
@@ -30,7 +30,7 @@ Figure = Literal[
     "rebuilt_ready_s",  # The same without the state and index files.
 ]
 
-# Above it a closed-loop generator may have been what limited the rate.
+# Above it the generator may have limited the rate of a closed loop.
 BUSY_SHARE = 0.9
 
 
@@ -65,7 +65,7 @@ class Summary:
 
 
 def summarise(measurements: Sequence[Measurement]) -> Summary:
-    """Medians and ranges of whatever figures the runs have."""
+    """Return medians and ranges of all figures of the runs."""
     names: list[Figure] = list(dict.fromkeys(n for each in measurements for n in each.figures))
     return Summary(
         runs=len(measurements),
@@ -78,13 +78,13 @@ def summarise(measurements: Sequence[Measurement]) -> Summary:
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Median, smallest and largest of at least one value."""
+    """Return median, smallest and largest of at least one value."""
     given = list(values)
     return Spread(statistics.median(given), min(given), max(given))
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile of values in ascending order."""
+    """Return the nearest-rank percentile of values in ascending order."""
     assert ordered
     # Rounded first, because 0.07 × 100 is a little more than 7.
     rank = math.ceil(round(len(ordered) * share, 6))
@@ -92,7 +92,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def advantage(ours: Summary | None, peer: Summary | None, figure: Figure) -> float | None:
-    """How many times better we are; above 1 we need less, or serve more."""
+    """Return how many times better we are; above 1 we need less, or serve more."""
     our_median = ours.median(figure) if ours else None
     peer_median = peer.median(figure) if peer else None
     if not our_median or not peer_median:
@@ -101,9 +101,9 @@ def advantage(ours: Summary | None, peer: Summary | None, figure: Figure) -> flo
 
 
 def was_generator_bound(summary: Summary) -> bool:
-    """Did the generator, not the server, limit the wall rate?
+    """Return whether the generator, not the server, limited the rate.
 
-    One that keeps a schedule spins, and is judged by its lag instead.
+    A scheduled one spins, and is judged by its lag instead.
     """
     if "lag_us" in summary.figures:
         return False

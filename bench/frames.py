@@ -1,6 +1,6 @@
-"""WebSocket frames a client sends, framed and masked before any clock starts.
+"""WebSocket frames of a client, encoded and masked before the measurement starts.
 
-The frames of one lane have one length, so that message k lies at k times that length.
+The frames of one lane have the same length, so message k starts at k times that length.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _KEY = base64.b64encode(b"signal-hub-bench").decode()
 
 
 def masked(payload: bytes, opcode: int = TEXT) -> bytes:
-    """One final frame with its payload masked."""
+    """Return one final frame with a masked payload."""
     return masked_run([payload], opcode)
 
 
 def masked_run(payloads: Sequence[bytes], opcode: int = TEXT) -> bytes:
-    """The frames of payloads of equal length, one after the other, masked in one operation."""
+    """Return the frames of payloads of equal length, concatenated, masked in one operation."""
     size = len(payloads[0])
     assert all(len(payload) == size for payload in payloads), "payloads of one run differ in length"
     head = _head(size, opcode)
@@ -30,7 +30,7 @@ def masked_run(payloads: Sequence[bytes], opcode: int = TEXT) -> bytes:
 
 
 def upgrade(path: str, port: int, headers: Mapping[str, str] | None = None) -> bytes:
-    """The HTTP request that opens a WebSocket."""
+    """Return the HTTP request that opens a WebSocket."""
     further = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
     return (
         f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\n"

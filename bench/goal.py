@@ -1,4 +1,4 @@
-"""A figure with its limit: information, because a busy machine could miss one."""
+"""A figure with its limit; for information, because a busy machine could miss it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STYLES: dict[Verdict, str] = {"pass": "green", "miss": "red", "not measured": "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal(Generic[S]):
-    """What is wanted of the summaries `S` of a session."""
+    """A goal for the summaries `S` of a session."""
 
     text: str
     value: Callable[[S], float | None]
@@ -33,7 +33,7 @@ class Goal(Generic[S]):
 
 
 def goal_table(goals: Sequence[Goal[S]], summaries: S) -> Table:
-    """Every goal with what was measured."""
+    """Return every goal with what was measured."""
     shown = table("goals")
     for heading in ("", "measured", "wanted", ""):
         shown.add_column(heading, justify="left" if not heading else "right")
@@ -46,7 +46,7 @@ def goal_table(goals: Sequence[Goal[S]], summaries: S) -> Table:
 
 
 def goals_json(goals: Sequence[Goal[S]], summaries: S) -> list[dict[str, object]]:
-    """The same for programs."""
+    """Return the same for programs."""
     return [
         {
             "goal": goal.text,

@@ -1,6 +1,7 @@
-"""What the project wants to reach, judged from the medians of a session.
+"""The goals of the project, judged by the medians of a session.
 
-A goal is information: missing one does not fail the run, because a busy machine could.
+A goal is for information: missing one does not fail the run, because a busy machine could be the
+cause.
 """
 
 from __future__ import annotations

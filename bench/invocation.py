@@ -1,4 +1,4 @@
-"""What every program here is asked, and says, in the same way."""
+"""Options and messages that all benchmark programs share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench import machine, native
 
 ROUNDS_QUICK = 1
 QUIET_LOAD = 0.5
-WIDTH = 150  # Of a report that goes to a file.
+WIDTH = 150  # The width of a report that goes to a file.
 
 
 def open_console() -> Console:
@@ -27,7 +27,7 @@ def open_console() -> Console:
 def parser(
     program: str, about: str, *, rounds: int, only: str, share: str
 ) -> argparse.ArgumentParser:
-    """The options all of them have; `only` and `share` say what theirs are."""
+    """Return a parser with the common options; `only` and `share` are their help texts."""
     made = argparse.ArgumentParser(prog=program, description=about)
     made.add_argument("--quick", action="store_true", help=f"one round instead of {rounds}")
     made.add_argument("--only", metavar="NAMES", help=only)
@@ -47,7 +47,7 @@ def rounds_of(options: argparse.Namespace) -> int:
 
 
 def names_of(only: str, known: Sequence[str], what: str) -> list[str]:
-    """What `--only` names; raises `ValueError` for what is not there."""
+    """Return what `--only` names; raises `ValueError` for unknown names."""
     wanted = [name.strip() for name in only.split(",")]
     if unknown := [name for name in wanted if name not in known]:
         raise ValueError(f"no {what} is called {', '.join(unknown)}; there are {', '.join(known)}")
@@ -55,7 +55,7 @@ def names_of(only: str, known: Sequence[str], what: str) -> list[str]:
 
 
 def warn(console: Console, disk: str) -> None:
-    """Say what makes figures of this machine doubtful."""
+    """Warn about what makes figures of this machine unreliable."""
     if (load := os.getloadavg()[0]) > QUIET_LOAD:
         console.print(f"load average {load:.2f}: other work is running, expect wide ranges")
     if disk in machine.IN_MEMORY:
@@ -63,7 +63,7 @@ def warn(console: Console, disk: str) -> None:
 
 
 def refuse(console: Console, error: Exception) -> int:
-    """It cannot run here; the exit code for that."""
+    """Report that it cannot run here; return the exit code for that."""
     console.print(f"bench: {error}", style="red", markup=False, highlight=False)
     return 2
 
@@ -71,7 +71,7 @@ def refuse(console: Console, error: Exception) -> int:
 def write(
     console: Console, facts: Mapping[str, object], file: Path | None, prefix: str = ""
 ) -> None:
-    """Keep the results, unless told otherwise under the time of their making."""
+    """Store the results, by default under the current time."""
     target = file or native.RESULTS / time.strftime(f"{prefix}%Y%m%dT%H%M%SZ.json", time.gmtime())
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(facts, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""The shapes that look at a hub with much to keep: idle subscriptions, and starting again."""
+"""Shapes for a hub with much state: idle subscriptions, and restarts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from signalhub.log.disk import SystemDisk
 from signalhub.log.recovery import recover
 
 SUBSCRIBE_WINDOW = 64
-SNAPSHOT_S = 11.0  # The hub writes its state to the disk within ten seconds of the last change.
-# Of a message the hub keeps what is not the same for all; these become entries of 400 bytes.
+SNAPSHOT_S = 11.0  # The hub writes its state to disk within ten seconds of the last change.
+# The hub stores only what differs between messages; these become entries of 400 bytes.
 FULL_ENTRIES = replace(HUB, store=HubStore(message_bytes=535))
-REBUILT = ("state.db*", "index.db*")  # Made again from the log when they are not there.
+REBUILT = ("state.db*", "index.db*")  # Rebuilt from the log if they are missing.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """Subscriptions with a live consumer each, and nothing published."""
+    """Subscriptions with one live consumer each, and no messages."""
 
     name: str
     group: str = "idle"
@@ -70,8 +70,8 @@ class Idle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """A hub killed with a long log behind it, started again; then once more without the files
-    that can be made again from the log."""
+    """A hub killed with a long log and restarted; then again without the files that can be
+    rebuilt from the log."""
 
     name: str
     group: str = "recovery"
@@ -100,7 +100,7 @@ class Recovery:
 
 
 def _log_recovery_s(folder: Path, entries: int) -> float:
-    """How long the log itself takes to find its end, without changing anything."""
+    """How long the log takes to find its end, without changing anything."""
     disk = SystemDisk(folder)
     began = time.perf_counter()
     found = recover(disk, repair=False)

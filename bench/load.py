@@ -1,6 +1,6 @@
-"""Connections and messages, as Python sees the C loop.
+"""Connections and messages, as the Python side of the C loop.
 
-Everything is prepared here; `open_connections` and `Generator.drive` then hand over to `loop.c`
+Everything is prepared here; `open_connections` and `Generator.drive` then call `loop.c`, which runs
 until all is done or the time is up.
 """
 
@@ -17,21 +17,21 @@ from ipaddress import IPv4Address
 from bench import native
 from bench.protocols import MARKER, Script
 
-AT_ONCE = 128  # Handshakes under way at the same time.
+AT_ONCE = 128  # Concurrent handshakes.
 OPEN_S_MAX = 60.0
 
 
 class LoadFailed(Exception):
-    """The load could not be put on the server; the text says what happened and what it answered."""
+    """The load could not be applied; the text says what happened and what the server answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
     """Messages from one socket to others, or only to the server, which then has to answer.
 
-    `window` messages are in flight, refilled when only `refill_at` are; a window of 0 follows the
-    run's schedule. With an `answer`, its text in what comes back to the sender is counted, and the
-    window is in answers. With `acks`, a frame for each copy, the receiver acknowledges. The run
+    `window` messages are in flight, refilled when only `refill_at` are left; a window of 0 follows
+    the run's schedule. With an `answer`, that text is counted in what the sender receives, and the
+    window counts answers. With `acks`, a frame for each copy, the receiver acknowledges. The run
     does not wait for a background lane.
     """
 
@@ -50,7 +50,7 @@ class Lane:
 class Traffic:
     """What one lane achieved.
 
-    `took_s` holds each completed message's time to its last copy, `answered_s` to its answer.
+    `took_s` has each completed message's time to its last copy, `answered_s` to its answer.
     """
 
     deliveries: int
@@ -60,7 +60,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """What a run achieved, lane by lane."""
+    """The result of a run, lane by lane."""
 
     seconds: float
     generator_cpu_s: float
@@ -78,7 +78,7 @@ class Drive:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Connections that have finished their script, and how long all of them took."""
+    """Connections that have finished their script, and the total time."""
 
     sockets: list[int]
     seconds: float
@@ -90,15 +90,15 @@ class Generator:
 
     def __init__(self) -> None:
         self._loop = native.load_loop()
-        # Another block of loopback addresses in every process: ports still held by the sockets of
-        # an earlier one cannot be in the way.
+        # A different block of loopback addresses per process: sockets of an earlier one may still
+        # hold its ports.
         self._source = int(IPv4Address("127.1.0.1")) + os.getpid() % 2**15 * 2**8
 
     @contextmanager
     def connections(
         self, port: int, scripts: Sequence[Script], *, buffer_bytes: int = 0
     ) -> Iterator[Opened]:
-        """Open one connection for each script, all scripts alike in their steps."""
+        """Open one connection per script; all scripts have the same number of steps."""
         total, steps = len(scripts), len(scripts[0])
         requests = [step.request for script in scripts for step in script]
         answers = [step.answer for step in scripts[0]]
@@ -130,7 +130,7 @@ class Generator:
                     os.close(socket)
 
     def drive(self, lanes: Sequence[Lane], *, seconds_max: float, rate_s: float = 0.0) -> Drive:
-        """Send every lane's messages; scheduled lanes come first and share `rate_s`."""
+        """Send the messages of every lane; scheduled lanes come first and share `rate_s`."""
         prepared = (native.Lane * len(lanes))(*[_prepare(lane) for lane in lanes])
         receivers = _receivers(lanes)
         outcome = native.Outcome()
@@ -175,7 +175,7 @@ def _prepare(lane: Lane) -> native.Lane:
 
 
 def _receivers(lanes: Sequence[Lane]) -> ctypes.Array[native.Receiver]:
-    """The sockets to read: those copies arrive at, and the senders'."""
+    """Return the sockets to read: those of receivers and of senders."""
     found: list[native.Receiver] = []
     for index, lane in enumerate(lanes):
         found += [_receiver(fd, index, native.COPIES, MARKER, lane) for fd in lane.receivers]

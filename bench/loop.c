@@ -1,8 +1,9 @@
 /* The generator's hot loops: open many connections, and drive messages through them.
 
    Nothing is built, masked or allocated per message here. `drive` sends slices of ready buffers,
-   messages and acknowledgements alike, and counts markers in what comes back; `open_all` walks every connection through its script
-   of requests and awaited answers. Both are bounded in time and return 0 or a negative errno. */
+   messages and acknowledgements alike, and counts markers in what comes back; `open_all` runs the
+   script of requests and expected answers of every connection. Both are limited in time and return
+   0 or a negative errno. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-"""The machine: its cores and limits, and what its processes used.
+"""The machine: its cores and limits, and the use of its processes.
 
 CPU time is read from schedstat, which counts nanoseconds of every thread; sums run over the whole
 process tree.
@@ -39,7 +39,7 @@ _PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Where the server and the generator run."""
+    """The cores of the server and the generator."""
 
     server: int
     generator: int
@@ -50,20 +50,20 @@ class Cores:
 
 
 def choose_cores() -> Cores:
-    """The first two cores this process may use; the only one twice, if there is no second."""
+    """Return the first two usable cores; the only one twice, if there is no second."""
     allowed = sorted(os.sched_getaffinity(0))
     return Cores(server=allowed[0], generator=allowed[min(1, len(allowed) - 1)])
 
 
 def raise_file_limit() -> int:
-    """Allow as many sockets as the system lets us have; servers started later inherit it."""
+    """Allow as many sockets as the system permits; servers started later inherit the limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
 def process_tree(root: int) -> list[int]:
-    """The process and everything it started."""
+    """Return the process and all its descendants."""
     found: list[int] = []
     pending = [root]
     while pending:
@@ -75,7 +75,7 @@ def process_tree(root: int) -> list[int]:
 
 
 def cpu_s(pids: list[int]) -> float:
-    """CPU seconds of all threads of the processes."""
+    """Return the CPU seconds of all threads of the processes."""
     spent_ns = 0
     for pid in pids:
         for task in _tasks(pid):
@@ -84,14 +84,14 @@ def cpu_s(pids: list[int]) -> float:
 
 
 def rss_bytes(pids: list[int]) -> int:
-    """Memory of the processes that is in RAM."""
+    """Return the resident memory of the processes."""
     page_bytes = resource.getpagesize()
     pages = (int((_read(_PROC / str(pid) / "statm").split() or ["0", "0"])[1]) for pid in pids)
     return page_bytes * sum(pages)
 
 
 def data_folder() -> Path:
-    """Where servers keep their data: on a real disk, if one of the usual places is on one."""
+    """Return the folder for the servers' data: on a real disk, if a usual place is on one."""
     here = Path(__file__).with_name("results")
     here.mkdir(exist_ok=True)
     places = [here, Path("/var/tmp")]
@@ -99,7 +99,7 @@ def data_folder() -> Path:
 
 
 def file_system(path: Path) -> str:
-    """The kind of file system a path is on."""
+    """Return the type of the file system of a path."""
     mounts = [line.split() for line in _read(_PROC / "self" / "mounts").splitlines()]
     places = {Path(where): kind for _, where, kind, *_ in mounts}
     real = path.resolve()
@@ -107,7 +107,7 @@ def file_system(path: Path) -> str:
 
 
 def sync_us(folder: Path) -> float:
-    """The median time of appending 400 bytes and having them on the disk."""
+    """Return the median time to append 400 bytes and sync them to disk."""
     took_s: list[float] = []
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         for _ in range(_SYNCS):
@@ -119,7 +119,7 @@ def sync_us(folder: Path) -> float:
 
 
 def describe() -> dict[str, object]:
-    """What a reader needs to know about where the figures come from."""
+    """Return what a reader needs to know about the origin of the figures."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),

@@ -1,7 +1,7 @@
-"""What all shapes have in common: what they are, how long they may take, what they work out.
+"""The common part of all shapes: their description, their time limits, their figures.
 
-Every shape opens its connections, builds its frames, warms the server up and only then starts the
-clock. All are bounded in count and in time.
+Every shape opens its connections, builds its frames, warms up the server and only then starts the
+clock. All are limited in count and in time.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Shape(Protocol):
 
 
 def warm(count: int, window: int) -> int:
-    """How many messages come before the clock starts."""
+    """Return how many messages are sent before the clock starts."""
     return max(window, int(count * WARM_SHARE), 1)
 
 
 def finish(site: Site, lanes: Sequence[Lane], rate_s: float = 0.0) -> Drive:
-    """Drive to the last copy and answer: what were left would be taken for the next lanes'."""
+    """Drive until the last copy and answer: any left would be counted for the next lanes."""
     drive = site.generator.drive(lanes, seconds_max=FINISH_S_MAX, rate_s=rate_s)
     answers = sum(lane.messages for lane in lanes if lane.answer)
     copies = sum(lane.messages * len(lane.receivers) for lane in lanes)
@@ -56,7 +56,7 @@ def finish(site: Site, lanes: Sequence[Lane], rate_s: float = 0.0) -> Drive:
 
 
 def cost(meter: Meter, work: Drive | Opened, count: int) -> dict[Figure, float]:
-    """What `count` messages, deliveries or connections have cost so far."""
+    """Return the cost of `count` messages, deliveries or connections so far."""
     cpu_s = meter.cpu_s()
     return {
         "cpu_us": cpu_s / count * 1e6,
@@ -67,19 +67,19 @@ def cost(meter: Meter, work: Drive | Opened, count: int) -> dict[Figure, float]:
 
 
 def latency(lanes: Sequence[Traffic]) -> dict[Figure, float]:
-    """Of messages, until the last copy."""
+    """Return the latencies of messages until the last copy."""
     p50_us, p99_us = percentiles_us(seconds for lane in lanes for seconds in lane.took_s)
     return {"p50_us": p50_us, "p99_us": p99_us}
 
 
 def answer_latency(lanes: Sequence[Traffic]) -> dict[Figure, float]:
-    """Of messages, until the server's answer."""
+    """Return the latencies of messages until the server's answer."""
     p50_us, p99_us = percentiles_us(seconds for lane in lanes for seconds in lane.answered_s)
     return {"p50_us": p50_us, "p99_us": p99_us}
 
 
 def percentiles_us(took_s: Iterable[float]) -> tuple[float, float]:
-    """Median and 99th percentile; zeros if nothing was complete."""
+    """Return median and 99th percentile; zeros if nothing was complete."""
     ordered = sorted(took_s)
     if not ordered:
         return 0.0, 0.0

@@ -1,7 +1,7 @@
 """The C loop: compiled once into `bench/results`, called through ctypes.
 
-The structures here mirror those in `loop.c` member by member; the file name of the compiled loop
-carries a digest of the source, so a changed source is compiled again.
+The structures here mirror those in `loop.c`; the file name of the compiled loop contains a digest
+of the source, so a changed source is compiled again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ANSWER_BYTES = 256
 
 
 class NoCompiler(Exception):
-    """The machine has no C compiler, or it refuses the source."""
+    """The machine has no C compiler, or compiling failed."""
 
 
 class Lane(Structure):
@@ -92,7 +92,7 @@ class Visitor(Structure):
 
 
 def compile_loop() -> Path:
-    """The compiled loop, made now if it is not there."""
+    """Return the compiled loop; compile it if necessary."""
     digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
     library = RESULTS / f"loop-{digest}.so"
     if library.exists():
@@ -111,7 +111,7 @@ def compile_loop() -> Path:
 
 
 def load_loop() -> ctypes.CDLL:
-    """The loop with its two functions declared."""
+    """Load the loop and declare its two functions."""
     loop = ctypes.CDLL(str(compile_loop()))
     loop.drive.argtypes = (
         POINTER(Lane),

@@ -1,7 +1,7 @@
-"""What the generator says to each server: how a connection opens, what a message looks like.
+"""The protocol of each server: how a connection opens, what a message looks like.
 
 Every protocol carries the same envelope, byte for byte what an actor sends to Signal Hub, so that
-the servers differ in their work and not in their load. The marker lies in the payload: a message
+the servers differ in their work and not in their load. The marker is in the payload: a message
 counts only where its payload arrived.
 """
 
@@ -41,16 +41,16 @@ class Dialect(Protocol):
         """Open the WebSocket and nothing else."""
 
     def registered(self, port: int, name: str) -> Script:
-        """Open the WebSocket and become reachable as `name`."""
+        """Open the WebSocket and register as `name`."""
 
     def subscribed(self, port: int, name: str) -> Script:
-        """The same, and a subscriber of the topic."""
+        """Open the WebSocket, register, and subscribe to the topic."""
 
     def sends(self, sender: str, target: str, ids: Iterable[int]) -> bytes:
-        """Frames of equal length, one message to `target` each."""
+        """Return frames of equal length, one message to `target` each."""
 
     def publishes(self, sender: str, ids: Iterable[int]) -> bytes:
-        """Frames of equal length, one publication to the topic each."""
+        """Return frames of equal length, one publication to the topic each."""
 
 
 def address(name: str) -> str:
@@ -66,7 +66,7 @@ def envelope(
     pattern: str = "tell",
     meta: str = "{}",
 ) -> bytes:
-    """A complete message to the hub; its length does not depend on its id."""
+    """Return a complete message to the hub; its length does not depend on its id."""
     return envelopes([message_id], sender, type, payload, pattern=pattern, meta=meta)[0]
 
 
@@ -80,7 +80,7 @@ def envelopes(
     meta: str = "{}",
     ttl: str = "60000",
 ) -> list[bytes]:
-    """Complete messages to the hub, one for each id and otherwise alike."""
+    """Return complete messages to the hub that differ only in their ids."""
     now_ms = time.time_ns() // 1_000_000
     head = b'{"id":"00000000-0000-4000-8000-'
     tail = (
@@ -94,7 +94,7 @@ def envelopes(
 def asked(
     number: int, name: str, type: str, payload: str, answer: str, *, meta: str = "{}"
 ) -> Step:
-    """A request to the hub, and the type of its reply."""
+    """Return a request to the hub, and the type of its reply."""
     request = envelope(number, name, type, payload, pattern="ask", meta=meta)
     return Step(masked(request), answer.encode())
 

@@ -1,4 +1,4 @@
-"""A session as tables for people and as JSON for everything else."""
+"""A session as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SLOW_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One figure as a table shows it."""
+    """Return one figure as a table shows it."""
 
     heading: str
     figure: Figure
@@ -112,7 +112,7 @@ _COLUMNS: Mapping[str, Sequence[Column]] = {
 def progress_line(
     number: int, total: int, run: Run, result: Measurement | str, took_s: float
 ) -> str:
-    """One finished run in one line."""
+    """Return one finished run in one line."""
     head = f"[{number:>3}/{total}] {run.shape.name:<18} {run.server.name:<20}"
     if isinstance(result, str):
         return f"{head} failed: {result.splitlines()[0]}"
@@ -139,7 +139,7 @@ def _has_cost(columns: Sequence[Column]) -> bool:
 
 
 def print_report(console: Console, session: Session, shapes: Sequence[Shape]) -> None:
-    """Every shape's table, the goals, and what to be careful about."""
+    """Return every shape's table, the goals, and warnings."""
     summaries = session.summaries()
     for shape in shapes:
         if any(name == shape.name for name, _ in summaries):
@@ -152,7 +152,7 @@ def print_report(console: Console, session: Session, shapes: Sequence[Shape]) ->
 
 
 def notes(session: Session, summaries: Summaries) -> list[str]:
-    """Everything that weakens a figure."""
+    """Return everything that makes a figure less reliable."""
     found = [f"{name} is not installed here and takes no part" for name in session.absent]
     if session.share < 1:
         found.append(f"only {session.share:.0%} of the load: nothing here is a figure to quote")
@@ -171,7 +171,7 @@ def notes(session: Session, summaries: Summaries) -> list[str]:
 
 
 def to_json(session: Session, conditions: Mapping[str, object]) -> dict[str, object]:
-    """The session with everything needed to judge it."""
+    """Return the session with everything needed to judge it."""
     summaries = session.summaries()
     return {
         "conditions": dict(conditions),

@@ -1,4 +1,4 @@
-"""The shapes with many rooms at once: all of them idle, and all of them in use."""
+"""Shapes with many rooms at once: all idle, or all in use."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bench.room_shapes import RELAYS, asking, fill
 from bench.servers import HUB, Server
 from bench.site import Meter, Site
 
-SNAPSHOT_S = 11.0  # The hub writes its state to the disk within ten seconds of the last change.
+SNAPSHOT_S = 11.0  # The hub writes its state to disk within ten seconds of the last change.
 MESSAGE_BYTES = 256
 P99_MS_MAX = 20.0
 SEARCH_S = 2.0
-TRIES = 2  # Of every rate searched: one disturbance of the machine is not the server's limit.
+TRIES = 2  # Per rate: one disturbance of the machine is not the server's limit.
 _GROWTH = 1.5
 _GROWTHS_MAX = 8
 _HALVINGS = 3
@@ -26,7 +26,7 @@ _HALVINGS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomsIdle:
-    """A hub that holds many rooms and sockets and has nothing to do, beside itself when empty."""
+    """An idle hub with many rooms and sockets, compared with an empty one."""
 
     name: str
     group: str = "rooms-idle"
@@ -61,7 +61,7 @@ class RoomsIdle:
 class RoomsLive:
     """Rooms with one socket that sends on a schedule and one that listens.
 
-    After the asked rate the highest one is searched at which both 99th percentiles hold.
+    After the requested rate, search the highest one at which both 99th percentiles hold.
     """
 
     name: str
@@ -123,7 +123,7 @@ def _lanes(site: Site, pairs: Sequence[tuple[int, int]], each: int, *, window: i
 
 
 def latencies(drive: Drive) -> dict[Figure, float]:
-    """To the listener, to the sender's ack, and how late the generator was."""
+    """Return latency to the listener and to the sender's ack, and the generator's lag."""
     acked = answer_latency(drive.lanes)
     return latency(drive.lanes) | {
         "ack_p50_us": acked["p50_us"],
@@ -133,9 +133,9 @@ def latencies(drive: Drive) -> dict[Figure, float]:
 
 
 def highest(holds: Callable[[float], bool], start: float) -> float:
-    """About the highest rate that holds: steps up, or down, from `start`, then halvings between.
+    """Return about the highest rate that holds: steps up or down from `start`, then bisection.
 
-    0 if none did. What holds is taken to hold at every lower rate.
+    0 if none does. A rate that holds is assumed to hold at every lower rate.
     """
     low, high = 0.0, 0.0
     rate = start

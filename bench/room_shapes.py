@@ -1,4 +1,4 @@
-"""The shapes of load on rooms and inboxes: messages by request and by socket, and pages read."""
+"""Shapes of load on rooms and inboxes: messages by request and by socket, and pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bench.servers import HUB, STARLETTE, STARLETTE_GROUP, Server
 from bench.site import PAIR_BUFFER_BYTES, Meter, Site
 
 RELAYS = (HUB, STARLETTE, STARLETTE_GROUP)
-SLOW_MESSAGES_MIN = 10_000  # So few take a second even where each has a commit to itself.
+SLOW_MESSAGES_MIN = 10_000  # This few take a second even if each has a separate commit.
 SLOW_FETCHES_MIN = 2_000
 
 
@@ -66,7 +66,7 @@ class RoomPost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomSend:
-    """Messages by WebSocket, every member of every room sending, and hearing all of its room."""
+    """Messages by WebSocket: every member of every room sends and receives everything."""
 
     name: str
     group: str = "rooms"
@@ -114,7 +114,7 @@ class RoomSend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxFetch:
-    """The newest page of many inboxes, read again and again."""
+    """The newest page of many inboxes, read repeatedly."""
 
     name: str
     group: str = "inbox"
@@ -166,7 +166,7 @@ def asking(
     window: int = 1,
     receivers: Sequence[int] = (),
 ) -> Lane:
-    """A lane on which every answer releases the next message; a window of 0 keeps a schedule."""
+    """Return a lane on which an answer releases the next message; window 0 uses a schedule."""
     return Lane(
         sender=socket,
         receivers=receivers,
@@ -179,13 +179,13 @@ def asking(
 
 
 def turned(names: Sequence[str], index: int, count: int) -> list[str]:
-    """The same names from another one on, so that connections are not all at the same one."""
+    """Return the names rotated, so that connections do not all start with the same one."""
     first = index * len(names) // count
     return [*names[first:], *names[:first]]
 
 
 def fill(site: Site, names: Sequence[str], each: int, size: int, *, connections: int = 64) -> None:
-    """Post so many messages to every room; connections share the rooms among them."""
+    """Post this many messages to every room; connections share the rooms."""
     port = site.target.port
     with site.open([rooms.connected(port)] * connections) as opened:
         lanes = []
@@ -198,7 +198,7 @@ def fill(site: Site, names: Sequence[str], each: int, size: int, *, connections:
 
 
 def accepted(site: Site, lanes: Sequence[Lane]) -> Measurement:
-    """Drive lanes that are answered, and say what an answer cost and how long it took."""
+    """Drive lanes with answers; return the cost and the time of an answer."""
     meter = Meter(site.target)
     drive = site.generator.drive(lanes, seconds_max=RUN_S_MAX)
     figures = cost(meter, drive, drive.answers) | answer_latency(drive.lanes)

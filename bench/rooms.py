@@ -1,7 +1,7 @@
-"""What the generator says to rooms and inboxes: post a message, send one by socket, fetch a page.
+"""What the generator sends to rooms and inboxes: post a message, send one by socket, fetch a page.
 
-The hub and its peer speak the same paths and frames, so both get the same bytes. A ciphertext of so
-many bytes travels as base64url text; the marker is part of that text.
+The hub and its peer have the same paths and frames, so both get the same bytes. A ciphertext is
+sent as base64url text; the marker is part of that text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from bench.frames import masked_run, upgrade
 from bench.protocols import MARKER, Script, Step
 
-# Each stands exactly once in the answer that says the message is kept, or the page is whole.
+# Each occurs exactly once in the answer that confirms a message, or in a complete page.
 ACCEPTED = b'"seq":'
 ACKED = b'"action":"ack"'
 _WELCOMED = b'"action":"welcome"'
@@ -29,13 +29,13 @@ def room_name(index: int) -> str:
 
 
 def inbox_of(room: str) -> str:
-    """The inbox of a room that was not bound to another one."""
+    """Return the default inbox of a room."""
     return base64.urlsafe_b64encode(room.encode()).decode().rstrip("=")
 
 
 @cache
 def ciphertext(size: int) -> str:
-    """`size` bytes as base64url text: noise, with the marker in its middle."""
+    """Return `size` bytes as base64url text: noise, with the marker in the middle."""
     marker = MARKER.decode()
     noise = random.Random(size).choices(_ALPHABET, k=-(-size * 8 // 6) - len(marker))
     half = len(noise) // 2
@@ -43,7 +43,7 @@ def ciphertext(size: int) -> str:
 
 
 def posts(port: int, rooms: Sequence[str], ids: Iterable[int], size: int) -> bytes:
-    """Requests of equal length, one message each, to the rooms by turns."""
+    """Return requests of equal length, one message each, to the rooms in turn."""
     text = ciphertext(size)
     requests = []
     for turn, message_id in enumerate(ids):
@@ -59,7 +59,7 @@ def posts(port: int, rooms: Sequence[str], ids: Iterable[int], size: int) -> byt
 
 
 def sends(ids: Iterable[int], size: int) -> bytes:
-    """Frames of equal length, one message each to the room of the socket."""
+    """Return frames of equal length, one message each to the room of the socket."""
     text = ciphertext(size)
     return masked_run(
         [
@@ -70,24 +70,24 @@ def sends(ids: Iterable[int], size: int) -> bytes:
 
 
 def fetches(port: int, inboxes: Sequence[str], count: int, from_seq: int, limit: int) -> bytes:
-    """Requests of equal length for one page each, from the inboxes by turns."""
+    """Return requests of equal length for one page each, from the inboxes in turn."""
     requests = [_fetch(port, inbox, from_seq, limit) for inbox in inboxes]
     rounds, rest = divmod(count, len(requests))
     return b"".join(requests * rounds + requests[:rest])
 
 
 def fetched(from_seq: int, limit: int) -> bytes:
-    """Stands at the end of a full page, and of no shorter one."""
+    """Return text that ends a full page, and no shorter one."""
     return b"%b%d}" % (_NEXT, from_seq + limit)
 
 
 def connected(port: int) -> Script:
-    """A connection for requests, known to be answered."""
+    """Open a connection for requests, and check that it is answered."""
     return [Step(_fetch(port, inbox_of(_NOBODY), 0, 1), _NEXT)]
 
 
 def joined(port: int, room: str, pseudonym: str) -> Script:
-    """A socket in a room."""
+    """Open a socket in a room."""
     headers = {"X-Room-ID": room, "X-Pseudonym-ID": pseudonym}
     return [Step(upgrade("/room", port, headers), _WELCOMED)]
 

@@ -1,7 +1,7 @@
 """The servers under test: real processes, fresh for every run, pinned to one core.
 
-Each is ended by its process id when its context ends, whatever happened inside. Its data lies on a
-real disk, not in memory, and goes when the context ends.
+Each is stopped by its process id when its context ends, whatever happened inside. Its data is on a
+real disk, not in memory, and is deleted at the end.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class ServerFailed(Exception):
 class Server:
     """How to start one server and how to talk to it.
 
-    `dialect` is for messages that only pass through, `store` for those that are kept. `ready` finds
-    the port, if there is one, in what the server prints; `module` is what it imports besides. A
-    slow server gets fewer messages and connections, so that its runs take as long as the others'.
+    `dialect` is for messages that are only forwarded, `store` for stored ones. `ready` finds the
+    port, if any, in the server's output; `module` is an additional import that it needs. A slow
+    server gets fewer messages and connections, so that its runs take as long as the others'.
     """
 
     name: str
@@ -97,14 +97,14 @@ def _redis_default_command(folder: Path) -> list[str]:
 
 
 def _redis(folder: Path, more: dict[str, str]) -> list[str]:
-    # It cannot be told to choose a port itself: 0 means none.
+    # It cannot choose a port itself: 0 means none.
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     options = {
         "port": str(port),
         "bind": "127.0.0.1",
-        # The generator uses many loopback addresses, of which that mode knows only the first.
+        # The generator uses many loopback addresses; that mode supports only the first.
         "protected-mode": "no",
         "dir": str(folder),
         **more,
@@ -114,7 +114,7 @@ def _redis(folder: Path, more: dict[str, str]) -> list[str]:
 
 
 def _find(program: str) -> str | None:
-    """Where a program is: beside the interpreter, or on the path."""
+    """Return the path of a program: beside the interpreter, or on the path."""
     return shutil.which(program, path=str(Path(sys.executable).parent)) or shutil.which(program)
 
 
@@ -135,7 +135,7 @@ def _starlette_group_command(folder: Path) -> list[str]:
 _UVICORN_READY = r"running on http://127\.0\.0\.1:(\d+)"
 _NATS_READY = r"client connections on 127\.0\.0\.1:(\d+)[\s\S]*Server is ready"
 _ONE_CORE = {"GOMAXPROCS": "1"}
-# Rooms cannot be without a limit; this one is never reached.
+# Rooms always have a limit; this one is never reached.
 _UNLIMITED = "1000000000"
 
 HUB = Server(
@@ -221,7 +221,7 @@ JETSTREAM = Server(
 
 
 def unpinned(server: Server) -> Server:
-    """The same on all cores: servers are pinned when they are started, and `taskset` undoes it."""
+    """Return the same server on all cores: `taskset` undoes the pinning of started servers."""
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
 
     def command(folder: Path) -> list[str]:
@@ -231,7 +231,7 @@ def unpinned(server: Server) -> Server:
 
 
 class Running:
-    """A server that accepts connections, and can be killed and started again on its data."""
+    """A server that accepts connections, and can be killed and restarted on its data."""
 
     def __init__(self, server: Server, folder: Path, cores: Cores) -> None:
         self.server = server
@@ -242,7 +242,7 @@ class Running:
         self.pids: list[int] = []
 
     def start(self) -> float:
-        """Start the process and wait until it listens; the seconds that took."""
+        """Start the process and wait until it listens; return the seconds that took."""
         output = self.folder / "output.txt"
         began = time.monotonic()
         self._process = _start(self.server, self.folder, output, self._cores)
@@ -256,7 +256,7 @@ class Running:
         return took_s
 
     def kill(self) -> None:
-        """End the process without a chance to finish anything."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
 
@@ -266,7 +266,7 @@ class Running:
 
 @contextmanager
 def running(server: Server, cores: Cores) -> Iterator[Running]:
-    """Start the server in a folder of its own, wait until it listens, end it afterwards."""
+    """Start the server in a new folder, wait until it listens, stop it afterwards."""
     with tempfile.TemporaryDirectory(
         prefix="bench-", dir=data_folder(), ignore_cleanup_errors=True
     ) as name:
@@ -280,7 +280,7 @@ def running(server: Server, cores: Cores) -> Iterator[Running]:
 
 def _start(server: Server, folder: Path, output: Path, cores: Cores) -> subprocess.Popen[bytes]:
     command = server.command(folder)
-    # A child inherits the affinity of its parent, so every thread of it is pinned from the start.
+    # A child inherits the affinity of its parent, so all its threads are pinned from the start.
     mine = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {cores.server})
     try:
@@ -317,6 +317,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         pass
     finally:
-        # Also when a second Ctrl-C cuts the waiting short; without effect on a process that ended.
+        # Also if a second Ctrl-C interrupts the waiting; no effect on a process that has ended.
         process.kill()
         process.wait()

@@ -1,7 +1,7 @@
-"""A whole session: every shape on every server, in rounds, each round in an order of its own.
+"""A whole session: every shape on every server, in rounds of random order.
 
-Interleaving spreads what the machine does besides over all servers alike. A run that fails is
-reported and left out; it does not end the session.
+Interleaving spreads other load on the machine evenly over all servers. A failed run is reported and
+left out; it does not end the session.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Run:
 
 @dataclass(slots=True)
 class Session:
-    """What has been measured so far."""
+    """What was measured so far."""
 
     seed: int
     share: float = 1.0
@@ -44,7 +44,7 @@ class Session:
 
 
 def without_absent(shapes: Sequence[Shape]) -> tuple[list[Run], list[str]]:
-    """What can be measured here, and the names of the servers that are not installed."""
+    """Return what can be measured here, and the names of servers that are not installed."""
     cells = [Run(shape, server) for shape in shapes for server in shape.servers]
     present = [cell for cell in cells if cell.server.is_installed]
     absent = dict.fromkeys(cell.server.name for cell in cells if not cell.server.is_installed)
@@ -55,7 +55,7 @@ Progress = Callable[[int, int, Run, Measurement | str, float], None]
 
 
 def plan(cells: Sequence[Run], rounds: int, seed: int) -> list[Run]:
-    """Every cell once a round, shuffled within the round."""
+    """Return every cell once per round, shuffled within the round."""
     order = random.Random(seed)
     runs: list[Run] = []
     for _ in range(rounds):
@@ -64,7 +64,7 @@ def plan(cells: Sequence[Run], rounds: int, seed: int) -> list[Run]:
 
 
 def perform(runs: Sequence[Run], session: Session, cores: Cores, progress: Progress) -> None:
-    """Measure run after run into the session, so that an interrupted one keeps what it has."""
+    """Add run after run to the session, so that an interrupted one keeps its results."""
     generator = Generator()
     for number, run in enumerate(runs, start=1):
         started = time.monotonic()

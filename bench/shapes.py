@@ -1,4 +1,4 @@
-"""The shapes of load with messages that only pass through, and the list of all shapes."""
+"""Shapes of load with forwarded messages, and the list of all shapes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class FanOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accept:
-    """Many connections, opened as fast as the server takes them, then left idle."""
+    """Many connections, opened as fast as the server accepts them, then left idle."""
 
     name: str
     group: str = "accept"
@@ -110,7 +110,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undisturbed:
-    """Scheduled pairs beside a topic that is published to without a pause."""
+    """Scheduled pairs beside a topic with continuous publications."""
 
     name: str
     group: str = "undisturbed"

@@ -1,4 +1,4 @@
-"""A running server with actors connected to it, and the meter that watches it work."""
+"""A running server with connected actors, and the meter of its resource use."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bench.protocols import Dialect, Script
 from bench.servers import Running
 from bench.stores import StoreDialect
 
-PAIR_BUFFER_BYTES = 2**20  # Room for a whole window, so that the kernel never holds a pair back.
+PAIR_BUFFER_BYTES = 2**20  # Room for a whole window, so that the kernel never blocks a pair.
 SLOW_DIVISOR_MESSAGES = 20
 SLOW_DIVISOR_CONNECTIONS = 5
 
 
 @dataclass(slots=True)
 class Site:
-    """The generator beside a running server."""
+    """The generator connected to a running server."""
 
     generator: Generator
     target: Running
@@ -40,31 +40,31 @@ class Site:
         return store
 
     def ids(self, count: int) -> range:
-        """Message ids never used before."""
+        """Return message ids that were never used before."""
         first = self._next_id
         self._next_id += count
         return range(first, self._next_id)
 
     def messages(self, count: int, at_least: int = 1) -> int:
-        """So many messages, fewer for a slow server, but `at_least` as many."""
+        """Return the number of messages: fewer for a slow server, but at least `at_least`."""
         if self.target.server.is_slow:
             count = max(min(count, at_least), count // SLOW_DIVISOR_MESSAGES)
         return max(1, int(count * self.share))
 
     def connections(self, count: int) -> int:
-        """So many connections, fewer for a slow server."""
+        """Return the number of connections: fewer for a slow server."""
         divisor = SLOW_DIVISOR_CONNECTIONS if self.target.server.is_slow else 1
         return max(1, int(count // divisor * self.share))
 
     def open(
         self, scripts: Sequence[Script], *, buffer_bytes: int = 0
     ) -> AbstractContextManager[Opened]:
-        """Connections that last as long as the context."""
+        """Open connections while the block runs."""
         return self.generator.connections(self.target.port, scripts, buffer_bytes=buffer_bytes)
 
     @contextmanager
     def pairs(self, count: int) -> Iterator[Pairs]:
-        """Pairs of registered actors."""
+        """Open pairs of registered actors."""
         dialect, port = self.dialect, self.target.port
         names = [f"{role}{index:05d}" for role in "sr" for index in range(count)]
         scripts = [dialect.registered(port, name) for name in names]
@@ -74,7 +74,7 @@ class Site:
 
     @contextmanager
     def topic(self, subscribers: int) -> Iterator[Topic]:
-        """A topic with its subscribers and one publisher."""
+        """Open a topic with its subscribers and one publisher."""
         dialect, port = self.dialect, self.target.port
         audience = [dialect.subscribed(port, f"f{index:05d}") for index in range(subscribers)]
         publisher = [dialect.registered(port, Topic.publisher)]
@@ -91,7 +91,7 @@ class Pairs:
     sockets: list[int]
 
     def lanes(self, messages: int, window: int) -> list[Lane]:
-        """One lane a pair. Half a window is awaited before more is sent, as batching clients do."""
+        """Return one lane per pair, refilled after half a window, as batching clients do."""
         count = len(self.names) // 2
         dialect = self.site.dialect
         return [
@@ -120,7 +120,7 @@ class Topic:
     audience: list[int]
 
     def lane(self, publications: int, window: int, *, is_background: bool = False) -> Lane:
-        """The next publication leaves when as many copies have arrived as one has."""
+        """Return a lane whose next publication is sent when all copies of one have arrived."""
         frames = self.site.dialect.publishes(self.publisher, self.site.ids(publications))
         return Lane(
             sender=self.sender,
@@ -134,7 +134,7 @@ class Topic:
 
 
 class Meter:
-    """What the server uses from the meter's making to its reading."""
+    """Measures what the server uses from creation to reading."""
 
     def __init__(self, target: Running) -> None:
         self._pids = target.pids

@@ -1,4 +1,4 @@
-"""Publishers and consumers connected to a server that keeps messages."""
+"""Publishers and consumers connected to a server that stores messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Publisher:
     def lane(
         self, messages: int, window: int, *, receivers: Sequence[int] = (), acks: bytes = b""
     ) -> Lane:
-        """Every answer releases the next message, or the next batch."""
+        """Return a lane on which every answer releases the next message, or the next batch."""
         store = self.site.store
         units = max(1, messages // store.batch)
         in_flight = max(1, window // store.batch) if window else 0
@@ -44,7 +44,7 @@ class Publisher:
         )
 
     def fill(self, messages: int) -> None:
-        """Store so many messages, without a look at how long it takes."""
+        """Store this many messages without measuring."""
         for start in range(0, messages, FILL_AT_ONCE):
             lane = self.lane(min(FILL_AT_ONCE, messages - start), FILL_WINDOW)
             self.site.generator.drive([lane], seconds_max=FILL_S_MAX)
@@ -61,11 +61,11 @@ class Consumer:
     _next_seq: int = field(default=1)
 
     def start(self) -> None:
-        """Let the messages come."""
+        """Start the delivery of messages."""
         os.write(self.socket, consumed(self.site).starts(self.name, self.topic))
 
     def acks(self, messages: int) -> bytes:
-        """For the next so many messages of the topic."""
+        """Return the acknowledgements for the next messages of the topic."""
         first = self._next_seq
         self._next_seq += messages
         return consumed(self.site).acks(self.name, self.topic, range(first, self._next_seq))
@@ -78,14 +78,14 @@ def consumed(site: Site) -> ConsumedDialect:
 
 
 def prepare(site: Site, topics: int) -> None:
-    """Make the topics, empty."""
+    """Create empty topics."""
     with site.open([site.store.prepared(site.target.port, topics)]):
         pass
 
 
 @contextmanager
 def publishers(site: Site, count: int, *, topics: int = 1) -> Iterator[list[Publisher]]:
-    """So many of them, spread over the topics."""
+    """Open this many publishers, spread over the topics."""
     names = [f"p{index:05d}" for index in range(count)]
     scripts = [site.store.publisher(site.target.port, name) for name in names]
     with site.open(scripts, buffer_bytes=PAIR_BUFFER_BYTES) as opened:
@@ -99,7 +99,7 @@ def publishers(site: Site, count: int, *, topics: int = 1) -> Iterator[list[Publ
 def consumers(
     site: Site, count: int, window: int, *, role: str = "c", buffer_bytes: int = PAIR_BUFFER_BYTES
 ) -> Iterator[list[Consumer]]:
-    """One for each topic, through a subscription of its own that has not started yet."""
+    """Open one consumer per topic, each with a new subscription that has not started yet."""
     dialect, port = consumed(site), site.target.port
     names = [f"{role}{index:05d}" for index in range(count)]
     scripts = [dialect.consumer(port, name, topic, window) for topic, name in enumerate(names)]

@@ -1,7 +1,7 @@
-"""What the generator says to servers that keep messages: publish and be answered, consume and ack.
+"""The protocols of servers that store messages: publish with an answer, consume and acknowledge.
 
 Every server gets the same 400 bytes, a complete `hub:publish`; topics are numbered. A message
-counts as published when the server's own word for "kept" has come back.
+counts as published when the server has confirmed that it is stored.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ _SEQ_DIGITS = 9
 
 
 class StoreDialect(Protocol):
-    """One server's way of keeping messages."""
+    """How one server stores messages."""
 
     @property
     def published(self) -> bytes:
-        """Stands exactly once in every answer to a publication that was kept."""
+        """Text that occurs exactly once in every answer to a stored publication."""
 
     @property
     def batch(self) -> int:
-        """How many publications one answer is for."""
+        """How many publications one answer confirms."""
 
     def prepared(self, port: int, topics: int) -> Script:
-        """Make so many topics."""
+        """Create this many topics."""
 
     def publisher(self, port: int, name: str) -> Script:
-        """Become able to publish."""
+        """Open a connection that can publish."""
 
     def publishes(self, name: str, topic: int, ids: Iterable[int]) -> bytes:
-        """Frames of equal length, one publication each, or one batch of them."""
+        """Return frames of equal length, one publication each, or one batch of them."""
 
 
 class ConsumedDialect(StoreDialect, Protocol):
-    """A store that also delivers, and wants to hear what became of it."""
+    """A store that also delivers, and expects acknowledgements."""
 
     def consumer(self, port: int, name: str, topic: int, window: int) -> Script:
-        """Become the only consumer of the topic from its first message on; nothing comes yet."""
+        """Become the only consumer of the topic, from its start; delivery has not started."""
 
     def starts(self, name: str, topic: int) -> bytes:
-        """Said by the consumer, it makes the messages come."""
+        """Return what the consumer sends to start the delivery."""
 
     def acks(self, name: str, topic: int, seqs: range) -> bytes:
-        """Frames of equal length, one acknowledgement each."""
+        """Return frames of equal length, one acknowledgement each."""
 
 
 def topic_name(topic: int) -> str:
@@ -59,7 +59,7 @@ def topic_name(topic: int) -> str:
 def publications(
     name: str, topic: int, ids: Iterable[int], size: int = MESSAGE_BYTES
 ) -> list[bytes]:
-    """The message as the hub reads it, and as the others store it."""
+    """Return the message as the hub reads it, and as the others store it."""
     given = list(ids)
     bare = len(_publications(name, topic, given[:1], "")[0])
     return _publications(name, topic, given, "x" * (size - bare))
@@ -113,7 +113,7 @@ class HubStore:
         return asked(5, name, "hub:sub_resume", self._subscription(name, topic), "").request
 
     def acks(self, name: str, topic: int, seqs: range) -> bytes:
-        # A number in JSON has no leading zeros, but spaces before it are free.
+        # JSON numbers have no leading zeros, but may have spaces before them.
         head = self._subscription(name, topic)[:-1]
         payloads = (f'{head},"seq":{seq:>{_SEQ_DIGITS}}}}' for seq in seqs)
         ids = zip(seqs, payloads, strict=True)
@@ -122,7 +122,7 @@ class HubStore:
     def subscribes(
         self, name: str, topic: int, subscriptions: Sequence[str], window: int = 256
     ) -> bytes:
-        """Frames of equal length, one durable subscription each."""
+        """Return frames of equal length, one durable subscription each."""
         frames: list[bytes] = []
         for number, subscription in enumerate(subscriptions, start=100):
             head = self._subscription(subscription, topic)[:-1]
@@ -131,13 +131,13 @@ class HubStore:
         return masked_run(frames)
 
     def mailbox(self, port: int, name: str) -> Script:
-        """Become a durable actor, whose mailbox stays when it goes."""
+        """Register as a durable actor, whose mailbox remains when it disconnects."""
         actor = f'{{"actorAddress":"{address(name)}","capabilities":[],"durable":true}}'
         *greeted, _ = SignalHub().registered(port, name)
         return [*greeted, asked(2, name, "hub:register", actor, "hub:registered")]
 
     def asks(self, name: str, target: str, ids: Iterable[int]) -> bytes:
-        """Frames of equal length, one ask to the target each."""
+        """Return frames of equal length, one ask to the target each."""
         data = f'{{"mark":"{MARKER.decode()}","text":"{"x" * 60}"}}'
         payload = f'{{"to":"{address(target)}","type":"bench:event","data":{data}}}'
         return masked_run(envelopes(ids, name, "hub:send", payload, pattern="ask", ttl="null"))
@@ -225,11 +225,11 @@ class JetStream:
         return [self._hello(name), Step(request, b'"num_pending"')]
 
     def starts(self, name: str, topic: int) -> bytes:
-        # A push consumer delivers as soon as somebody listens where it delivers to.
+        # A push consumer delivers as soon as its delivery subject has a subscriber.
         return f"SUB {self._deliveries(name)} 2\r\n".encode()
 
     def acks(self, name: str, topic: int, seqs: range) -> bytes:
-        # The server reads delivery count and positions from the subject, not time and backlog.
+        # The server reads delivery count and positions from the subject, but not time and backlog.
         head = f"PUB $JS.ACK.{self._stream(topic)}.{name}.1"
         return b"".join(
             f"{head}.{seq:0{_SEQ_DIGITS}}.{seq:0{_SEQ_DIGITS}}.0.0 4\r\n+ACK\r\n".encode()

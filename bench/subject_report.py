@@ -1,4 +1,4 @@
-"""Results of subjects as tables for people and as JSON for everything else."""
+"""Results of subjects as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Goals = Sequence[Goal[Summaries]]
 
 
 def progress_line(subject: Subject, sample: Sample, took_s: float) -> str:
-    """One finished case in one line."""
+    """Return one finished case in one line."""
     shown = (
         f"{column.heading} {number(sample.figures[column.figure], column.digits)}"
         for column in subject.columns
@@ -29,7 +29,7 @@ def progress_line(subject: Subject, sample: Sample, took_s: float) -> str:
 def print_report(
     console: Console, results: Results, subjects: Sequence[Subject], goals: Goals
 ) -> None:
-    """Every subject's table, the goals, and what to be careful about."""
+    """Return every subject's table, the goals, and warnings."""
     summaries = results.summaries()
     for subject in subjects:
         if any(name == subject.name for name, _ in summaries):
@@ -42,7 +42,7 @@ def print_report(
 
 
 def ratios(subject: Subject, summaries: Summaries) -> dict[str, dict[str, float]]:
-    """Our medians divided by those of each other case, by case and figure."""
+    """Return our medians divided by those of each other case, by case and figure."""
     found: dict[str, dict[str, float]] = {}
     ours = summaries.get((subject.name, subject.ours), {})
     for (name, case), summary in summaries.items():
@@ -60,7 +60,7 @@ def to_json(
     subjects: Sequence[Subject],
     goals: Goals,
 ) -> dict[str, object]:
-    """The session with everything needed to judge it."""
+    """Return the session with everything needed to judge it."""
     summaries = results.summaries()
     return {
         "conditions": dict(conditions),

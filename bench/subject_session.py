@@ -1,4 +1,4 @@
-"""A session of subjects: measure one after the other, report, keep the result."""
+"""A session of subjects: measure one after the other, report, store the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _interrupted = threading.Event()
 
 
 def choose(only: str | None, subjects: Sequence[Subject]) -> list[Subject]:
-    """Those that `--only` names; raises `ValueError` for what is not there."""
+    """Return those that `--only` names; raises `ValueError` for unknown names."""
     if only is None:
         return list(subjects)
     wanted = invocation.names_of(only, [subject.name for subject in subjects], "subject")
@@ -35,7 +35,7 @@ def run(
     conditions: Mapping[str, object],
     prefix: str,
 ) -> int:
-    """Measure and report; the exit code."""
+    """Measure and report; return the exit code."""
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, _interrupt)
     results = Results(options.seed, options.share)
@@ -75,6 +75,6 @@ def _perform(console: Console, subjects: Sequence[Subject], plan: Plan, results:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    # What waits for Spark turns the exception into one of its own.
+    # Code that waits for Spark turns the exception into another one.
     _interrupted.set()
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What was measured, case by case, and what several rounds say together."""
+"""Measured figures, case by case, and their summary over several rounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MeasurementFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The figures of one case in one round; the note says what weakens them."""
+    """The figures of one case in one round; the note says what makes them less reliable."""
 
     case: str
     figures: Mapping[str, float]
@@ -36,7 +36,7 @@ class Plan:
     say: Callable[[str], None]
 
     def count(self, full: int, at_least: int = 1) -> int:
-        """So many things, or the share of them."""
+        """Return this number, or a share of it."""
         return max(at_least, int(full * self.share))
 
     def seconds(self, full: float, at_least: float) -> float:
@@ -45,7 +45,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One figure as a table shows it."""
+    """Return one figure as a table shows it."""
 
     heading: str
     figure: str
@@ -56,7 +56,7 @@ class Column:
 class Subject:
     """Something to measure: `measure` yields its samples one by one.
 
-    With `ours` naming one of its cases, the report divides that one's figures by the others'.
+    With `ours` set to one of its cases, the report divides the figures of that case by the others'.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Subject:
 
 @dataclass(slots=True)
 class Results:
-    """What has been measured so far."""
+    """What was measured so far."""
 
     seed: int
     share: float
@@ -79,11 +79,11 @@ class Results:
         self.samples.setdefault((subject, sample.case), []).append(sample)
 
     def summaries(self) -> dict[Key, dict[str, Spread]]:
-        """Medians and ranges of whatever figures the samples of a case have."""
+        """Return medians and ranges of all figures of a case."""
         return {key: _summary(samples) for key, samples in self.samples.items()}
 
     def notes(self) -> list[str]:
-        """Everything that weakens a figure."""
+        """Return everything that makes a figure less reliable."""
         found: list[str] = []
         if self.share < 1:
             found.append(f"only {self.share:.0%} of the load: nothing here is a figure to quote")
@@ -101,7 +101,7 @@ def _summary(samples: list[Sample]) -> dict[str, Spread]:
 
 
 def median_of(subject: str, case: str, figure: str) -> Value:
-    """The median of one figure, if it was measured."""
+    """Return the median of one figure, if it was measured."""
 
     def value(summaries: Summaries) -> float | None:
         found = summaries.get((subject, case), {}).get(figure)
@@ -111,7 +111,7 @@ def median_of(subject: str, case: str, figure: str) -> Value:
 
 
 def ratio_of(above: Value, below: Value) -> Value:
-    """One figure divided by another, if both were measured."""
+    """Return one figure divided by another, if both were measured."""
 
     def value(summaries: Summaries) -> float | None:
         upper, lower = above(summaries), below(summaries)

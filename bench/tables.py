@@ -1,4 +1,4 @@
-"""How tables and numbers of every report look."""
+"""The format of tables and numbers in all reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def table(title: str) -> Table:
 
 
 def number(value: float, digits: int | None = None) -> str:
-    """Thousands apart; two digits after the point for small numbers unless told otherwise."""
+    """Format a number with separated thousands; small ones get two decimals by default."""
     if digits is None:
         digits = 0 if value >= 100 else 2
     return f"{value:,.{digits}f}"

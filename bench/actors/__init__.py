@@ -1,1 +1,1 @@
-"""Benchmarks of durable actors: their calls and alarms, beside Celery and a bare outbox."""
+"""Benchmarks of durable actors: calls and alarms, compared with Celery and a plain outbox."""

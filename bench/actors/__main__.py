@@ -1,7 +1,7 @@
-"""`python -m bench.actors`: measure durable actors, and Celery and a bare outbox beside them.
+"""`python -m bench.actors`: measure durable actors, Celery and a plain outbox.
 
-Exit codes: 0 measured, whatever the goals say; 1 nothing could be measured; 2 it cannot run here;
-130 interrupted.
+Exit codes: 0 measured, whether or not goals are reached; 1 nothing could be measured; 2 it cannot
+run here; 130 interrupted.
 """
 
 from __future__ import annotations

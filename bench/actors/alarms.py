@@ -1,4 +1,4 @@
-"""A host with a million alarms: how soon it works, how fast alarms are set and run."""
+"""A host with a million alarms: start time, and how fast alarms are set and run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def case_of(alarms: int) -> str:
 
 
 def measure(plan: Plan) -> Iterator[Sample]:
-    """One store for all rounds; what has run in one is set anew in the next."""
+    """Use one store for all rounds; alarms that have run are set again for the next round."""
     count, overdue = plan.count(ALARMS, at_least=1_000), plan.count(OVERDUE, at_least=SET_EACH)
     with folder() as place, hub() as (_, url):
         plan.say(f"making a store of {count:,} alarms")
@@ -53,7 +53,7 @@ def measure(plan: Plan) -> Iterator[Sample]:
 
 
 def fill(data: Path, count: int) -> None:
-    """Alarms of many actors within the year after tomorrow, written as rows at once."""
+    """Write alarms of many actors, due within the year after tomorrow, directly as rows."""
     store = HostStore(data / FILE, durability="process")
     spec = Spec(AlarmType.DELAYED).encode()
     continuation = encode_continuation(Continuation("ring"))
@@ -77,7 +77,7 @@ def fill(data: Path, count: int) -> None:
 
 
 def set_alarms(data: Path, count: int) -> dict[str, float]:
-    """Set alarms through actors, an hour ago by the kernel's clock, so that they are overdue."""
+    """Set alarms through actors, with the kernel's clock an hour back, so that they are overdue."""
     now_ms = time.time_ns() // 1_000_000 - _AGO_MS
     requests = count // SET_EACH
     with single(data, [Keeper], now_ms=now_ms) as kernel:

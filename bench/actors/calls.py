@@ -1,4 +1,4 @@
-"""What `call()` costs the handler that makes it: encoding, checking, and two rows."""
+"""The cost of `call()` for the handler that makes it: encoding, checks, and two rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS = {ABROAD: Callee.kind, AT_HOME: Neighbour.kind}
 
 
 def measure(plan: Plan) -> Iterator[Sample]:
-    """Both cases by turns, each in a new store."""
+    """Run both cases alternately, each in a new store."""
     for _ in range(plan.rounds):
         for case in plan.order.sample(list(_KINDS), len(_KINDS)):
             yield Sample(case, _measure(_KINDS[case], plan.count(CALLS, at_least=CALLS_EACH)))
@@ -33,7 +33,7 @@ def measure(plan: Plan) -> Iterator[Sample]:
 def _measure(kind: str, calls: int) -> dict[str, float]:
     with folder() as place, single(place, [Caller, Neighbour], [Callee.kind], now_ms=None) as host:
         wanted = op(Caller.timed_calls, CALLS_EACH, kind)
-        for number in range(ACTORS):  # Actors are placed, statements compiled.
+        for number in range(ACTORS):  # Now actors are placed and statements compiled.
             host.request(f"caller/{number}", wanted)
         roles.TOOK_S.clear()
         began = time.process_time()

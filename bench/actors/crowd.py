@@ -19,11 +19,11 @@ ASK_S = 120.0
 
 
 def measure(plan: Plan) -> Iterator[Sample]:
-    """The same calls twice: the first time the hub has to place every actor."""
+    """Make the same calls twice: the first time the hub has to place every actor."""
     count = plan.count(TARGETS, at_least=20)
     for _ in range(plan.rounds):
         with pair() as site:
-            # Actors of another name, so that only what is measured is new.
+            # Different actors, so that everything else is warm.
             _run(site, "warm", min(20, count))
             for case in (NEW, KNOWN):
                 yield Sample(case, _run(site, "target", count))

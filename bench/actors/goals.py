@@ -1,4 +1,4 @@
-"""What durable actors want to reach, judged from medians; information, as all goals here are."""
+"""Goals of durable actors, judged by medians; for information only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.subjects import Summaries, Value, median_of, ratio_of
 
 
 def _of_any_case(subject: str, figure: str) -> Value:
-    """The worst median among the cases of a subject: the largest."""
+    """Return the worst median among the cases of a subject: the largest."""
 
     def value(summaries: Summaries) -> float | None:
         found = [median_of(*key, figure)(summaries) for key in summaries if key[0] == subject]

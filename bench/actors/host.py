@@ -1,9 +1,9 @@
-"""A host as a process of its own, ended by SIGTERM.
+"""A host as a separate process, stopped by SIGTERM.
 
     python -m bench.actors.host DATA URL NAME KINDS [OVERDUE]
 
-It prints `NAME is connected`. With a number of overdue alarms it prints, when they have run, a
-line of JSON with the moments it was opened, connected, and ran the first and the last of them.
+It prints `NAME is connected`. With a number of overdue alarms it prints, when all have run, a JSON
+line with the times at which it was opened, connected, and ran the first and the last of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Durable calls between two hosts through the hub, beside Celery and a bare outbox."""
+"""Durable calls between two hosts through the hub, compared with Celery and a plain outbox."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASK_S = 240.0
 
 
 def measure(plan: Plan) -> Iterator[Sample]:
-    """Every way once a round, in an order of its own, each with everything started afresh."""
+    """Run every case once per round, in random order, each started from scratch."""
     ways: dict[str, Callable[[], dict[str, float]]] = {
         OURS: lambda: by_hosts(load_of(plan, CALLS)),
         CELERY: lambda: by_celery(REDIS, load_of(plan, CELERY_CALLS)),
@@ -68,7 +68,7 @@ def by_hosts(load: Load) -> dict[str, float]:
 
 
 def _keep_in_flight(site: Pair, chains: int, length: int) -> float:
-    """Have all callers work at the same time; the seconds until the last has answered."""
+    """Run all callers at the same time; return the seconds until the last has answered."""
 
     async def work(hub: ActorHub) -> float:
         wanted = op(Caller.keep_in_flight, chains, length)

@@ -1,4 +1,4 @@
-"""The same calls by other means: Celery on Redis, and a bare outbox in SQLite."""
+"""The same calls with Celery on Redis, and with a plain outbox in SQLite."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CONCURRENCY = 4
 """Processes of the Celery worker; more than cores, because they wait for the disk."""
 
 CALLER_S_MAX = 300.0
-_REDIS_URL = "BENCH_REDIS_URL"  # As `bench.peers.celery_app` reads it.
+_REDIS_URL = "BENCH_REDIS_URL"  # Read by `bench.peers.celery_app`.
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked of one run."""
+    """The parameters of one run."""
 
     calls: int
     in_flight: int
@@ -39,7 +39,7 @@ class Load:
 def figures_of(
     calls: int, seconds: float, server_cpu_s: float, others_cpu_s: float, row_s: list[float]
 ) -> dict[str, float]:
-    """The figures of one run; `row_s` are the times of single calls, ascending."""
+    """The results of one run; `row_s` are the times of single calls, ascending."""
     return {
         "rate_s": calls / seconds,
         "cpu_us": (server_cpu_s + others_cpu_s) / calls * 1e6,
@@ -52,7 +52,7 @@ def figures_of(
 
 
 def celery_problem(redis: Server) -> str:
-    """Why Celery cannot be measured here; empty if it can."""
+    """Return why Celery cannot be measured here; empty if it can."""
     if find_spec("celery") is None:
         return "Celery is not installed; install the extra `bench`, as `make bench` does"
     if not redis.is_installed:
@@ -61,7 +61,7 @@ def celery_problem(redis: Server) -> str:
 
 
 def by_celery(redis: Server, load: Load) -> dict[str, float]:
-    """A Redis, a worker and a caller, each a process of its own, all started afresh."""
+    """Run Redis, a worker and a caller, each a new process."""
     cores = choose_cores()
     with running(unpinned(redis), cores) as store:
         place = {_REDIS_URL: f"redis://127.0.0.1:{store.port}/0"}
@@ -81,7 +81,7 @@ def by_celery(redis: Server, load: Load) -> dict[str, float]:
 
 
 def by_outbox(load: Load) -> dict[str, float]:
-    """One process and one file; nothing can be faster that commits as often."""
+    """Run the plain outbox: one process, one file, the upper bound for this many commits."""
     with folder() as place:
         words = ["bench.peers.sqlite_outbox", place / "outbox.db", load.calls, load.batch, load.row]
         with _program(words, {}) as (_, said):
@@ -92,7 +92,7 @@ def by_outbox(load: Load) -> dict[str, float]:
 def _worker(place: dict[str, str]) -> Server:
     words = ["-A", "bench.peers.celery_app", "worker", "--pool", "prefork"]
     words += ["--concurrency", str(CONCURRENCY), "--loglevel", "INFO"]
-    # What it would tell other workers, of which there are none.
+    # No messages to other workers: there are none.
     words += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     return Server(
         name="celery worker",
@@ -104,7 +104,7 @@ def _worker(place: dict[str, str]) -> Server:
 
 @contextmanager
 def _program(words: list[Any], place: dict[str, str]) -> Iterator[tuple[IO[str], IO[str]]]:
-    """A module as a process, with what it reads and prints; killed when its time is over."""
+    """Run a module as a process and return what it prints; kill it when its time is up."""
     with subprocess.Popen(
         [sys.executable, "-m", *map(str, words)],
         cwd=ROOT,

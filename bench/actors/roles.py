@@ -1,4 +1,4 @@
-"""The actors that are measured."""
+"""The measured actors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 from signalhub.actors import Actor, CallError, Token, op, ref, remote
 
 TIMEOUT_S = 600.0
-"""Of every call that is measured: one that is lost must fail the run, not slow it down."""
+"""The timeout of every measured call: a lost one must fail the run, not slow it down."""
 
 
 class Callee(Actor):
-    """Does what the tasks of the peers do: as little as possible."""
+    """Does as little as possible, like the tasks of the peers."""
 
     @remote
     def add(self, number: int) -> int:
@@ -21,16 +21,16 @@ class Callee(Actor):
 
 
 class Caller(Actor):
-    """Makes calls and answers when the last of them has come back."""
+    """Makes calls and answers when the last of them has returned."""
 
     _times: list[float]
 
     @remote
     def keep_in_flight(self, chains: int, length: int) -> Token:
-        """So many calls at any time, each followed by the next until its chain is that long.
+        """Keep this many calls in flight, each chain making its calls one after the other.
 
-        What one call returns is what the next one is given, so the answer, the sum of the last
-        numbers, is the number of calls that were made, if every one ran once.
+        Each call gets the result of the previous one, so the answer, the sum of the last numbers,
+        equals the number of calls if every one ran exactly once.
         """
         token = self.defer()
         self.state.put("left", chains)
@@ -60,7 +60,7 @@ class Caller(Actor):
 
     @remote
     def one_by_one(self, count: int) -> Token:
-        """One call after the other; answers with the seconds each took, ascending."""
+        """Make one call after the other; answer with the seconds each took, ascending."""
         token = self.defer()
         self._times = []
         self._call_timed(count, token.id)
@@ -72,7 +72,7 @@ class Caller(Actor):
         self.call(ref("callee", self.key), op(Callee.add, left), then=then, timeout=TIMEOUT_S)
 
     def timed(self, left: int, token: str, began: float, outcome: Any) -> None:
-        # Kept by the object alone, so that the measuring costs no row.
+        # Kept in memory only, so that measuring costs no row.
         self._times.append(time.monotonic() - began)
         if isinstance(outcome, CallError):
             self.reject(Token(token), outcome)
@@ -83,7 +83,7 @@ class Caller(Actor):
 
     @remote
     def all_at_once(self, count: int, prefix: str) -> Token:
-        """One call to each of so many actors; answers with the sum of what they return."""
+        """Make one call to each of this many actors; answer with the sum of the results."""
         token = self.defer()
         self.state.put("left", count)
         self.state.put("sum", 0)
@@ -101,7 +101,7 @@ class Caller(Actor):
 
     @remote
     def timed_calls(self, count: int, kind: str) -> None:
-        """Times `call` itself, in a handler, until it returns."""
+        """Measures the time of `call` itself, in a handler."""
         to, operation = ref(kind, self.key), op(Callee.add, 1)
         for _ in range(count):
             began = time.perf_counter()
@@ -109,7 +109,7 @@ class Caller(Actor):
             TOOK_S.append(time.perf_counter() - began)
 
     def ignored(self, outcome: Any) -> None:
-        """The continuation of calls that are only made."""
+        """The continuation of calls whose outcome does not matter."""
 
 
 TOOK_S: list[float] = []
@@ -117,11 +117,11 @@ TOOK_S: list[float] = []
 
 
 class Neighbour(Callee):
-    """A callee that lives in the same host as its caller."""
+    """A callee in the same host as its caller."""
 
 
 class Keeper(Actor):
-    """Has alarms."""
+    """An actor with alarms."""
 
     fired: ClassVar[int] = 0
     first_at: ClassVar[float] = 0.0

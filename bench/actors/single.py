@@ -1,4 +1,4 @@
-"""A kernel in this process, without threads and without a hub: what the store alone costs."""
+"""A kernel in this process, without threads and hub: the cost of the store alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CALLER = "@(bench/caller)"
 
 
 class Single:
-    """Runs requests from outside; what is for another host gets its receipt, and nothing more."""
+    """Runs requests from outside; messages to other hosts only get their receipt."""
 
     def __init__(self, kernel: Kernel, foreign: frozenset[str], now_ms: int | None) -> None:
         self.kernel = kernel
@@ -43,7 +43,7 @@ class Single:
         return time.time_ns() // 1_000_000 if self._now_ms is None else self._now_ms
 
     def request(self, target: str, operation: Operation) -> None:
-        """Make a call from outside and turn until nothing is left to do."""
+        """Make a call from outside and run turns until nothing is left to do."""
         self._asked += 1
         body = request_body(f"bench-{self._asked}", target, operation)
         events: list[Event] = [DeliveryArrived(wire.CALL, body, _CALLER, self.now_ms, None)]
@@ -65,7 +65,7 @@ class Single:
 def single(
     data: Path, classes: Iterable[type[Actor]], foreign: Iterable[str] = (), *, now_ms: int | None
 ) -> Iterator[Single]:
-    """Open a store that is synced; without `now_ms` the time is the real one."""
+    """Open a synced store; without `now_ms`, use the real time."""
     names = frozenset(foreign)
     kernel = Kernel(HostStore(data / FILE, durability="power"), classes, host=HERE, foreign=names)
     try:

@@ -1,4 +1,4 @@
-"""A hub and hosts, each a process of its own on all cores, and a way to call their actors."""
+"""A hub and hosts, each a separate process on all cores, and a way to call their actors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _POLL_S = 0.01
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A folder on a real disk, as long as the context lasts."""
+    """Create a folder on a real disk while the block runs."""
     with tempfile.TemporaryDirectory(
         prefix="bench-actors-", dir=data_folder(), ignore_cleanup_errors=True
     ) as name:
@@ -37,7 +37,7 @@ def folder() -> Iterator[Path]:
 def host(
     url: str, name: str, kinds: list[str], *, data: Path | None = None, overdue: int = 0
 ) -> Server:
-    """A host of actors, as `bench.servers` starts it; its data lies in its folder if not said."""
+    """Return a host for `bench.servers` to start; its data is in its folder by default."""
 
     def command(place: Path) -> list[str]:
         words = [str(data or place / "data"), url, name, ",".join(kinds), str(overdue)]
@@ -48,7 +48,7 @@ def host(
 
 @contextmanager
 def hub() -> Iterator[tuple[Running, str]]:
-    """A hub that syncs before it acknowledges, and its URL."""
+    """Run a hub that syncs before it acknowledges; yield its URL."""
     with running(unpinned(HUB), choose_cores()) as target:
         yield target, f"ws://127.0.0.1:{target.port}/ws"
 
@@ -65,7 +65,7 @@ class Pair:
 
 @contextmanager
 def pair() -> Iterator[Pair]:
-    """Everything between two hosts, started afresh."""
+    """Start everything between two hosts from scratch."""
     with ExitStack() as stack:
         server, url = stack.enter_context(hub())
         cores = choose_cores()
@@ -75,7 +75,7 @@ def pair() -> Iterator[Pair]:
 
 
 def calling(url: str, work: Callable[[ActorHub], Awaitable[T]]) -> T:
-    """Do something with a connection to the hub."""
+    """Run a coroutine with a connection to the hub."""
 
     async def run() -> T:
         async with ActorHub(url) as connection, asyncio.timeout(ASK_S_MAX):
@@ -88,14 +88,14 @@ def calling(url: str, work: Callable[[ActorHub], Awaitable[T]]) -> T:
 
 
 class Meter:
-    """CPU seconds of processes that live as long as the block, by name."""
+    """Measure the CPU seconds of processes, by name, while they live."""
 
     def __init__(self, **pids: list[int]) -> None:
         self._pids = pids
         self._before = self._now()
 
     def read(self) -> dict[str, float]:
-        """What was used since the last reading."""
+        """Return what was used since the last reading."""
         now = self._now()
         spent = {name: now[name] - self._before[name] for name in now}
         self._before = now
@@ -106,7 +106,7 @@ class Meter:
 
 
 def await_line(target: Running, pattern: str, seconds_max: float) -> str:
-    """Wait until a process has printed something; what that was."""
+    """Wait until a process has printed something; return it."""
     output, deadline = target.folder / "output.txt", time.monotonic() + seconds_max
     while time.monotonic() < deadline:
         if found := re.search(pattern, output.read_text(errors="replace"), re.MULTILINE):

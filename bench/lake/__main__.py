@@ -1,7 +1,7 @@
 """`python -m bench.lake`: measure the pipeline and the lake it fills.
 
-Exit codes: 0 measured, whatever the goals say; 1 nothing could be measured; 2 it cannot run here;
-130 interrupted.
+Exit codes: 0 measured, whether or not goals are reached; 1 nothing could be measured; 2 it cannot
+run here; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from signalhub.pipeline.run.spark import java_problem
 ROUNDS = 3
 PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow")
 
-# Spark's processes of the others would be beside the hub, so freshness comes before them.
+# Freshness comes first: Spark processes of the others would run beside its hub.
 SUBJECTS: tuple[Subject, ...] = (
     freshness.SUBJECT,
     landing.SUBJECT,

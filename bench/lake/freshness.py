@@ -1,4 +1,4 @@
-"""How soon what is sent can be read from the lake, and what that costs the hub beside it."""
+"""How soon a message can be read from the lake, and what that costs the hub."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ CAUGHT_UP_S_MAX = 600.0
 VISIBLE_S_MAX = 120.0
 WINDOW = 64
 _POLL_S = 0.05
-_PIECE = 20_000  # Frames are built in memory, so the highest rate is found in pieces.
+_PIECE = 20_000  # Frames are built in memory, so the highest rate is measured in parts.
 _FOLLOWING = frozenset(TABLES) - {AUDIT.name, QUARANTINE.name}
 
 
 def measure(plan: Plan) -> Iterator[Sample]:
-    """A hub with the pipeline and one without, by turns, each started afresh."""
+    """Measure a hub with the pipeline and one without, alternately, each started from scratch."""
     generator = Generator()
     for _ in range(plan.rounds):
         for case in plan.order.sample((BESIDE, ALONE), 2):
@@ -65,7 +65,7 @@ def _measure(plan: Plan, hub: Hub, site: Site, *, is_beside: bool) -> dict[str, 
 
 
 def _load(plan: Plan, hub: Hub, publisher: Publisher, *, is_beside: bool) -> dict[str, float]:
-    """Publications on a schedule; only those after the warm-up count."""
+    """Publish on a schedule; only messages after the warm-up count."""
     warm = int(plan.seconds(WARM_S, 5.0) * RATE_S)
     total = warm + int(plan.seconds(LOAD_S, 5.0) * RATE_S)
     frames = publisher.lane(total, 0).frames
@@ -97,7 +97,7 @@ def _load(plan: Plan, hub: Hub, publisher: Publisher, *, is_beside: bool) -> dic
 
 
 def _full_rate(publisher: Publisher, seconds: float) -> float:
-    """Acknowledged publications per second, as many as go with some in flight."""
+    """Return the acknowledged publications per second with some in flight."""
     generator, answers, took_s = publisher.site.generator, 0, 0.0
     while took_s < seconds:
         lane = publisher.lane(_PIECE, WINDOW)
@@ -117,7 +117,7 @@ def _pipeline_share(hub: Hub, seconds: float) -> float:
 
 
 def _await_caught_up(data: Path) -> None:
-    """Until every table holds what the log holds now; before that nothing is idle."""
+    """Wait until every table has caught up with the log: before that, nothing is idle."""
     head = Segments(log_of(data)).published()
     assert head is not None
     lake, deadline = lake_of(data), time.monotonic() + CAUGHT_UP_S_MAX
@@ -130,14 +130,14 @@ def _await_caught_up(data: Path) -> None:
 
 @dataclass(slots=True)
 class _Seen:
-    """From when on which offset could be read, both ascending."""
+    """When which offset became readable, both ascending."""
 
     at: list[float] = field(default_factory=list)
     offset: list[int] = field(default_factory=list)
 
 
 class _Watch:
-    """Looks at the table all the time, as a reader without Spark would."""
+    """Polls the table all the time, as a reader without Spark would."""
 
     def __init__(self, data: Path) -> None:
         head = Segments(log_of(data)).published()
@@ -151,7 +151,7 @@ class _Watch:
         self._thread.start()
 
     def freshness(self, sent: Sent, first: int) -> list[float]:
-        """From the schedule to the visible row, ascending, for messages from `first` on."""
+        """Return the times from schedule to visible row, ascending, from message `first` on."""
         deadline = time.monotonic() + VISIBLE_S_MAX
         while len(offsets := self._offsets()) < len(sent.due):
             if time.monotonic() > deadline:
@@ -178,7 +178,7 @@ class _Watch:
                 self._seen.offset.append(committed)
 
     def _offsets(self) -> list[int]:
-        """Where the messages are that the watch has seen, in the order they were sent."""
+        """Return the positions of the messages that were seen, in the order they were sent."""
         table = Lake(self._lake.uri).open(ENTRIES.name)
         last = (self._seen.offset or [-1])[-1]
         if table is None:

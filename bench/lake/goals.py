@@ -1,4 +1,4 @@
-"""What the pipeline wants to reach, judged from medians; information, as all goals here are."""
+"""Goals of the pipeline, judged by medians; for information only."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from bench.lake import freshness, growth, landing, pages
 from bench.subjects import Summaries, Value, median_of, ratio_of
 
 FLAT = 1.5
-"""A cost that has grown by no more, while the lake grew a hundredfold, counts as flat."""
+"""A cost that grows by no more than this while the lake grows a hundredfold counts as flat."""
 
 
 def _growth(figure: str) -> Value:
-    """The figure of the largest lake divided by that of the smallest."""
+    """Return the figure of the largest lake divided by that of the smallest."""
 
     def value(summaries: Summaries) -> float | None:
         cases = [case for subject, case in summaries if subject == growth.NAME]

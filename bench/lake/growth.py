@@ -1,4 +1,4 @@
-"""What small batches cost as the lake grows a hundredfold, with the upkeep the pipeline does."""
+"""The cost of small batches as the lake grows a hundredfold, with the pipeline's upkeep."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ SIZE = 256
 PAGE = 100
 TIMES = 10
 CATCH_UP_COMMITS = 10
-# Upkeep comes once in so many commits, and in the middle between two measurements, so that each
-# of these finds about as many small files.
+# Upkeep runs once per this many commits, midway between two measurements, so that each of them
+# finds about the same number of small files.
 UPKEEP_COMMITS = 50
 _UPKEEP_AT = 25
-# Batches come about four times as often as beside a hub, and so are as many commits remembered.
+# Batches are about four times as frequent as beside a hub; keep the same number of commits.
 SETTINGS = Settings(commits_s=Settings().commits_s / 4)
 
 
 class _GrowingLake:
-    """A log that gets a thousand entries at a time, and the pipeline's parts that follow it."""
+    """A log that grows by a thousand entries at a time, and the pipeline that follows it."""
 
     def __init__(self, spark: SparkSession, place: Path, log: Log) -> None:
         self.commits = 0
@@ -80,7 +80,7 @@ class _GrowingLake:
         self._query.stop()
 
     def grow(self, commits: int, deadline: float) -> None:
-        """Until so many batches have been landed, or the time is up."""
+        """Wait until this many batches have landed, or the time is up."""
         while self.commits < commits and time.monotonic() < deadline:
             began = time.monotonic()
             fill(self._log, self._entries, COMMIT_ENTRIES)
@@ -143,7 +143,7 @@ class _GrowingLake:
         rows._jdf.queryExecution().executedPlan()
 
     def _open(self) -> None:
-        """Open a table anew and ask how far it is, as a command does."""
+        """Open a table again and read its position, as a command does."""
         Lake(self._lake.uri).committed(ENTRIES.name, 0, self._log.epoch)
 
     def _page(self, order: random.Random) -> None:
@@ -157,7 +157,7 @@ class _GrowingLake:
 
 
 def measure(plan: Plan) -> Iterator[Sample]:
-    """Once, whatever the rounds: at each size the same questions are asked."""
+    """Run once, whatever the number of rounds: the same measurements at each size."""
     with spark_session() as spark:
         with folder() as place, open_log(place / "data") as log:
             lake = _GrowingLake(spark, place, log)

@@ -1,4 +1,4 @@
-"""A hub with or without the pipeline beside it, on all cores, ended with all it started."""
+"""A hub with or without the pipeline beside it, on all cores, stopped with all its processes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _POLL_S = 0.1
 
 
 class Hub(Running):
-    """Waits longer for its end than others, because the pipeline finishes its batch."""
+    """A server that gets more time to stop, because the pipeline finishes its batch."""
 
     def metering_pipeline(self) -> CpuMeter:
-        """What the pipeline uses, with everything it starts."""
+        """Return the CPU use of the pipeline and its children."""
         return CpuMeter(self._process.pid, with_root=False)
 
     def await_pipeline(self) -> None:
-        """Until it is landing."""
+        """Wait until it is landing."""
         deadline = time.monotonic() + UP_S_MAX
         while time.monotonic() < deadline:
             status = read_status(self.folder)
@@ -41,7 +41,7 @@ class Hub(Running):
         raise MeasurementFailed(f"the pipeline did not come up; the hub printed: {tail}")
 
     def stop(self) -> None:
-        """Nothing of it may be left, or it would write into a folder that is being deleted."""
+        """Make sure that no process is left: it would write into a folder that is being deleted."""
         pids = process_tree(self._process.pid)
         self._process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -60,7 +60,7 @@ class Hub(Running):
 
 @contextmanager
 def running_hub(*, has_pipeline: bool) -> Iterator[Hub]:
-    """A hub in a folder of its own; with a pipeline, once that is landing."""
+    """Run a hub in a new folder; with a pipeline, wait until that is landing."""
     with folder() as place:
         hub = Hub(_server(has_pipeline=has_pipeline), place, choose_cores())
         hub.start()

@@ -1,4 +1,4 @@
-"""How fast the log comes into `entries`, beside two other ways of doing the same."""
+"""How fast the log is landed in `entries`, compared with two other ways."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ _WAYS: dict[str, Callable[[_Source, Lake], _Spent]] = {
 
 
 def measure(plan: Plan) -> Iterator[Sample]:
-    """Every way once a round, in an order of its own, each into a new lake."""
+    """Run every way once per round, in random order, each into a new lake."""
     with folder() as place, spark_session() as spark:
         count = plan.count(ENTRIES_FULL, at_least=1_000)
         plan.say(f"making a log of {count:,} entries and the same as JSON lines")
@@ -147,9 +147,9 @@ def _run(way: str, source: _Source, place: Path) -> Sample:
 
 
 def _write_lines(data: Path, target: Path) -> int:
-    """One object per entry with the columns of the table; bodies in base64, times as text.
+    """Write one object per entry with the columns of the table; bodies as base64, times as text.
 
-    Returns the bytes the entries have in the log.
+    Returns the size of the entries in the log in bytes.
     """
     target.mkdir()
     disk, end = log_of(data), log_end(data)

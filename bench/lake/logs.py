@@ -1,4 +1,4 @@
-"""Logs to be landed: entries as the hub writes them, as many as are wanted, and quickly."""
+"""Logs to land: any number of entries as the hub writes them, created quickly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ORDER = {
 
 @contextmanager
 def open_log(data: Path) -> Iterator[Log]:
-    """A log that is synced only when it is told, so that making it takes little time."""
+    """A log that is synced only on request, so that it is created quickly."""
     disk = SystemDisk(data / "log")
     clock = SystemClock()
     log = Log(disk, model.LogSettings(sync="os"), recover(disk, repair=True), clock=clock)
@@ -39,20 +39,20 @@ def open_log(data: Path) -> Iterator[Log]:
 
 
 def fill(log: Log, entries: Iterator[Entry], count: int) -> None:
-    """Append so many entries, in batches, and publish them."""
+    """Append this many entries, in batches, and publish them."""
     left = count
     while left:
         batch = [next(entries) for _ in range(min(left, BATCH_ENTRIES))]
         log.append(batch)
         left -= len(batch)
     log.sync()
-    # As the hub does it: what is full is sealed, and has an index.
+    # As the hub does: full segments are sealed and indexed.
     for _ in log.upkeep():
         pass
 
 
 def publications() -> Iterator[Entry]:
-    """Messages of some topics by turns, about 330 bytes each in the log."""
+    """Return messages of several topics in turn, about 330 bytes each in the log."""
     now_ms = SystemClock().now_ms()
     data = json.dumps(_ORDER).encode()
     number = 0
@@ -73,18 +73,18 @@ def publications() -> Iterator[Entry]:
 
 
 def inbox_name(index: int) -> str:
-    """The stream of an inbox: version of the key, and a hash of 22 characters."""
+    """Return the stream of an inbox: version of the key, and a hash of 22 characters."""
     digest = hashlib.sha256(index.to_bytes(8, "big")).digest()[:16]
     return f"inbox.1.{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
 
 
 def room_messages(inboxes: int, size: int) -> Iterator[Entry]:
-    """Messages of `size` characters for the inboxes by turns."""
+    """Return messages of `size` characters for the inboxes in turn."""
     now_ms = SystemClock().now_ms()
     names = [inbox_name(index) for index in range(inboxes)]
     number = 0
     while True:
-        # A hash repeated looks random enough to a compressor that works on pages.
+        # A repeated hash looks random to a compressor that works on pages.
         text = hashlib.sha512(number.to_bytes(8, "big")).hexdigest()
         message = RoomMessageBody(
             message_id=f"m{number:012d}",

@@ -1,4 +1,4 @@
-"""A page of an inbox read from the lake, the way the hub reads it."""
+"""A page of an inbox read from the lake, as the hub reads it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ PAGES_WARM = 30
 
 
 def measure(plan: Plan) -> Iterator[Sample]:
-    """The table as catching up leaves it, then as compaction leaves it."""
+    """Measure the table as catching up leaves it, then as compaction leaves it."""
     with folder() as place, spark_session() as spark:
-        # Inboxes become fewer, not shorter: a page has to be full.
+        # There are fewer inboxes, not shorter ones: a page must be full.
         inboxes, count = plan.count(INBOXES, at_least=5), plan.count(PAGES, at_least=20)
         plan.say(f"making a table of {inboxes:,} inboxes with {EACH:,} messages each")
         lake, epoch = _make(spark, place, inboxes, plan.count(PIECES, at_least=3))
@@ -70,7 +70,7 @@ def _make(spark: SparkSession, place: Path, inboxes: int, pieces: int) -> tuple[
 
 
 def _places(order: random.Random, inboxes: int, count: int) -> list[tuple[str, int]]:
-    """Inboxes, and the first position of a page in each."""
+    """Return inboxes, and the first position of a page in each."""
     return [
         (inbox_name(order.randrange(inboxes)), order.randint(1, EACH - PAGE + 1))
         for _ in range(count)
@@ -78,7 +78,7 @@ def _places(order: random.Random, inboxes: int, count: int) -> list[tuple[str, i
 
 
 async def _read(uri: str, epoch: int, places: list[tuple[str, int]]) -> list[float]:
-    """How long each page took, from the question on the loop to the answer there."""
+    """Return how long each page took, from the request on the loop to the answer there."""
     loop = asyncio.get_running_loop()
     archive = LakeArchive(Lake(uri), epoch, SystemClock(), loop, LakeTally(), is_needed=True)
     took_s: list[float] = []

@@ -2,7 +2,8 @@
 
     python -m bench.lake.plain DATA TABLE CORE
 
-It decodes with the pipeline's own columns and commits as often, and prints what it took as JSON.
+It decodes with the pipeline's own columns, commits equally often, and prints its measurements as
+JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ BATCH_BYTES = 512 * 2**20
 
 
 def main(data: str, table: str, core: str) -> None:
-    # Before the import: deltalake makes as many threads as there are cores it may use.
+    # Before the import: deltalake creates one thread per available core.
     os.sched_setaffinity(0, {int(core)})
     import pyarrow as pa
     from deltalake import CommitProperties, Transaction, write_deltalake

@@ -1,6 +1,6 @@
-"""Publications on a schedule from a sender that sleeps in between.
+"""A sender of scheduled publications that sleeps in between.
 
-The C loop of the other benchmarks spins, and would take a core that hub and pipeline are to share.
+The C loop of the other benchmarks spins, and would take a core that hub and pipeline need.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _READ_BYTES = 2**16
 
 @dataclass(slots=True)
 class Sent:
-    """When messages should have left, when they were answered, and how late one left at worst.
+    """When messages were due and answered, and the largest delay of a send.
 
-    Times are of the monotonic clock; answers come in the order of the messages.
+    Times are from the monotonic clock; answers come in the order of the messages.
     """
 
     due: list[float]
@@ -31,7 +31,7 @@ class Sent:
     lag_s: float = 0.0
 
     def answered_s(self, first: int) -> list[float]:
-        """From the schedule to the answer, in ascending order, for messages from `first` on."""
+        """Return the times from schedule to answer, ascending, from message `first` on."""
         pairs = zip(self.answered[first:], self.due[first:], strict=True)
         return sorted(answered - due for answered, due in pairs)
 
@@ -44,7 +44,7 @@ def send_on_schedule(fd: int, frames: bytes, messages: int, rate_s: float, answe
     deadline = begin + messages / rate_s + FINISH_S_MAX
     answers = _Answers(answer)
     view, done, due = memoryview(frames), 0, 0
-    # The descriptor stays its owner's.
+    # The caller keeps the descriptor.
     with socket.socket(fileno=os.dup(fd)) as connection:
         connection.setblocking(False)
         while len(sent.answered) < messages:
@@ -75,7 +75,7 @@ def _send(connection: socket.socket, data: memoryview) -> int:
 
 
 class _Answers:
-    """Counts a text in what arrives, wherever it is cut."""
+    """Counts occurrences of a text in a stream, also across reads."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
@@ -86,6 +86,6 @@ class _Answers:
             raise MeasurementFailed("the hub closed the connection")
         found = self._rest + data
         count = found.count(self._text)
-        # A part of the text, never all of it: what was counted does not count again.
+        # Less than the whole text, so that nothing is counted twice.
         self._rest = found[max(0, len(found) - len(self._text) + 1) :]
         return count

@@ -1,4 +1,4 @@
-"""A place to measure in: folders that go afterwards, a Spark session, and a log landed at once."""
+"""The environment of a measurement: temporary folders, a Spark session, and a landed log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A folder on a real disk, as long as the context lasts."""
+    """Create a folder on a real disk while the block runs."""
     with tempfile.TemporaryDirectory(
         prefix="bench-lake-", dir=data_folder(), ignore_cleanup_errors=True
     ) as name:
@@ -43,7 +43,7 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    """Spark as the pipeline has it when it runs alone on two cores."""
+    """Open Spark as the pipeline does when it runs alone on two cores."""
     spark = open_session(MASTER, memory=MEMORY, name="bench")
     try:
         yield spark
@@ -52,20 +52,20 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 def log_end(data: Path) -> LogPosition:
-    """The end of a log that nobody is writing."""
+    """Return the end of a log that no process is writing."""
     return Segments(log_of(data)).valid()
 
 
 def make_entries(spark: SparkSession, lake: Lake) -> None:
-    """An empty table `entries`."""
+    """Create an empty table `entries`."""
     forget_tables(spark)
     ensure_table(spark, lake, ENTRIES.name)
 
 
 def land(spark: SparkSession, lake: Lake, data: Path, checkpoint: Path, end: LogPosition) -> float:
-    """Land a whole log into an empty table; the seconds from the first batch to the last row.
+    """Land a log into an empty table; return the seconds from the first batch to the last row.
 
-    A pipeline at work has its query running, so what starting one takes is no part of it.
+    A working pipeline has its query running, so the time to start one does not count.
     """
     asked = time.monotonic()
     landing = Landing(
@@ -104,13 +104,13 @@ def _check_time(began: float) -> None:
 
 
 def check(query: StreamingQuery) -> None:
-    """Raise what ended a query that should still run."""
+    """Raise the error that ended a query which should still run."""
     if not query.isActive:
         raise MeasurementFailed(f"landing ended: {query.exception()}")
 
 
 def count_rows(lake: Lake, name: str) -> int:
-    """The rows of a table, as its files say."""
+    """Return the number of rows of a table, from the statistics of its files."""
     table = lake.open(name)
     if table is None:
         return 0
@@ -119,10 +119,10 @@ def count_rows(lake: Lake, name: str) -> int:
 
 
 class CpuMeter:
-    """CPU seconds a process tree uses while the block runs.
+    """Measure the CPU seconds a process tree uses while the block runs.
 
-    It is looked at again and again: what a child has used may be known to nobody once it has ended.
-    What lives for less than a look is missed.
+    It polls, because the use of a child may be unknown once it has ended. Processes that live
+    shorter than one interval are missed.
     """
 
     def __init__(self, root: int, *, with_root: bool = True) -> None:
@@ -160,7 +160,7 @@ class CpuMeter:
 
 
 def _ticks(pid: int) -> int:
-    """User and system time of a process, without its children."""
+    """Return user and system time of a process, without its children."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,1 +1,1 @@
-"""Applications written for frameworks that are not servers by themselves."""
+"""Applications for frameworks that are not servers by themselves."""

@@ -1,4 +1,4 @@
-"""A Celery application with one task; where its Redis is stands in the environment."""
+"""A Celery application with one task; the environment names its Redis."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ REDIS_URL = "BENCH_REDIS_URL"
 
 app = Celery("bench", broker=os.environ.get(REDIS_URL), backend=os.environ.get(REDIS_URL))
 app.conf.update(
-    # A task whose worker dies is run again, as a request is whose host dies.
+    # Run a task again if its worker dies, like a request whose host dies.
     task_acks_late=True,
     task_reject_on_worker_lost=True,
-    # Its own default of 4 leaves the worker waiting for the broker between tasks.
+    # The default of 4 leaves the worker waiting for the broker between tasks.
     worker_prefetch_multiplier=64,
     broker_connection_retry_on_startup=True,
     worker_hijack_root_logger=False,

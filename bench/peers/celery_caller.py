@@ -2,8 +2,8 @@
 
     python -m bench.peers.celery_caller CALLS IN_FLIGHT ROW
 
-It prints as JSON how long so many calls took with so many in flight, the CPU time of this process
-meanwhile, and the seconds of each of a row of single calls, ascending.
+It prints as JSON how long this many calls took with this many in flight, the CPU time of this
+process during that time, and the seconds of each single call of a sequence, ascending.
 """
 
 from __future__ import annotations

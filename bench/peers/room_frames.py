@@ -1,4 +1,4 @@
-"""What clients of the peer for rooms and inboxes say and hear, as typed JSON."""
+"""Messages of the clients of the peer for rooms and inboxes, as typed JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Type = Literal[
 
 
 class Envelope(msgspec.Struct, rename="camel"):
-    """What is posted."""
+    """A posted message."""
 
     room_id: Id
     ciphertext: Ciphertext
@@ -35,7 +35,7 @@ class Envelope(msgspec.Struct, rename="camel"):
 
 
 class Send(msgspec.Struct, rename="camel"):
-    """What a socket says."""
+    """A frame from a socket."""
 
     action: Literal["send"]
     ciphertext: Ciphertext
@@ -90,7 +90,7 @@ read_send = msgspec.json.Decoder(Send).decode
 
 
 def as_base64url(ciphertext: str) -> str:
-    """The same characters in the alphabet for URLs, without padding."""
+    """Return the same characters in the URL-safe alphabet, without padding."""
     return ciphertext.rstrip("=").replace("+", "-").replace("/", "_")
 
 

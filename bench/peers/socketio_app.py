@@ -1,4 +1,4 @@
-"""The peer for python-socketio: a message relay as its documentation would have one write it.
+"""The peer for python-socketio: a message relay written as its documentation suggests.
 
 An actor registers under a name, a message goes to the actor named in it, a publication goes to a
 room. Pings are rare on purpose: the generator does not answer them.

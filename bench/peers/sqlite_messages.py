@@ -1,8 +1,8 @@
-"""Room messages in SQLite: one writer thread, every answer after its commit is on the disk.
+"""Room messages in SQLite: one writer thread, every answer after its commit is on disk.
 
-`synchronous=FULL` in WAL mode makes each commit wait for the disk. With `each` a request has a
-commit to itself; with `group` all requests that came during one commit share the next one, which
-gathers more the busier the server is and delays nobody on purpose.
+`synchronous=FULL` in WAL mode makes each commit wait for the disk. With `each`, every request has a
+separate commit; with `group`, all requests that arrive during one commit share the next one, so
+that groups grow with the load and no request is delayed on purpose.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ Row = tuple[int, str, str, str]
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A message on its way into a room, and who waits for it.
+    """A message to be stored in a room, and who waits for it.
 
-    `seq` is what the store gave it; it stays 0 when the message could not be kept.
+    `seq` is assigned by the store; it stays 0 if the message could not be stored.
     """
 
     caller: object
@@ -79,9 +79,9 @@ class _Room:
 
 @dataclass(slots=True)
 class Messages:
-    """The store: asked on the loop, written by one thread.
+    """The store: called on the loop, written by one thread.
 
-    `committed` is called on the loop with messages that are kept, or failed, in their order.
+    `committed` is called on the loop with stored or failed messages, in order.
     """
 
     path: Path
@@ -110,7 +110,7 @@ class Messages:
         self._waiting.put(message)
 
     def page(self, inbox: str, from_seq: int, limit: int) -> list[Row]:
-        """Read on the loop: the pages are warm, and the way to a thread and back is saved."""
+        """Read on the loop: the pages are warm, and a thread would cost a round trip."""
         return self._reader.execute(_PAGE, (inbox, from_seq, limit)).fetchall()
 
     def head(self, room: str) -> int:
@@ -170,7 +170,7 @@ class Messages:
             message.seq = 0
 
     def _open(self, writer: sqlite3.Connection, name: str) -> _Room:
-        """The room with its last seq, made now if there is none."""
+        """Return the room with its last seq; create it if necessary."""
         inbox = base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
         writer.execute("INSERT OR IGNORE INTO rooms (name, inbox) VALUES (?, ?)", (name, inbox))
         (number,) = writer.execute("SELECT id FROM rooms WHERE name = ?", (name,)).fetchone()

@@ -1,10 +1,10 @@
-"""A bare outbox: durable calls within one process, without a hub, a border or an actor.
+"""A plain outbox: durable calls within one process, without hub, hosts or actors.
 
     python -m bench.peers.sqlite_outbox FILE CALLS BATCH ROW
 
 Requests are inserted and committed; read, executed, and replaced by their results in a second
-transaction; results are read and deleted in a third. So many share each commit, as many as hosts
-put into one batch. It prints what `celery_caller` prints.
+transaction; results are read and deleted in a third. Each commit covers as many calls as hosts put
+into one batch. It prints what `celery_caller` prints.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 
 class Outbox:
-    """Two tables in a file that is synced with every commit."""
+    """Create two tables in a file that is synced with every commit."""
 
     def __init__(self, path: str) -> None:
         self.connection = apsw.Connection(path)
@@ -30,7 +30,7 @@ class Outbox:
             self.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, body BLOB NOT NULL)")
 
     def call(self, first: int, count: int) -> list[int]:
-        """Make calls and wait for what they return."""
+        """Make calls and wait for their results."""
         ids = range(first, first + count)
         with self.connection:
             rows = [(one, msgspec.json.encode({"m": "add", "a": [one]})) for one in ids]

@@ -1,8 +1,8 @@
 """The peer for rooms and inboxes: the same paths and frames, on Starlette, uvicorn and SQLite.
 
-Written as one would write it for speed without leaving the framework: typed decoding, one writer
-thread, reads on the loop, no middleware. What it leaves out costs it nothing: rate limits,
-capabilities, proposals, bounded queues for slow sockets.
+Written for speed within the framework: typed decoding, one writer thread, reads on the loop, no
+middleware. It has no rate limits, capabilities, proposals or bounded queues for slow sockets, so
+these cost it nothing.
 
 `python -m bench.peers.starlette_app FOLDER each|group`
 """
@@ -29,15 +29,15 @@ from bench.peers import room_frames as frames
 from bench.peers.sqlite_messages import Commits, Message, Messages
 
 PAGE_MAX = 1_000
-# Clients of the generator answer no pings.
+# The generator's clients do not answer pings.
 PING_S = 600.0
 
 
 @dataclass(slots=True)
 class Room:
-    """The sockets of one room, and what has been kept and not yet been sent to them.
+    """The sockets of one room, and stored messages that were not sent to them yet.
 
-    One task sends, so that every socket hears the messages in their order.
+    One task sends, so that every socket gets the messages in order.
     """
 
     sockets: set[WebSocket] = field(default_factory=set)
@@ -57,7 +57,7 @@ class Room:
 
 
 class Relay:
-    """The application: rooms with their sockets in front of the store."""
+    """The application: rooms with their sockets, in front of the store."""
 
     def __init__(self, path: Path, commits: Commits) -> None:
         self._rooms: dict[str, Room] = {}
@@ -146,7 +146,7 @@ class Relay:
             self._leave(name, room, socket)
 
     async def _take(self, socket: WebSocket, room: str, pseudonym: str, text: str) -> None:
-        """The answer follows when the message is kept; meanwhile the next frame is read."""
+        """Answer when the message is stored; the next frame is read in the meantime."""
         try:
             send = frames.read_send(text)
         except msgspec.DecodeError as error:
@@ -187,7 +187,7 @@ async def _tell(socket: WebSocket, text: str) -> None:
     try:
         await socket.send_text(text)
     except (WebSocketDisconnect, RuntimeError):
-        return  # It is leaving; its own task takes it out of the room.
+        return  # It is leaving; its own task removes it from the room.
 
 
 def _json(body: msgspec.Struct, headers: dict[str, str] | None = None) -> Response:

@@ -380,27 +380,27 @@ class Serving(TypedDict, total=False):
     default."""
 
     window: int | None
-    """How many messages may be with a consumer and not settled."""
+    """How many messages a consumer may have unsettled."""
     strict: bool | None
-    """Send nothing new while an earlier message is not settled."""
+    """Send nothing new while an earlier message is unsettled."""
     auto_ack: bool | None
-    """Let the hub settle what it has written; then a crash of the consumer loses messages."""
+    """Let the hub settle messages as they are written; a crash of the consumer loses some."""
     ack_timeout_s: float | None
-    """A message not settled for so long comes again."""
+    """Redeliver a message if it is not settled within this time."""
     max_deliveries: int | None
-    """After so many failures the poison policy decides."""
+    """Apply the poison policy after this many failures."""
     backoff_s: float | None
-    """The pause before the second attempt; it doubles with each."""
+    """The pause before the second attempt; it doubles each time."""
     backoff_cap_s: float | None
     """The longest pause between attempts."""
     heartbeat_s: float | None
-    """How often the hub's watchdog looks after the subscription; 0 is never."""
+    """How often the hub's watchdog checks the subscription; 0 means never."""
     rate_per_s: float | None
-    """At most so many messages per second; 0 is without limit."""
+    """Deliver at most this many messages per second; 0 means no limit."""
     poison: Poison | None
-    """What becomes of a message that failed too often; the topic's policy otherwise."""
+    """What happens to messages that failed too often; by default the topic's policy."""
     dead_letter: str | None
-    """The topic for dead letters; the topic's own otherwise."""
+    """The topic for dead letters; by default the topic's own."""
 
 
 class Definition(TypedDict, total=False):
@@ -411,12 +411,12 @@ class Definition(TypedDict, total=False):
     retention_bytes: int | None
     """How much is kept."""
     poison: Poison | None
-    """What becomes of a message that failed too often: `block` stops the subscription, `drop`
-    forgets it, `dead_letter` puts it aside."""
+    """What happens to messages that failed too often: `block` stops the subscription, `drop`
+    drops the message, `dead_letter` moves it to the dead letters."""
     dead_letter: str | None
-    """The topic for dead letters; `<name>.dlq` otherwise."""
+    """The topic for dead letters; by default `<name>.dlq`."""
     heartbeat_s: float | None
-    """How often the hub's watchdog looks after the subscriptions; 0 is never."""
+    """How often the hub's watchdog checks the subscriptions; 0 means never."""
 
 
 def defined(definition: Definition) -> dict[str, Any]:

@@ -137,7 +137,7 @@ class _Found:
     def __init__(self, session: SparkSession) -> None:
         self.relations: list[list[str]] = []
         self.local_names: set[str] = set()
-        """Of common table expressions."""
+        """Names of common table expressions."""
         self._gateway = session.sparkContext._gateway
         self._natures: dict[str, tuple[bool, bool, bool]] = {}
 

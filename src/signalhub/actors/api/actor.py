@@ -122,7 +122,7 @@ class Actor:
 
     @property
     def context(self) -> CallContext:
-        """The context of the present call: its chain of callers, their rights, and shared state."""
+        """The context of the current call: its chain of callers, their rights, and shared state."""
         return self._now_running.context
 
     @property
@@ -172,7 +172,7 @@ class Actor:
             key: Calls with the same key within a day are made once; returns the id of the first.
             ordered: With `False` the call may overtake earlier calls to the same target.
             errors_only: Run the continuation only for errors.
-            new_chain: Start a new context instead of passing on the present one.
+            new_chain: Start a new context instead of passing on the current one.
 
         Returns:
             The id, for `cancel_call`.
@@ -216,7 +216,7 @@ class Actor:
         return self._now_running.redrive(dead_id)
 
     def defer(self) -> Token:
-        """Answer the present call later: return the token, then `resolve` or `reject` it."""
+        """Answer the current call later: return the token, then `resolve` or `reject` it."""
         return self._now_running.defer()
 
     def resolve(self, token: Token, value: Any = None) -> bool:
@@ -264,7 +264,7 @@ def _check_method(cls: type[Actor], name: str, function: Callable[..., Any]) -> 
 
 
 def method_of(cls: type[Actor], name: str) -> str | None:
-    """The present name of a method stored under a former one."""
+    """Return the current name of a method stored under a former one."""
     return cls._methods.get(name)
 
 
@@ -273,6 +273,6 @@ def remote_method(cls: type[Actor], name: str) -> RemoteMethod | None:
 
 
 def bound(actor: Actor, name: str) -> Callable[..., Any]:
-    """A method by its present name."""
+    """Return a method by its current name."""
     method: Callable[..., Any] = getattr(actor, name)
     return method

@@ -65,7 +65,7 @@ _PROBE_S: Final = 2.0
 _MOVE_FINAL: Final = frozenset(
     {Code.STALE_PLACEMENT, Code.NO_HOST, Code.UNAUTHORIZED, Code.MALFORMED_MESSAGE}
 )
-# Refusals to an outside caller are final: nobody else waits for the message.
+# Refusals to an outside caller are final: the message has no other recipient.
 _TELL_FINAL: Final = frozenset({Code.UNAUTHORIZED, Code.MALFORMED_MESSAGE})
 
 

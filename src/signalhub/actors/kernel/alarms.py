@@ -190,7 +190,7 @@ class AlarmTable:
         self.put(row)
 
     def _unchanged(self, row: AlarmRow) -> AlarmRow | None:
-        """The present row, unless the alarm was replaced or deleted."""
+        """Return the current row, unless the alarm was replaced or deleted."""
         now = self.find(row.actor, row.id)
         return None if now is None or now.generation != row.generation else now
 

@@ -135,7 +135,7 @@ class HostRecovery:
 
     def _offload(self, actor: str, call_id: str) -> None:
         if not self._kernel.places.is_here(actor):
-            return  # Its present host does the work; if it comes back, it is adopted again.
+            return  # Its current host does the work; if it comes back, it is adopted again.
         found = self._kernel.store.execute(
             "SELECT function, arguments FROM offloads WHERE actor = ? AND call_id = ?",
             (actor, call_id),

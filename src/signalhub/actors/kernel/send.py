@@ -76,7 +76,8 @@ class BatchesUnderWay:
         # Ordered, because the same events must always ask the same questions.
         self._doubted: dict[str, None] = {}
         self._asking = SendPause()
-        # Is there an actor the hub has not been asked about? And the actors nobody serves for now.
+        # Whether there is an actor the hub has not been asked about, and actors that no host serves
+        # now.
         self._is_unlocated = False
         self._unplaced: dict[str, SendPause] = {}
         self._swept_ms = 0
@@ -345,7 +346,7 @@ class BatchesUnderWay:
     # Places.
 
     def _locate(self, now_ms: int) -> None:
-        """Ask the hub about actors, a thousand at a time; those nobody serves are asked later."""
+        """Ask the hub about actors, a thousand at a time; those no host serves are asked later."""
         if self._asking.until_ms > now_ms or len(self._asked) >= _ASKED_MAX:
             return
         again = [one for one, pause in self._unplaced.items() if pause.until_ms <= now_ms]

@@ -14,9 +14,9 @@ The new host, *arriving*:
 - `parts`: parts are collected until they are complete and the hub confirms the place.
 - `arrived`: the rows are taken over; the old host is told.
 
-`TRANSITIONS` has everything that can happen to a move and where it leads. Repeated and late
-messages are not in it: whoever receives them looks at the step first. Cutting the parts again under
-another id leaves a move in its step.
+`TRANSITIONS` lists every event of a move and the next step. Repeated and late messages are not in
+it: their recipient checks the step first. Cutting the parts again under another id does not change
+the step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Event = Literal[
     "granted",  # The hub has changed the place.
     "refused",  # The hub has not, and will not: the actor stays.
     "marked",  # The mark was delivered.
-    "confirmed",  # The new host has everything: the actor is gone.
+    "confirmed",  # The new host has everything: the actor has left.
     "taken_over",  # The rows are in our tables.
     "told",  # The hub has stored the confirmation for the old host.
     "moved_on",  # The hub has given the actor to a third host.
@@ -117,7 +117,7 @@ def encoded_arrival(move_id: str, actor: str, token: int) -> bytes:
 
 
 class Moves:
-    """Moves under way from and to this host."""
+    """Moves in progress from and to this host."""
 
     def __init__(self, store: HostStore) -> None:
         self._execute = store.execute

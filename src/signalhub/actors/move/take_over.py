@@ -46,7 +46,7 @@ class TakingOver:
             kernel.dispatch.doubt(part.actor)
             return
         if own is not None and own.status is PlaceStatus.ARRIVING and own.token > part.token:
-            return  # A late copy from an earlier move; a later one is under way.
+            return  # A late copy from an earlier move; a later one is in progress.
         move = kernel.moves.find(part.actor)
         if move is not None and (move.direction == "leaving" or move.step == "arrived"):
             return

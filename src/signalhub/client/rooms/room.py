@@ -135,15 +135,15 @@ class Joining(TypedDict, total=False):
     """Options for joining a room."""
 
     pseudonym: str | None
-    """Who we are to the others; a new random name if `None`."""
+    """The name shown to other members; by default a random one."""
     inbox: str | None
-    """The room's inbox. Without one it is the hub's default, which everybody can guess."""
+    """The room's inbox; by default the hub's, which anyone can guess."""
     tenant: str | None
-    """Whose room it is, where rooms belong to tenants."""
+    """The tenant of the room, if rooms belong to tenants."""
     since: int | None
-    """The last position already read: 0 reads from the oldest on, `None` only what is new."""
+    """The last position already read: 0 reads from the oldest message on, `None` only new ones."""
     reconnect: Reconnect | None
-    """How to come back after a loss; `None` does not."""
+    """How to reconnect after a lost connection; `None` does not reconnect."""
 
 
 def hub(url: str, *, ssl: SSLContext | None = None) -> Hub:

@@ -37,7 +37,7 @@ from signalhub.pipeline.tables.create import ensure_table
 from signalhub.pipeline.tables.tables import AUDIT, DELIVERIES, ENTRIES, MESSAGES, SUBSCRIPTIONS
 
 NEEDED: Final = (ENTRIES.name, MESSAGES.name, SUBSCRIPTIONS.name, DELIVERIES.name)
-"""Tables that must have come as far as the audit judges."""
+"""Tables that must have reached the audited position."""
 STEPS: Final = 7
 """How often `run` calls `advance`."""
 
@@ -56,13 +56,13 @@ class Findings(msgspec.Struct, kw_only=True):
     at: datetime
     shard: int
     head: LogPosition
-    """The entry behind the last one judged."""
+    """The entry after the last one audited."""
     verdict: Verdict
     hours: list[Hour] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
-    """What limits the proof without being wrong."""
+    """Limits of the proof that are not faults."""
     behind: dict[str, int] = msgspec.field(default_factory=dict)
-    """Entries each table has yet to take in."""
+    """Entries that each table has not taken in yet."""
 
     def total(self, member: str) -> int:
         """Return a count over all hours."""

@@ -21,7 +21,7 @@ from signalhub.pipeline.tables import bodies
 GRACE_S: Final = 300
 """How long after its time a delivery may still be pending."""
 ACTOR_GRACE_S: Final = 900
-"""An ask to an actor without a mailbox is over at once, or given up after the next restart."""
+"""An ask to an actor without a mailbox ends at once, or at the latest after the next restart."""
 
 _KEY: Final = ("epoch", "offset", "reader", "generation")
 _UNSETTLED: Final = ("failed", "handed_over")
@@ -39,7 +39,7 @@ class Recipients(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: DataFrame
     deliveries: DataFrame
     taken: LogPosition
-    """The last entry that `deliveries` has taken in."""
+    """The last entry in `deliveries`."""
     judged_at: datetime
 
 

@@ -19,11 +19,11 @@ from pyspark.sql import functions as F
 from signalhub.pipeline.tables.piece import frame
 
 NAMED_MAX: Final = 20
-"""So many exceptions of a kind are named per hour; the others are counted."""
+"""This many faults of a kind are named per hour; the others are only counted."""
 HOUR_S: Final = 3_600
 
 Seen = tuple[int, int, int, int]
-"""Epoch, hour since 1970, least and greatest offset of the rows there are."""
+"""Epoch, hour since 1970, smallest and largest offset of the existing rows."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class Bounds(msgspec.Struct, frozen=True):
     first: int
     last: int
     is_former: bool = False
-    """Of a log that is no longer there; nothing outside the lake says what it held."""
+    """The log no longer exists, so only the lake says what it contained."""
 
 
 class Hour(msgspec.Struct, kw_only=True):

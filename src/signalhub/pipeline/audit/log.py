@@ -29,13 +29,13 @@ from signalhub.pipeline.source.source import FORMAT
 from signalhub.pipeline.tables.piece import frame
 
 BLOCK: Final = 2**16
-"""So many entries share a sum."""
+"""The number of entries per checksum."""
 
 _COMPARED: Final = ("kind", "stream_epoch", "seq", "accepted_at", "stream", "body")
 _NAME: Final = re.compile(r"\b(\d{20})\.")
 
 Run = tuple[LogPosition, LogPosition]
-"""From an entry to the one behind the last."""
+"""A range of entries: the first, and the one after the last."""
 
 
 class LogView(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,11 +43,11 @@ class LogView(msgspec.Struct, frozen=True, kw_only=True):
 
     data: Path
     segments: tuple[SegmentInfo, ...]
-    """Those on disk, oldest first."""
+    """The segments on disk, oldest first."""
     deleted: tuple[SegmentInfo, ...]
-    """Those of which the footer is left."""
+    """Deleted segments whose footer is left."""
     head: LogPosition
-    """Where the audit ends: the next entry there will be."""
+    """Where the audit ends: the next entry to be written."""
     is_live: bool
     """Whether a hub is writing it."""
 

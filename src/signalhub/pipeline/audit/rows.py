@@ -11,7 +11,7 @@ from signalhub.pipeline.audit.hours import Hours
 from signalhub.pipeline.tables.piece import frame
 
 NUMBERED: Final = ("mail", "published", "room_message")
-"""Kinds whose entries have a number in their stream, unless that is 0."""
+"""Kinds whose entries have a seq in their stream, unless it is 0."""
 
 
 def count_rows(entries: DataFrame, hours: Hours) -> None:

@@ -51,15 +51,15 @@ class LogRemoval(msgspec.Struct, kw_only=True):
 
     entries: int
     settled: int
-    """Copies somebody had not settled yet; their outcome is `erased`."""
+    """Deliveries that were not settled yet; their outcome is `erased`."""
     mailbox: bool
     segments: int
-    """Files of the log that were written anew."""
+    """Log files that were rewritten."""
     torn: int
-    """Torn ends kept aside that were deleted."""
+    """Saved torn ends that were deleted."""
     epoch: int
     through: int
-    """Everything before this offset of the log was searched."""
+    """The log was searched up to this offset."""
 
     def and_then(self, later: LogRemoval) -> LogRemoval:
         """Return the sum of two attempts of one erasure."""
@@ -84,17 +84,17 @@ class Certificate(msgspec.Struct, kw_only=True):
     state: State = "begun"
     begun_ms: int
     pseudonym: str
-    """What stands for the name where a name has to be, in log and lake."""
+    """Replaces the name in log and lake where a name is required."""
     unreadable_ms: int = 0
-    """Since when nothing of it can be read."""
+    """Since when none of it can be read."""
     gone_planned_ms: int = 0
     gone_ms: int | None = None
-    """Since when no file holds any of it."""
+    """Since when no file contains any of it."""
     log: LogRemoval | None = None
     tables: dict[str, int] = msgspec.field(default_factory=dict)
-    """How many rows of each table were deleted, or lost what they held."""
+    """How many rows of each table were deleted or lost their content."""
     positions: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
-    """The entries concerned: epoch, and from which offset to which."""
+    """The affected entries: epoch, first and last offset."""
     scope: tuple[str, ...] = SCOPE
 
     def is_about(self, kind: Subject, name: str) -> bool:

@@ -42,7 +42,7 @@ class Subject(msgspec.Struct, frozen=True):
     kind: SubjectKind
     name: str
     stream: str
-    """As entries call it; for an inbox a hash, empty if the hub never had one."""
+    """The name in entries; for an inbox a hash, empty if the hub never had one."""
 
 
 def find(spark: SparkSession, lake: Lake, subject: Subject, through: LogPosition) -> pa.Table:

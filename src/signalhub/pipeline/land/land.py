@@ -26,7 +26,7 @@ from signalhub.pipeline.tables.tables import ENTRIES, QUARANTINE
 from signalhub.wire.errors import SignalHubError
 
 BATCH_BYTES_MAX: Final = 512 * 2**20
-"""A batch takes everything there is, up to this, so that a long way is made in steps."""
+"""The largest micro-batch, so that a long backlog is landed in steps."""
 
 
 class Landed(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,9 +64,9 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     batch_entries: int = 100
     batch_s: float = 5.0
     poll_s: float = 2.5
-    """A batch costs about as much however small it is, so not every second has one."""
+    """A micro-batch costs about the same however small it is, so do not run one every second."""
     until: LogPosition | None = None
-    """Land up to here and wait for nothing; None: go on for ever."""
+    """Land up to here and end; `None` continues until stopped."""
     beyond_published: bool = False
 
     def begin(self, position: LogPosition) -> StreamingQuery:

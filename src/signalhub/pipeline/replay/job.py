@@ -52,7 +52,7 @@ class ReplayJob(msgspec.Struct, kw_only=True):
     """A replay job that has started."""
 
     job: str
-    """What the hub knows it by."""
+    """The hub's name for it."""
     selection: Selection
     until: Bound
     begun_ms: int

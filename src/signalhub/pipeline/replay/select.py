@@ -30,7 +30,7 @@ from signalhub.pipeline.tables.tables import MESSAGES
 SHARD: Final = 0
 EXAMPLES: Final = 5
 PARTITION_BYTES: Final = 16 * 2**20
-"""About so much of what was selected is in memory at once."""
+"""About how much of the selection is in memory at once."""
 
 SENDABLE: Final = "sendable"
 _ORDER: Final = ("shard", "epoch", "offset")

@@ -46,7 +46,7 @@ log = logging.getLogger("signalhub.pipeline")
 _TICK_S: Final = 0.25
 _GRACE_S: Final = 5.0
 _PIECE_ENTRIES: Final = 250_000
-"""How many entries a table that is far behind takes in at a time; inboxes come in between."""
+"""How many entries a table that is far behind takes in at a time, before inboxes run again."""
 _PAUSE_S: Final = 1.0
 _PAUSE_MAX_S: Final = 30.0
 _ATTEMPTS_MAX: Final = 6
@@ -70,13 +70,13 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     """Data files of all tables together."""
     lag: int
-    """Entries the log has gained meanwhile."""
+    """Entries added to the log meanwhile."""
     epoch: int
     position: int
     """The next offset to land."""
     seconds: float
     tables: dict[str, int]
-    """Rows each derived table has gained."""
+    """Rows added by derived table."""
 
 
 class Pipeline:

@@ -16,7 +16,7 @@ from signalhub.pipeline.tables.tables import INBOX
 from signalhub.settings.model import PipelineSettings as Settings
 
 WAIT_MS: Final = 300_000
-"""What waits for a busy hub does not wait for longer."""
+"""The longest time that work waits for a busy hub."""
 
 _BUSY: Final = 0.5
 _LOOK_MS: Final = 1_000

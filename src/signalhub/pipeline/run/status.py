@@ -68,24 +68,24 @@ class UpkeepRound(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
     ms: int
     looked_ms: int = 0
-    """Up to when everything that is due was found."""
+    """Everything due up to this time was found."""
     thorough_ms: int = 0
     """When the last thorough round was."""
     removed: dict[str, int] = {}
-    """Rows each table lost, or in `entries` kept without their content."""
+    """Rows that each table lost, or in `entries` their content."""
     files: int = 0
     """Data files of all tables together."""
     compacted: dict[str, int] = {}
-    """How many files fewer a table has."""
+    """By how many files a table shrank."""
     purged: dict[str, int] = {}
-    """Files written anew because rows in them were deleted."""
+    """Files rewritten because rows in them were deleted."""
     vacuumed: list[str] = []
     forgotten: int = 0
-    """Files that were deleted from the tables' logs, with what they said of old commits."""
+    """Files deleted from the tables' logs, with their old commits."""
     erasures: int = 0
-    """How many erasures were completed: nothing is left of what they were about."""
+    """How many erasures were completed: nothing of their subjects is left."""
     failed: dict[str, str] = {}
-    """Tables whose turn comes again with the next round, and why."""
+    """Tables left to the next round, and why."""
 
 
 class PipelineStatus(msgspec.Struct, kw_only=True):
@@ -99,10 +99,10 @@ class PipelineStatus(msgspec.Struct, kw_only=True):
     position: int = 0
     """The next offset to land."""
     head: int = 0
-    """The durable head of the log when that was written."""
+    """The durable head of the log at that time."""
     last_batch: LastBatch | None = None
     failures: int = 0
-    """Attempts that failed since the last one that did not."""
+    """Failed attempts since the last successful one."""
     reason: str = ""
     inbox_failures: int = 0
     tables: dict[str, int] = msgspec.field(default_factory=dict)
@@ -133,7 +133,7 @@ def read_status(data: str | Path) -> PipelineStatus | None:
 log = logging.getLogger("signalhub.pipeline")
 
 _ALIVE_MS: Final = 5_000
-"""The status is written at least this often, so that its age tells whether the pipeline lives."""
+"""The status is written at least this often, so that its age shows whether the pipeline runs."""
 
 
 class Journal:

@@ -59,7 +59,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     from_offset: int
     to_offset: int
-    """The offset after the last entry that is meant."""
+    """The offset after the last wanted entry."""
 
 
 class ReadPlan(msgspec.Struct, frozen=True):

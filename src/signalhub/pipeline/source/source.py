@@ -44,7 +44,7 @@ FORMAT: Final = "signalhub"
 SCHEMA: Final = ", ".join(f"{one.name} {one.type}" for one in SOURCE_COLUMNS)
 
 Offsets = dict[str, dict[str, int]]
-"""Position by shard, as Spark keeps it in checkpoints."""
+"""Position by shard, as Spark stores it in checkpoints."""
 
 
 class LogPartition(InputPartition):
@@ -65,13 +65,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_entries_per_batch: int | None = None
     max_bytes_per_batch: int | None = None
     min_entries_per_batch: int = 1
-    """A batch of a stream begins when this many entries wait, or one has waited `max_delay_ms`."""
+    """A batch of a stream starts when this many entries wait, or one has waited `max_delay_ms`."""
     max_delay_ms: int = 0
     slice_bytes: int = 32 * 2**20
     beyond_published: bool = False
-    """Read to the last good batch: only for a log whose hub is stopped."""
+    """Read to the last valid batch: only for a log whose hub is stopped."""
     until: str = ""
-    """Where to end, as an epoch and the offset after the last entry; empty: nowhere."""
+    """Where to end, as an epoch and the offset after the last entry; empty means no end."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:

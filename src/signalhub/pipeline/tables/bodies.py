@@ -34,7 +34,7 @@ class BodyReader(msgspec.Struct, frozen=True):
     kinds: dict[str, tuple[type[Any], Rows]]
     columns: tuple[tuple[str, pa.DataType], ...]
     keeps_removed: bool = False
-    """Whether an entry whose body was removed still gives its row, empty."""
+    """Whether an entry whose body was removed still yields an empty row."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -268,4 +268,4 @@ CHANGES: Final = BodyReader(
         ("reason", pa.string()),
     ),
 )
-"""What changes who gets what: a stretch of positions lies behind `floor` and goes to `last`."""
+"""Changes of recipients: a range of positions starts after `floor` and ends at `last`."""

@@ -29,7 +29,7 @@ from signalhub.pipeline.tables.tables import (
 )
 
 PIECE_ENTRIES: Final = 1_000_000
-"""How many entries one transaction takes in at most, so that progress is kept on the way."""
+"""The most entries per transaction, so that progress is kept."""
 
 _TAKERS: Final[dict[str, Callable[[Piece], int]]] = {
     INBOX.name: messages.take_inbox,
@@ -40,7 +40,7 @@ _TAKERS: Final[dict[str, Callable[[Piece], int]]] = {
     TRAFFIC.name: traffic.take,
 }
 ORDER: Final = tuple(_TAKERS)
-"""Every derived table, after those it is made from; `inbox` needs no other."""
+"""Every derived table, after those it is derived from; `inbox` needs no other."""
 _MADE_FROM: Final = {
     DELIVERIES.name: (SUBSCRIPTIONS.name,),
     TRAFFIC.name: (MESSAGES.name, DELIVERIES.name),

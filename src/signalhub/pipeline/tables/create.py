@@ -25,7 +25,7 @@ from signalhub.pipeline.tables.tables import (
 from signalhub.settings.model import PipelineSettings as Settings
 
 KEPT: Final = frozenset({ENTRIES.name, QUARANTINE.name, AUDIT.name})
-"""Tables whose rows are nowhere else."""
+"""Tables whose rows exist nowhere else."""
 _DAY_S: Final = 86_400
 
 

@@ -28,7 +28,7 @@ from signalhub.pipeline.tables.subscriptions import Stretch
 from signalhub.pipeline.tables.tables import DELIVERIES, SUBSCRIPTIONS
 
 KEY: Final = ("shard", "epoch", "offset", "reader", "generation")
-"""A message has one recipient by mail, so `reader` is empty then; else it is the subscription."""
+"""`reader` is the subscription; empty for a mailbox, a message's only recipient."""
 
 _STATE: Final = (
     ("recipient_kind", "string"),

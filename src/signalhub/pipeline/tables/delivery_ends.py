@@ -26,11 +26,11 @@ IS_UNNAMED: Final = (
     f"(t.outcome IN ('{LOST}', '{REMOVED}', '{subscriptions.SOUGHT}')"
     f" OR t.outcome = '{DROPPED}' AND t.reason = '{subscriptions.DELETED}')"
 )
-"""Whether a delivery `t` has come to such an end."""
+"""Whether a delivery `t` is ended by such an event."""
 GAVE_REASON: Final = (
     f"(t.outcome IN ('{REMOVED}', '{DROPPED}') OR t.reason = '{subscriptions.GIVEN_UP}')"
 )
-"""Whether the reason of a delivery is that of such an end."""
+"""Whether the reason of a delivery is that of such an event."""
 _KINDS: Final = ("lost", "removed", "stream_deleted")
 _KEY: Final = ("shard", "epoch", "offset", "recipient_kind", "recipient", "generation")
 _OUTCOMES: Final = {
@@ -56,7 +56,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     stream: str | None = None
     stream_epoch: int | None = None
     floor: int | None = None
-    """Only these of the stream, behind `floor` up to `last`."""
+    """Only these of the stream, after `floor` up to `last`."""
     last: int | None = None
 
 

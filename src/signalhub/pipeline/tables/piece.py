@@ -23,7 +23,7 @@ from signalhub.pipeline.tables.tables import ENTRIES, TABLES
 _CONF: Final = "spark.databricks.delta.write.txn"
 _MATERIALIZE: Final = "spark.databricks.delta.merge.materializeSource"
 FEW: Final = 4_000
-"""Up to so many rows are read and decoded in this process: Spark takes a second to begin."""
+"""Up to this many rows are decoded in this process: Spark takes a second to start."""
 _FEW_BYTES: Final = 16 * 2**20
 _BUCKET: Final = 2**17
 _RANGES_MAX: Final = 32

@@ -27,9 +27,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     cluster_by: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ("shard", "epoch", "offset")
-    """Columns whose least and greatest values files may say; none that identifies anybody."""
+    """Columns whose minimum and maximum are in file statistics; none that identifies anyone."""
     version: int = 1
-    """Of the way its rows are made; a table of another version is made again from `entries`."""
+    """The version of its derivation; a table of another version is rebuilt from `entries`."""
 
     @property
     def ddl(self) -> str:
@@ -61,7 +61,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 VERSION_PROPERTY: Final = "signalhub.version"
 CHECKPOINT_INTERVAL: Final = 20
-"""Every so many commits a table's log begins anew with a checkpoint."""
+"""A table's log gets a checkpoint every this many commits."""
 # There is a commit every few seconds, so what is kept about them must be limited.
 _UPKEEP: Final = {
     "delta.logRetentionDuration": "interval 1 days",
@@ -99,14 +99,14 @@ ENTRY_COLUMNS: Final = (
     Column("record_version", "INT", "Version of the log's format it was written in."),
     Column("body", "BINARY", "What it holds, as MessagePack; null once it was removed."),
 )
-"""What the log says of an entry."""
+"""What the log contains about an entry."""
 SOURCE_COLUMNS: Final = (
     *ENTRY_COLUMNS,
     Column("is_erased", "BOOLEAN", "Whether its content was erased."),
     Column("fault", "STRING", "Why its body cannot be decoded; null if it can."),
     *_RECORD,
 )
-"""What a row of the data source has: an entry, what is wrong with it, and then where it is."""
+"""A row of the data source: an entry, its fault if any, and its position."""
 
 ENTRIES: Final = Table(
     name="entries",

@@ -23,10 +23,10 @@ from signalhub.pipeline.storage import Storage
 from signalhub.pipeline.tables.tables import ENTRIES, MESSAGES
 
 FILE_BYTES: Final = 128 * 2**20
-"""How large a file should become."""
+"""The target size of a file."""
 SMALL_BYTES: Final = 16 * 2**20
 SMALL_MAX: Final = 32
-"""How many small files a table has when it is compacted."""
+"""The number of small files at which a table is compacted."""
 
 IN_ORDER: Final = frozenset({ENTRIES.name, MESSAGES.name})
 _CONF: Final = {

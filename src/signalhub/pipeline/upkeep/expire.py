@@ -26,10 +26,10 @@ from signalhub.pipeline.tables.tables import (
 from signalhub.wire.entry import Kind
 
 _SLACK_MS: Final = 86_400_000
-"""So much earlier a quick look begins than the last one ended: entries may be landed late."""
+"""A quick round starts this much before the end of the last one: entries may land late."""
 
 _STATED_US: Final = 1_000
-"""Files state their times in whole milliseconds."""
+"""File statistics have times in whole milliseconds."""
 
 # Definitions say who reads what since when: needed as long as anything is, without content.
 _DEFINITIONS: Final = frozenset(
@@ -58,14 +58,14 @@ _AGES: Final = {
     QUARANTINE.name: "at",
     TRAFFIC.name: "minute",
 }
-"""By what the rows of a table are as old as they are."""
+"""The time that determines the age of a row, by table."""
 
 
 class Due(msgspec.Struct, frozen=True):
-    """Return the condition that a time of a row falls into a range."""
+    """The condition that a time of a row is in a range."""
 
     time: str
-    """A column, or an expression of some."""
+    """A column or an expression."""
     since_ms: int
     to_ms: int
 
@@ -98,7 +98,7 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     retention_ms: int
     since_ms: int = 0
-    """Up to here a look was taken before; 0: everything is looked at."""
+    """Where the last round ended; 0 checks everything."""
 
     def expired(self, time: str) -> Due:
         """The row has expired."""
