@@ -30,14 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A brief one: what Java would optimise for longer is used too seldom in all tests together."""
+    """It is used by so many tests that what Java compiles pays, so it is not a brief one."""
     if problem := jars.java_problem():
         pytest.skip(problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_CONF_DIR", str(_HERE / "spark"))
-        session = open_session("local[2]", memory="1g", name="tests", is_brief=True)
-    mode = session.conf.get("spark.sql.codegen.factoryMode")
-    assert mode == "NO_CODEGEN", "its settings were not found"
+        session = open_session("local[2]", memory="1g", name="tests")
+    assert session.conf.get("spark.sql.adaptive.enabled") == "false", "its settings were not found"
     yield session
     session.stop()
 

@@ -141,17 +141,19 @@ def test_each_delivery_ends_as_the_log_says_even_if_a_crash_comes_between_two_me
     assert found(life) == EXPECTED
 
 
+@pytest.mark.parametrize(
+    ("entries", "few"), [(9, pieces.FEW), (1_000, 0)], ids=["small ones", "one that Spark reads"]
+)
 def test_a_table_made_again_in_small_pieces_is_the_same(
-    life: Lakeside, monkeypatch: pytest.MonkeyPatch
+    life: Lakeside, monkeypatch: pytest.MonkeyPatch, entries: int, few: int
 ) -> None:
-    """Spark reads all of them, as it does with large ones."""
-    monkeypatch.setattr(pieces, "FEW", 0)
+    monkeypatch.setattr(pieces, "FEW", few)
     columns = [one for one in SUBSCRIPTIONS.names if not one.endswith("_at")]
     before = life.rows("subscriptions", *columns)
     for name in ("subscriptions", "deliveries"):
         drop_table(life.spark, life.lake, name)
 
-    life.shape("subscriptions", "deliveries", piece_entries=9)
+    life.shape("subscriptions", "deliveries", piece_entries=entries)
 
     assert life.rows("subscriptions", *columns) == before
     assert found(life) == EXPECTED

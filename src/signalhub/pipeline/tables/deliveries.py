@@ -195,7 +195,7 @@ def take(piece: Piece) -> int:
     rows = 0
     if parts:
         changes = functools.reduce(DataFrame.unionByName, parts)
-        are_few = piece.is_small and not begun
+        are_few = piece.has_few_standing if begun else piece.is_small
         rows = _merge(piece, combined(changes), records=not ending, are_few=are_few)
     elif not ending:
         return piece.record()

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from signalhub.pipeline.tables import bodies, subscriptions
-from signalhub.pipeline.tables.piece import Piece, is_before, within
+from signalhub.pipeline.tables.piece import Piece, is_before
 from signalhub.pipeline.tables.subscriptions import Stretch
 from signalhub.pipeline.tables.tables import DELIVERIES
 
@@ -180,27 +180,33 @@ def _concerned(pending: DataFrame, ends: DataFrame, is_meant: Column) -> DataFra
 def merge(piece: Piece, found: list[End]) -> int:
     """End pending deliveries and record the position of the piece."""
     ends = piece.frame([msgspec.structs.astuple(one) for one in found], _SCHEMA)
-    pending = piece.read(DELIVERIES.name).where(F.col("settled_at").isNull())
+    few = piece.few(DELIVERIES.name, _KEY, "settled_at IS NULL")
+    pending = _pending(piece, found) if few is None else piece.shown(few)
+    with piece.held(pending, are_few=few is not None) as held:
+        # Only messages that are pending are looked for, so that most of the log is never read.
+        entries = piece.standing().where(held.within(""))
+        return _merge(piece, ended(held.rows, ends, entries), are_few=few is not None)
+
+
+def _pending(piece: Piece, found: list[End]) -> DataFrame:
+    """Many deliveries, of the recipients that come to an end if these are known."""
+    rows = piece.read(DELIVERIES.name).where(F.col("settled_at").isNull())
     recipients = {one.recipient for one in found}
     if None not in recipients:
-        pending = pending.where(F.col("recipient").isin(*recipients))
-    pending = pending.select(*_KEY).persist()
-    try:
-        # Only pending messages are looked up, so most of the log is never read.
-        entries = piece.standing().where(within(pending))
-        return _merge(piece, ended(pending, ends, entries))
-    finally:
-        pending.unpersist()
+        rows = rows.where(F.col("recipient").isin(*recipients))
+    return rows.select(*_KEY)
 
 
-def _merge(piece: Piece, rows: DataFrame) -> int:
-    rows = rows.persist()
-    try:
+def _merge(piece: Piece, changes: DataFrame, *, are_few: bool) -> int:
+    with piece.held(changes, are_few=are_few) as held:
+        bounds = held.within("t.")
+        if bounds == "false":
+            return piece.record()
         is_same = " AND ".join(f"t.{name} = s.{name}" for name in _KEY)
         merging = (
             piece.target()
             .alias("t")
-            .merge(rows.alias("s"), f"{is_same} AND {within(rows, 't.')}")
+            .merge(held.rows.alias("s"), f"{is_same} AND {bounds}")
             .whenMatchedUpdate(
                 condition="t.settled_at IS NULL",
                 set={
@@ -212,5 +218,3 @@ def _merge(piece: Piece, rows: DataFrame) -> int:
             )
         )
         return piece.merge(merging)
-    finally:
-        rows.unpersist()

@@ -232,12 +232,25 @@ class Piece:
         return at
 
     def standing(self) -> DataFrame:
-        """Return all entries up to here, except those that a later epoch has discarded."""
-        kept = F.lit(False)
+        """Return all entries up to here, except those that a later epoch has discarded.
+
+        If they are few, they have no bodies.
+        """
         ends = [*list(self.begins.values())[1:], self.to + 1]
-        for at, epoch in enumerate(self.begins):
-            kept |= (F.col("epoch") == epoch) & (F.col("offset") < min(ends[at:]))
-        return self.read(ENTRIES.name).where(kept)
+        kept = " OR ".join(
+            f"(epoch = {epoch} AND {{0}}offset{{0}} < {min(ends[at:])})"
+            for at, epoch in enumerate(self.begins)
+        )
+        if self.has_few_standing:
+            names = [name for name in ENTRIES.names if name != "body"]
+            where = f"shard = {self.shard} AND ({kept.format(chr(34))})"
+            return self.shown(columns_of(self.lake, ENTRIES.name, names, where))
+        return self.read(ENTRIES.name).where(kept.format(""))
+
+    @property
+    def has_few_standing(self) -> bool:
+        """Whether all entries up to here are few."""
+        return self.is_small and self.to - min(self.begins.values()) < FEW
 
     def epoch_of(self, offset: Column) -> Column:
         """Return the epoch of a valid entry, by its offset."""
