@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import signal
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from signalhub.cli import app
+
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 
 
 class Done(NamedTuple):
@@ -48,3 +52,11 @@ class Command:
         code = run(*arguments)
         out, err = self._capture.readouterr()
         return Done(code, out, err)
+
+
+def run_guide(guide: str, **names: Any) -> dict[str, Any]:
+    """Run the Python of a guide; the names it leaves behind."""
+    text = (GUIDES / guide).read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    exec(block, names)
+    return names

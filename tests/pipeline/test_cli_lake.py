@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,26 +13,16 @@ from signalhub.log.verify import verify
 from signalhub.operate.pipeline import open_pipeline
 from signalhub.pipeline.run.lock import PipelineRunning, lock_pipeline
 from signalhub.settings.model import Settings
-from tests.pipeline.command import Command
+from tests.pipeline.command import Command, run_guide
 from tests.pipeline.remains import remains
 from tests.pipeline.scene import LogScene
 from tests.pipeline.shop import ADA, ORDERS, PLAIN, SECRET
-
-GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 
 
 @pytest.fixture
 def data(shop: Path, tmp_path: Path) -> Path:
     """The shop, to be changed."""
     return shutil.copytree(shop, tmp_path / "data")
-
-
-def run_guide(guide: str, **names: Any) -> dict[str, Any]:
-    """Run the Python of a guide; the names it leaves behind."""
-    text = (GUIDES / guide).read_text()
-    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    exec(block, names)
-    return names
 
 
 def test_what_was_landed_is_found(shop: Path, command: Command) -> None:

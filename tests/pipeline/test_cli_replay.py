@@ -15,9 +15,8 @@ from signalhub.operate.replay import Behind, Sending, replay
 from signalhub.operate.target import UnknownTarget
 from signalhub.settings.model import Settings
 from signalhub.testing import HubProcess, spawn_hub
-from tests.pipeline.command import Command
+from tests.pipeline.command import Command, run_guide
 from tests.pipeline.shop import ORDERS
-from tests.pipeline.test_cli_lake import run_guide
 from tests.support.process.command import environment
 
 ROOT = Path(__file__).parents[2]
@@ -76,8 +75,8 @@ def test_a_killed_replay_goes_on_and_sends_every_message_once_in_order(
     command: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    orders = ("replay", "--where", "topic = 'orders'", "--to", "topic:again", "--json")
-    orders += ("--data", str(shop))
+    where = ("--where", "topic = 'orders'", "--data", str(shop))
+    orders = ("replay", *where, "--to", "topic:again", "--json")
     monkeypatch.setenv("SIGNALHUB_URL", hub.url)
 
     dry = command(*orders, "--dry-run")

@@ -56,7 +56,7 @@ def committed(scene: LogScene, table: str) -> int | None:
 
 
 def status(scene: LogScene) -> PipelineStatus:
-    return read_status(scene.data) or PipelineStatus(pid=0, state="")
+    return read_status(scene.data) or PipelineStatus(pid=0, state="starting")
 
 
 def watch(scene: LogScene) -> None:

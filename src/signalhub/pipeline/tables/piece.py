@@ -208,7 +208,7 @@ class Piece:
             for first, last, size in says
             if first is None or (first <= self.to and last > self.after)
         )
-        return sum(sizes) <= _FEW_BYTES
+        return bool(sum(sizes) <= _FEW_BYTES)
 
     @property
     def condition(self) -> str:
@@ -262,7 +262,7 @@ class Piece:
     def shown(self, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
         """Rows that are here, for Spark, which wants even an empty column to have a chunk."""
         some = rows if rows.num_rows else rows.schema.empty_table()
-        return self.spark.createDataFrame(some, schema)  # type: ignore[call-overload,no-any-return]
+        return self.spark.createDataFrame(some, schema)
 
     def frame(self, rows: Sequence[tuple[Any, ...]], ddl: str) -> DataFrame:
         """Create a DataFrame of a few rows; times are microseconds, without a time zone."""
@@ -328,7 +328,7 @@ class Piece:
     def is_free(self, condition: str) -> bool:
         """Return whether the table has no row that matches a condition."""
         (found,) = selected(self.lake, self.table, "count(*) AS rows", condition)
-        return found["rows"] == 0
+        return not found["rows"]
 
     @contextmanager
     def _position(self) -> Iterator[None]:
