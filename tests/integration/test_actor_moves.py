@@ -14,7 +14,7 @@ from signalhub.actors import op
 from signalhub.actors.host.caller import ActorHub
 from signalhub.actors.kernel.events import Commanded
 from signalhub.actors.kernel.outbox import FROZEN
-from signalhub.testing import run_hub, spawn_host
+from signalhub.testing import HostProcess, run_hub, spawn_host
 from signalhub.wire.errors import ClientError
 from tests.support.actors import examples
 from tests.support.actors.examples import QUICK, Adder, Asker, Feeder, Mover
@@ -228,6 +228,15 @@ POINTS = {
 }
 
 
+async def move(outside: ActorHub, actor: str, source: HostProcess, target: HostProcess) -> None:
+    """Order a move until cancelled: a host may not be known yet, or die before it answers."""
+    while True:
+        with suppress(TimeoutError, ClientError, ValueError):
+            arguments = {"actor": actor, "to": target.address}
+            await outside.command(source.address, "move", arguments, timeout_s=1.0)
+        await asyncio.sleep(0.1)
+
+
 @pytest.mark.parametrize("victim", POINTS)
 async def test_hosts_are_killed_at_every_step_of_a_move(world: World, victim: str) -> None:
     url, points = world.hub.url, POINTS[victim]
@@ -246,11 +255,9 @@ async def test_hosts_are_killed_at_every_step_of_a_move(world: World, victim: st
                 await doomed.arm(point)
                 feed = outside.ask(f"feeder/{number}", op(Feeder.feed, 5, 20), timeout=PATIENCE_S)
                 fed = asyncio.create_task(feed)
-                # Whoever is killed at the first step may not have answered the command.
-                with suppress(TimeoutError, ClientError):
-                    arguments = {"actor": f"mover/{number}", "to": target.address}
-                    await outside.command(source.address, "move", arguments, timeout_s=0.3)
+                moving = asyncio.create_task(move(outside, f"mover/{number}", source, target))
                 await doomed.killed()
+                moving.cancel()
                 await doomed.start()
                 await world.arrived(f"mover/{number}", target)
                 assert await fed == list(range(25)), point
