@@ -74,7 +74,8 @@ async def test_r22_exhausted_message_becomes_a_dead_letter_with_its_story(
     assert (metadata["topic"], metadata["key"], metadata["headers"]) == (DLQ, "k-1", {"h": "1"})
     story = metadata["deadLetter"]
     first, last = story.pop("firstFailure"), story.pop("lastFailure")
-    assert before <= first <= last <= stage.clock.now_ms()
+    # The hub reads its clock once per turn, which may have begun a little earlier.
+    assert before - 1_000 <= first <= last <= stage.clock.now_ms()
     assert story == {
         "topic": TOPIC,
         "subscription": NAME,
