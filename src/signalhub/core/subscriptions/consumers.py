@@ -133,11 +133,6 @@ class Consumers:
         return True
 
     @property
-    def active(self) -> Consumer | None:
-        """The consumer that receives, in exclusive and failover mode."""
-        return self.all[0] if self.all else None
-
-    @property
     def have_room(self) -> bool:
         """Can any consumer take a message?"""
         if self.mode in (EXCLUSIVE, FAILOVER):
@@ -147,7 +142,7 @@ class Consumers:
     def choose(self, avoid: Consumer | None = None) -> Consumer | None:
         """The consumer of the next message, except in key-shared mode; `None` if none has room."""
         if self.mode != SHARED:
-            # The same as `active`, inlined because every message passes here.
+            # Exclusive and failover: only the first one receives.
             return self.all[0] if self.all and self.all[0].has_room else None
         spare = None
         for step in range(len(self.all)):
