@@ -139,7 +139,8 @@ class Dedup:
             self._fresh += record
             if table.is_aside(key):
                 self._fresh_aside[key] = ack
-        self._bound()
+        if table.memory_bytes > self._memory_bytes_max:
+            self._bound()
 
     def _bound(self) -> None:
         table = self._table
@@ -335,20 +336,17 @@ class _Table:
         """The record that was added."""
         index = self._index(key)
         kept = self._trimmed(self._buckets[index], oldest_kept_ms)
-        word = at_ms << _TIME_SHIFT
         delay = delay_ms - DELAY_MS_MIN
         is_large = ack.extra or ack.seq > _SEQ_MAX or ack.stream > _STREAM_MAX
         if is_large or not 0 <= delay <= _DELAY_MASK:
-            word |= _ASIDE
             self._take_back(key)
             self._aside[key] = ack
             self.memory_bytes += _ASIDE_BYTES + len(ack.extra)
+            record = _RECORD.pack(key, at_ms << _TIME_SHIFT | _ASIDE, 0, b"")
         else:
-            word |= delay << _KIND_BITS | (_QUEUED if ack.status == "queued" else _DELIVERED)
-        stream, seq = 0, b""
-        if word & _KIND_MASK != _ASIDE:
-            stream, seq = ack.stream, ack.seq.to_bytes(_SEQ_BYTES, "little")
-        record = _RECORD.pack(key, word, stream, seq)
+            kind = _QUEUED if ack.status == "queued" else _DELIVERED
+            word = at_ms << _TIME_SHIFT | delay << _KIND_BITS | kind
+            record = _RECORD.pack(key, word, ack.stream, ack.seq.to_bytes(_SEQ_BYTES, "little"))
         self._buckets[index] = kept + record
         self.count += 1
         self.memory_bytes += _RECORD.size
