@@ -24,7 +24,7 @@ async def run(fault: Fault | None = None, restarts: int = RESTARTS) -> Report:
     workload = mixed(topic_rate_s=40, mailbox_rate_s=40)
     if not restarts:
         workload = peaceful(workload)
-    async with ToyHub(fault) as hub, campaign(hub.port, 1, workload, QUIET_S) as run:
+    async with ToyHub(fault) as hub, campaign(hub.port, 1, workload, quiet_s=QUIET_S) as run:
         for _ in range(restarts):
             await asyncio.sleep(PAUSE_S)
             run.hub_starts()

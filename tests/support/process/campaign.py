@@ -21,8 +21,7 @@ from tests.support.process.history import Report, check
 from tests.support.process.ledger import read_ledger
 from tests.support.process.lines import Line, Started
 from tests.support.process.link import connect
-from tests.support.process.plans import Plan, ProducerPlan, ReaderPlan
-from tests.support.process.worker import FINISH_S
+from tests.support.process.plans import FINISH_S, Plan, ProducerPlan, ReaderPlan
 from tests.support.process.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -66,11 +65,12 @@ class Campaign:
     `answered_at_s` is when the last producer had its last answer.
     """
 
-    def __init__(self, port: int, seed: int, folder: Path, quiet_s: float) -> None:
+    def __init__(self, port: int, seed: int, folder: Path, quiet_s: float, finish_s: float) -> None:
         self._port = port
         self._seed = seed
         self.folder = folder
         self._quiet_s = quiet_s
+        self._finish_s = finish_s
         self._lines: list[Line] = []
         self._workers: list[Worker] = []
         self._readers: list[Worker] = []
@@ -130,6 +130,7 @@ class Campaign:
             ledger=str(ledger),
             seed=self._seed,
             quiet_s=self._quiet_s,
+            finish_s=self._finish_s,
             producers=producers,
             readers=readers,
         )
@@ -150,11 +151,16 @@ class Campaign:
 
 @asynccontextmanager
 async def campaign(
-    port: int, seed: int, workload: Workload, quiet_s: float = 3.0
+    port: int,
+    seed: int,
+    workload: Workload,
+    *,
+    quiet_s: float = 3.0,
+    finish_s: float = FINISH_S,
 ) -> AsyncIterator[Campaign]:
     """A campaign under way; the block ends it."""
     with TemporaryDirectory(prefix="signalhub-chaos-") as folder:
-        run = Campaign(port, seed, Path(folder), quiet_s)
+        run = Campaign(port, seed, Path(folder), quiet_s, finish_s)
         try:
             run.hub_starts()
             await run.begin(workload)

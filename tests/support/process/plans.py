@@ -10,6 +10,9 @@ from tests.support.process.lines import Mode
 
 Settle = Literal["each", "list", "up_to"]
 
+# How long clients may take to answer and drain before they give up.
+FINISH_S = 60.0
+
 
 class ProducerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Send to one topic, or ask one durable actor, so many messages a second.
@@ -53,5 +56,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ledger: str
     seed: int
     quiet_s: float = 3.0
+    finish_s: float = FINISH_S
     producers: tuple[ProducerPlan, ...] = ()
     readers: tuple[ReaderPlan, ...] = ()

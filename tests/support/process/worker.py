@@ -25,7 +25,6 @@ from tests.support.process.producer import Producer
 from tests.support.process.reader import Reader, Replay
 
 BEAT_S = 0.01
-FINISH_S = 60.0
 
 
 class Client(Protocol):
@@ -61,6 +60,7 @@ class Program:
     def __init__(self, plan: Plan) -> None:
         self._ledger = Ledger(Path(plan.ledger))
         self._clients = clients_of(plan, self._ledger)
+        self._finish_s = plan.finish_s
         self._ends_at_s = float("inf")
 
     async def work(self, commands: asyncio.StreamReader) -> None:
@@ -74,7 +74,7 @@ class Program:
 
     async def _obey(self, commands: asyncio.StreamReader) -> None:
         await self._command(commands)
-        self._ends_at_s = time.monotonic() + FINISH_S
+        self._ends_at_s = time.monotonic() + self._finish_s
         for client in self._clients:
             client.finish()
         await self._command(commands)
