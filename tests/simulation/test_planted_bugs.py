@@ -9,9 +9,10 @@ from typing import cast
 import pytest
 
 from signalhub.core.effects import Deliver, Effect, FanOut, Forget
-from signalhub.core.messages.ask import AskReceipt, PublishReceipt, Told
+from signalhub.core.messages.ask import AskReceipt, Told
 from signalhub.core.messages.audience import Audience, Topics
 from signalhub.core.messages.dedup import Dedup, KnownAck
+from signalhub.core.messages.publish import PublishReceipt
 from signalhub.core.sessions.registry import Registration, Registry
 from signalhub.core.sessions.session import Session
 from signalhub.pacing import TokenBucket

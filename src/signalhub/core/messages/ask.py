@@ -12,7 +12,7 @@ keep the order. Messages to other recipients do not wait.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from signalhub.clock import Ids
     from signalhub.core.log_state import LogState
     from signalhub.core.messages.dedup import Dedup
+    from signalhub.core.messages.publish import PublishReceipt
     from signalhub.core.replies import Replies
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.streams.streams import Streams
@@ -100,20 +101,6 @@ class FanReceipt(msgspec.Struct, eq=False):
     answer: bytes = b""
 
 
-class PublishReceipt(msgspec.Struct, eq=False):
-    """A durable publish that is being written to the log."""
-
-    message: Envelope | None
-    askers: list[Session]
-    topic: Topic
-    seq: int
-    stored: MessageBody
-    at_ms: int
-    size: int
-    key: bytes = b""
-    offset: int = -1
-
-
 class Told(msgspec.Struct, eq=False):
     """A broadcast sent as ask; its sender is told the number of recipients."""
 
@@ -126,7 +113,7 @@ class Told(msgspec.Struct, eq=False):
 
 
 # Asks and publishes in progress, by sender and id.
-Pending = dict[bytes, AskReceipt | PublishReceipt | Told]
+Pending: TypeAlias = "dict[bytes, AskReceipt | PublishReceipt | Told]"
 
 DELIVERED: Final = "delivered"
 QUEUED: Final = "queued"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, FanOut, Reply
-from signalhub.core.messages.ask import FanReceipt, PublishReceipt
+from signalhub.core.messages.ask import FanReceipt
 from signalhub.core.messages.dedup import KnownAck
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Held, Topic
@@ -32,6 +33,29 @@ if TYPE_CHECKING:
 KEY_CHARS_MAX = 256
 HEADERS_MAX = 64
 HEADER_CHARS_MAX = 1_024
+
+
+class PublishReceipt(msgspec.Struct, eq=False):
+    """A durable publish that is being written to the log."""
+
+    publisher: Publisher
+    message: Envelope | None
+    askers: list[Session]
+    topic: Topic
+    seq: int
+    stored: MessageBody
+    at_ms: int
+    size: int
+    key: bytes = b""
+    offset: int = -1
+
+    def committed(self, offset: int, now: int) -> list[Effect]:
+        """The message is on disk."""
+        return self.publisher.committed(self, offset, now)
+
+    def refused(self, refusal: Refusal, now: int) -> list[Effect]:
+        """The log rejected the message."""
+        return self.publisher.refused(self, refusal, now)
 
 
 class Publisher:
@@ -105,18 +129,14 @@ class Publisher:
         # Nothing may fail between assigning a position and appending: that would leave a gap.
         body = encode_body(stored)
         seq = topic.assign()
-        receipt = PublishReceipt(
-            message, [] if session is None else [session], topic, seq, stored, now, len(body), key
-        )
+        askers = [] if session is None else [session]
+        receipt = PublishReceipt(self, message, askers, topic, seq, stored, now, len(body), key)
         if message is not None:
             self._pending[key] = receipt
-        return Append(
-            Entry(Kind.PUBLISHED, topic.name, topic.id, seq, now, body),
-            partial(self._committed, receipt),
-            partial(self._refused, receipt),
-        )
+        entry = Entry(Kind.PUBLISHED, topic.name, topic.id, seq, now, body)
+        return Append(entry, receipt.committed, receipt.refused)
 
-    def _committed(self, receipt: PublishReceipt, offset: int, now: int) -> list[Effect]:
+    def committed(self, receipt: PublishReceipt, offset: int, now: int) -> list[Effect]:
         """The message is on disk: wake subscriptions, send live copies, answer the sender."""
         topic, stored = receipt.topic, receipt.stored
         held = Held(receipt.seq, offset, receipt.at_ms, stored, receipt.size)
@@ -188,7 +208,7 @@ class Publisher:
         }
         return self._replies.reply(session, message, "hub:published", wire.encode(answer), now)
 
-    def _refused(self, receipt: PublishReceipt, refusal: Refusal, now: int) -> list[Effect]:
+    def refused(self, receipt: PublishReceipt, refusal: Refusal, now: int) -> list[Effect]:
         """The log rejected the message."""
         message = receipt.message
         if message is None:
