@@ -48,8 +48,7 @@ class Worker:
         assert self._process.stdin is not None
         if self._process.returncode is None:
             self._process.stdin.write(b"finish\n")
-        async with asyncio.timeout(FINISH_S + READY_S):
-            code = await self._process.wait()
+        code = await self._process.wait()
         assert code == 0, self._log.read_text()
 
     async def end(self) -> None:

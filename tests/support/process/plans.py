@@ -10,7 +10,7 @@ from tests.support.process.lines import Mode
 
 Settle = Literal["each", "list", "up_to"]
 
-# How long clients may take to answer and drain before they give up.
+# Clients that are to finish give up when none of them has moved for this long.
 FINISH_S = 60.0
 
 

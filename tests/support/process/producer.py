@@ -47,6 +47,7 @@ class Producer:
         self._budget = 0.0
         self._is_resting = False
         self._turns_at_s = 0.0
+        self.moved_at_s = 0.0
         self._is_finishing = False
 
     @property
@@ -139,6 +140,7 @@ class Producer:
             if reply["type"] == "hub:error" and reply["from"] == HUB:
                 self._ledger.write(Noted(now_s, f"unasked: {reply['payload']['code']}"))
             return
+        self.moved_at_s = now_s
         payload = reply["payload"]
         if reply["type"] in ACKS:
             epoch, seq = payload.get("epoch"), payload.get("seq")

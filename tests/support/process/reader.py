@@ -47,6 +47,7 @@ class Reader:
         self._processed: tuple[str, int] | None = None
         self._leave_at_s = float("inf")
         self._heard_at_s = 0.0
+        self.moved_at_s = 0.0
         self._finishing = asyncio.Event()
 
     @property
@@ -136,7 +137,7 @@ class Reader:
         now_s = time.monotonic()
         delivery = message["metadata"].get("delivery")
         if delivery is not None:
-            self._heard_at_s = now_s
+            self._heard_at_s = self.moved_at_s = now_s
             epoch, seq = delivery["epoch"], delivery["seq"]
             is_marked = delivery["redelivered"] and delivery["attempt"] > 1
             self._arrivals.append(Arrival(epoch, seq, delivery.get("id"), is_marked))
@@ -225,6 +226,7 @@ class Replay:
         self._random = random
         self._is_over = False
         self.is_ready = True
+        self.moved_at_s = 0.0
 
     def is_done(self, now_s: float) -> bool:
         return self._is_over
@@ -247,9 +249,8 @@ class Replay:
             assert message["metadata"]["replay"] is True, message
             delivery = message["metadata"]["delivery"]
             epoch, seq, message_id = delivery["epoch"], delivery["seq"], message["payload"]["id"]
-            self._ledger.write(
-                Received(time.monotonic(), self._plan.consumer, epoch, seq, message_id)
-            )
+            now_s = self.moved_at_s = time.monotonic()
+            self._ledger.write(Received(now_s, self._plan.consumer, epoch, seq, message_id))
         assert message["type"] == "hub:replayed", message
         answer = message["payload"]
         return None if answer["complete"] or not answer["count"] else answer["next"]

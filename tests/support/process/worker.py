@@ -28,7 +28,12 @@ BEAT_S = 0.01
 
 
 class Client(Protocol):
-    """What shares the beat."""
+    """What shares the beat.
+
+    `moved_at_s` is when it last got an answer to a message, or a message.
+    """
+
+    moved_at_s: float
 
     @property
     def is_ready(self) -> bool: ...
@@ -55,13 +60,13 @@ def clients_of(plan: Plan, ledger: Ledger) -> list[Client]:
 
 
 class Program:
-    """Works until it is told to finish, and then until all are done or patience ends."""
+    """Works until it is told to finish, then until all are done, or nobody moves any more."""
 
     def __init__(self, plan: Plan) -> None:
         self._ledger = Ledger(Path(plan.ledger))
         self._clients = clients_of(plan, self._ledger)
         self._finish_s = plan.finish_s
-        self._ends_at_s = float("inf")
+        self._told_at_s = float("inf")
 
     async def work(self, commands: asyncio.StreamReader) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -74,7 +79,7 @@ class Program:
 
     async def _obey(self, commands: asyncio.StreamReader) -> None:
         await self._command(commands)
-        self._ends_at_s = time.monotonic() + self._finish_s
+        self._told_at_s = time.monotonic()
         for client in self._clients:
             client.finish()
         await self._command(commands)
@@ -89,7 +94,8 @@ class Program:
         has_said_ready = False
         while not all(client.is_done(time.monotonic()) for client in self._clients):
             now_s = time.monotonic()
-            if now_s > self._ends_at_s:
+            moved_at_s = max(self._told_at_s, *(client.moved_at_s for client in self._clients))
+            if now_s > moved_at_s + self._finish_s:
                 self._ledger.write(Noted(now_s, "gave up"))
                 return
             for client in self._clients:
