@@ -3,8 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# As many tests at a time as there are cores, at least two.
-WORKERS = $(shell $(BIN)/python -c 'import os; print(max(2, os.cpu_count() or 2))')
+# One more test at a time than there are cores, because many wait for processes and sockets.
+WORKERS = $(shell $(BIN)/python -c 'import os; print(1 + max(2, os.cpu_count() or 2))')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format bench compare soak shape clean
