@@ -51,14 +51,6 @@ IDS = {"room": "r", "pseudonym": "p", "inbox": INBOX}
     ("asked", "path", "visit"),
     [
         pytest.param(
-            request(room="r:1", pseudonym="p", inbox=INBOX),
-            *((), Visit("r:1", None, "r:1", "p", INBOX)),
-            id="headers",
-        ),
-        pytest.param(
-            request(*offered(**IDS)), (), Visit("r", None, "r", "p", INBOX), id="subprotocols"
-        ),
-        pytest.param(
             request("room.cg==", "pseudonym.cA="),
             *((), Visit("r", None, "r", "p", None)),
             id="padded",
@@ -67,16 +59,6 @@ IDS = {"room": "r", "pseudonym": "p", "inbox": INBOX}
             request(*offered(**IDS | {"inbox": INBOX + "="}), *offered(room="r"), **IDS),
             *((), Visit("r", None, "r", "p", INBOX)),
             id="all of it twice",
-        ),
-        pytest.param(
-            request(query="a=1&pseudonym=p%3A1"),
-            *(("t", "r"), Visit("t:r", "t", "r", "p:1", None)),
-            id="path and query",
-        ),
-        pytest.param(
-            request(room="r", pseudonym="p"),
-            *(("t", "r"), Visit("t:r", "t", "r", "p", None)),
-            id="path and header",
         ),
         pytest.param(
             request(room="t:r", pseudonym="p"),
