@@ -12,7 +12,7 @@ import uvloop
 import signalhub
 from signalhub import Client, Consumer, Message
 from signalhub.client import Delivery, SubscriptionInfo
-from signalhub.testing import ChaosProxy, run_hub, spawn_hub
+from signalhub.testing import ChaosProxy, run_hub
 from tests.support.socket.clients import ALICE, BOB, PATIENCE_S, connect, payloads, take
 
 
@@ -71,32 +71,6 @@ async def test_a_mailbox_keeps_what_comes_meanwhile_once_and_up_to_its_limit() -
         await alice.unregister(BOB)
         with pytest.raises(signalhub.UnknownActor):
             await alice.ask(BOB, "task", 5)
-
-
-async def test_a_client_that_acknowledges_gets_again_what_it_did_not() -> None:
-    retrying = {"backoff_ms": 10, "backoff_cap_ms": 20}
-    async with (
-        run_hub(mailbox=retrying) as hub,
-        connect(hub.url, ALICE) as alice,
-        connect(hub.url, BOB, durable=True, acknowledge=True) as bob,
-    ):
-        for n in range(3):
-            await alice.ask(BOB, "task", n)
-        first, second, third = await take(bob, 3)
-
-        await first.ack()
-        await second.nack(reason="busy")
-        settled = await third.ack(wait=True)
-        (again,) = await take(bob, 1)
-
-        assert settled is not None
-        assert settled.accepted == 1
-        assert (again.payload, delivery(again).attempt, delivery(again).redelivered) == (1, 2, True)
-        await again.ack()
-        await bob.close()
-        async with connect(hub.url, BOB, durable=True, acknowledge=True) as bob:
-            await alice.ask(BOB, "task", "last")
-            assert await payloads(bob, 1) == ["last"]
 
 
 async def test_topics_are_made_published_to_shown_changed_and_deleted() -> None:
@@ -163,24 +137,6 @@ async def test_a_consumer_gets_everything_from_the_beginning_in_order() -> None:
             await until(bob, "tail", lambda info: info.lag == 0)
 
 
-async def test_an_exclusive_subscription_is_busy_or_taken_over_under_the_same_name() -> None:
-    async with run_hub() as hub, connect(hub.url, ALICE) as alice, connect(hub.url, BOB) as bob:
-        await alice.create_topic("orders")
-        older = await alice.consume("orders", "billing", consumer="worker")
-
-        with pytest.raises(signalhub.Refused, match="subscription_busy"):
-            await bob.consume("orders", "billing")
-        with pytest.raises(signalhub.Refused, match="subscription_conflict"):
-            await bob.consume("orders", "billing", mode="shared", consumer="worker")
-        newer = await bob.consume("orders", "billing", consumer="worker")
-
-        with pytest.raises(signalhub.Unsubscribed, match="taken_over"):
-            await anext(older)
-        await alice.publish("orders", "n", 1)
-        assert await processed(newer, 1) == [1]
-        assert alice.is_connected
-
-
 async def test_a_nack_brings_a_message_again_and_a_term_makes_a_dead_letter() -> None:
     async with run_hub() as hub, connect(hub.url, ALICE) as alice:
         await alice.create_topic("orders", poison="dead_letter")
@@ -233,28 +189,6 @@ async def test_a_cut_connection_loses_nothing_and_marks_what_may_be_a_repeat() -
 
         assert sorted(seen) == list(range(1, 501))
         assert unmarked == []
-
-
-async def test_what_was_published_is_there_after_the_hub_was_killed() -> None:
-    async with spawn_hub() as hub, connect(hub.url, ALICE) as alice:
-        await alice.create_topic("orders")
-        orders = await alice.consume("orders", "billing")
-        published = [await alice.publish("orders", "n", n, durable=True) for n in range(20)]
-        assert await processed(orders, 5) == list(range(5))
-        (held,) = await take(orders, 1)
-
-        publishing = asyncio.create_task(alice.publish("orders", "n", 20, durable=True))
-        await hub.restart()
-
-        last = await publishing
-        assert (last.epoch, last.seq) == (published[0].epoch, 21)
-        rest: list[Message] = []
-        while not rest or rest[-1].payload != 20:
-            rest += await take(orders, 1)
-        assert sorted({message.payload for message in rest} | set(range(6))) == list(range(21))
-        again = [message for message in rest if message.payload == held.payload]
-        assert again
-        assert all(delivery(message).redelivered for message in again)
 
 
 async def test_a_subscription_is_paused_moved_and_looked_at() -> None:

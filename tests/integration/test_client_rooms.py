@@ -12,9 +12,9 @@ import uvloop
 
 import signalhub
 from signalhub import Hub, Room
-from signalhub.client import Missed, RoomMessage
+from signalhub.client import RoomMessage
 from signalhub.client.lifecycle import Opening
-from signalhub.testing import ChaosProxy, FakeClock, run_hub, spawn_hub
+from signalhub.testing import ChaosProxy, FakeClock, run_hub
 from tests.support.socket.clients import QUICK, run_guide, take
 
 SECRET_INBOX = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
@@ -105,68 +105,6 @@ async def test_an_inbox_is_read_page_by_page() -> None:
         assert len(await hub.inbox("an-unknown-one").fetch()) == 0
 
 
-async def test_a_room_that_is_too_fast_gets_everything_in_or_is_refused() -> None:
-    async with hub_of(rate=10, rate_window_s=0.2) as hub, join(hub) as room:
-        sent = await asyncio.gather(*(room.send(b"x") for _ in range(40)))
-        assert sorted(one.seq for one in sent) == list(range(1, 41))
-
-    async with hub_of(rate=1, rate_window_s=600.0) as hub, join(hub) as room:
-        await room.send(b"x", message_id="a")
-        with pytest.raises(signalhub.Refused) as caught:
-            await room.send(b"x")
-        assert (caught.value.code, caught.value.retryable) == ("RATE_LIMIT_EXCEEDED", True)
-        assert (await room.send(b"x", message_id="a")).is_repeat
-
-
-@pytest.mark.parametrize("size", [2**16 + 1, 2**20])
-async def test_what_is_too_large_is_refused_and_the_room_goes_on(size: int) -> None:
-    async with hub_of() as hub, join(hub) as room:
-        with pytest.raises(signalhub.Refused) as caught:
-            await room.send(b"x" * size)
-
-        assert caught.value.code == "TOO_LARGE"
-        assert (await room.send(b"x" * 2**16)).seq == 1
-        assert await words(room, 1) == [b"x" * 2**16]
-
-
-async def test_a_room_has_one_inbox_and_stays_with_it() -> None:
-    async with hub_of() as hub:
-        async with join(hub, inbox=SECRET_INBOX) as room:
-            await room.send(b"x")
-        with pytest.raises(signalhub.Refused) as caught:
-            await join(hub, inbox="another")
-        assert caught.value.code == "CONFLICT"
-        async with join(hub) as guest, join(hub, tenant="acme") as elsewhere:
-            await guest.send(b"y")
-            await elsewhere.send(b"z")
-            assert await words(guest, 1) == [b"y"]
-            assert guest.missed == (Missed(1, 1),)
-            assert await words(elsewhere, 1) == [b"z"]
-
-    async with hub_of(require_capability=True) as hub:
-        with pytest.raises(signalhub.Refused) as caught:
-            await join(hub)
-        assert caught.value.code == "BAD_REQUEST"
-        async with join(hub, inbox=SECRET_INBOX) as room:
-            assert (await room.send(b"x")).seq == 1
-
-
-async def test_what_expired_is_told_as_missed() -> None:
-    clock = FakeClock()
-    async with hub_of(clock, retention_s=60.0) as hub, join(hub) as room:
-        for number in range(3):
-            await room.send(b"%d" % number)
-        clock.advance(120)
-        await room.send(b"3")
-
-        async with join(hub) as late:
-            assert await words(late, 1) == [b"3"]
-            assert late.missed == (Missed(1, 3),)
-        messages = hub.inbox(DEFAULT_INBOX).messages()
-        assert [message.seq async for message in messages] == [4]
-        assert messages.missed == (Missed(1, 3),)
-
-
 async def test_a_client_joins_rooms_of_its_own_hub() -> None:
     async with run_hub() as running:
         async with signalhub.connect(running.url, "@(demo/alice)") as alice:
@@ -221,25 +159,6 @@ async def test_a_hub_that_restarts_is_found_again() -> None:
 
         assert (await sending).seq == 2
         assert await words(room, 2) == [b"1", b"2"]
-
-
-async def test_a_hub_that_is_killed_keeps_what_it_said_it_has() -> None:
-    async with (
-        spawn_hub(rooms={"rate": 10_000}) as running,
-        signalhub.hub(running.url) as hub,
-        join(hub) as room,
-    ):
-        names = [f"m{n}" for n in range(300)]
-        sending = [
-            asyncio.ensure_future(room.send(b"x", message_id=name, timeout_s=60)) for name in names
-        ]
-        await sending[50]
-        await running.restart()
-        sent = {one.message_id: one.seq for one in await asyncio.gather(*sending)}
-        heard = {message.message_id: message.seq for message in await take(room, 300)}
-
-        assert sorted(sent.values()) == list(range(1, 301))
-        assert sent == heard
 
 
 async def test_a_reader_who_pauses_loses_nothing() -> None:

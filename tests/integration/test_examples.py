@@ -42,7 +42,12 @@ async def test_two_actors_meet() -> None:
     async with run_hub() as hub:
         lines = await lines_of("hello.py", hub.url)
 
-    assert lines[-1] == "1 reader of sums/today got 6"
+    assert lines == [
+        "@(demo/worker) can do sums",
+        "the task was delivered",
+        "@(demo/worker) says 6",
+        "1 reader of sums/today got 6",
+    ]
 
 
 async def test_members_read_what_the_hub_and_an_outsider_cannot() -> None:

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import picows
 import pytest
 
-from signalhub.server.port import listener as listener_module
 from signalhub.server.port.door import Door
 from signalhub.server.port.http import BODY_BYTES_MAX, HEAD_BYTES_MAX, HttpRequest, Response, Routes
 from signalhub.server.port.listener import Listener, at_capacity, listen, too_many_connections
@@ -194,57 +193,6 @@ async def until_gone(hub: Hub) -> None:
     pytest.fail("some connections are still there")
 
 
-H2C = ("Upgrade: h2c", "Connection: Upgrade")
-OLD_VERSION = (*UPGRADE_LINES[:2], UPGRADE_LINES[3], "Sec-WebSocket-Version: 12")
-FOREIGN = ("Origin: https://example.org", *UPGRADE_LINES)
-OURS = ("Origin: http://localhost:3000", *UPGRADE_LINES)
-
-
-@pytest.mark.parametrize(
-    ("status", "requests"),
-    [
-        (200, ["GET /health", "POST /health?x=1", ("GET /health", UPGRADE_LINES)]),
-        (404, ["GET /health/", "GET /nothing", "OPTIONS *"]),
-        (404, [("GET /ws/", UPGRADE_LINES), ("GET /nothing", UPGRADE_LINES)]),
-        (426, ["GET /ws", "GET /", "POST /ws", ("GET /ws", H2C), ("GET /ws", OLD_VERSION)]),
-        (101, [(f"GET {path}", UPGRADE_LINES) for path in ("/ws", "/", "/ws?token=1&x")]),
-        (101, [("GET http://hub/ws", UPGRADE_LINES), ("GET /ws", OURS)]),
-        (403, [("GET /ws", FOREIGN)]),
-        (400, [("POST /ws", UPGRADE_LINES)]),
-    ],
-)
-async def test_each_request_gets_the_answer_of_its_kind(
-    status: int, requests: list[str | tuple[str, tuple[str, ...]]]
-) -> None:
-    async with run() as hub:
-        for asked in requests:
-            start, lines = (asked, ()) if isinstance(asked, str) else asked
-            method, target = start.split(" ")
-            async with connect(hub) as client:
-                client.send(request(*lines, method=method, target=target))
-                found, headers, _ = await client.response()
-
-                assert found == status, asked
-                if status == 426:
-                    kept = "close" if lines else "keep-alive"
-                    assert headers["Upgrade"] == "websocket"
-                    assert headers["Connection"] == f"Upgrade, {kept}"
-
-
-async def test_the_handshake_selects_no_protocol_and_no_extension() -> None:
-    offers = ("Sec-WebSocket-Protocol: chat", "Sec-WebSocket-Extensions: permessage-deflate")
-    async with run() as hub, connect(hub) as client:
-        client.send(request(*offers, *UPGRADE_LINES))
-        status, headers, _ = await client.response()
-
-    assert status == 101
-    assert headers == {
-        "Upgrade": "websocket",
-        "Connection": "Upgrade",
-        "Sec-WebSocket-Accept": "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=",
-    }
-
-
 async def test_a_listed_origin_may_connect_and_loopback_then_may_not() -> None:
     async with run(origins=["https://app.example.org"]) as hub:
         for origin, status in (("https://app.example.org:443", 101), ("http://localhost", 403)):
@@ -396,31 +344,6 @@ async def test_a_client_that_does_not_read_is_not_served_ahead() -> None:
         assert not hub.desk.slow_began.is_set()
 
 
-async def test_of_clients_that_do_not_read_the_last_ones_still_get_all_of_their_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(listener_module, "CHOKED_MAX", 2)
-    choked: asyncio.Queue[None] = asyncio.Queue()
-    pause_writing = Door.pause_writing
-
-    def noticed(door: Door) -> None:
-        pause_writing(door)
-        choked.put_nowait(None)
-
-    monkeypatch.setattr(Door, "pause_writing", noticed)
-    async with run() as hub, AsyncExitStack() as stack:
-        clients = []
-        for _ in range(3):
-            clients.append(await stack.enter_async_context(connect(hub)))
-            clients[-1].send(request("Connection: close", target="/big"))
-            await choked.get()
-        first, *others = [await everything(client) for client in clients]
-
-        assert len(first) < len(BIG)
-        assert all(answer.endswith(BIG) for answer in others)
-        assert hub.listener.refusals["slow"] == 1
-
-
 async def everything(client: Client) -> bytes:
     """All that arrives before the end or a reset."""
     found = bytearray()
@@ -545,20 +468,6 @@ async def test_an_opened_door_is_garbage_and_a_session_learns_that_its_client_le
             await client.upgrade()
         for session in hub.porter.sessions:
             await session.is_gone.wait()
-
-
-async def test_mistakes_of_a_peer_are_closed_by_picows_and_are_not_our_errors(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with run() as hub, connect(hub) as client:
-        await client.upgrade(frame(b"hello"))
-        await client.frame()
-        client.send(b"\x81\x05naked")
-
-        assert (await client.close_code())[0] == CloseCode.PROTOCOL_ERROR
-        assert await client.is_at_end()
-        await hub.porter.sessions[0].is_gone.wait()
-    assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
 
 
 async def test_a_failing_session_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -> None:

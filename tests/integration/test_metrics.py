@@ -319,17 +319,6 @@ async def test_a_poisoned_message_shows_its_subscription_or_its_key_as_blocked(
     assert page.of_orders("blocked", "blocked_keys") == blocked
 
 
-async def test_beyond_the_limit_subscriptions_share_their_series() -> None:
-    async with run_hub(metrics_subscriptions_max=2) as hub, connect(hub) as alice:
-        for number in range(5):
-            await leave_behind(alice, f"reader-{number}")
-        await publish(alice, 2)
-        page = await scrape(hub)
-
-    assert page.values("subscription_lag_messages", topic="orders") == [2, 2]
-    assert page.value("subscription_lag_messages", topic="other") == 6
-
-
 async def test_mailboxes_are_counted_together_and_never_named() -> None:
     async with run_hub(mailbox={"backoff_ms": 60_000, "limit": 4}) as hub, connect(hub) as alice:
         async with connect(hub, BOB, durable=True, acknowledge=True) as bob:

@@ -40,7 +40,7 @@ from tests.support.socket.rooms import (
     refused,
     wait_ms,
 )
-from tests.support.socket.stage import SMALL_BUFFER, eventually
+from tests.support.socket.stage import eventually
 
 UPGRADE = {
     "Upgrade": "websocket",
@@ -171,31 +171,6 @@ async def test_hub_that_stops_answers_what_it_has_taken() -> None:
         assert await line.is_at_end()
 
 
-@pytest.mark.parametrize(
-    ("method", "changed", "status", "code"),
-    [
-        ("POST", {}, 400, "BAD_REQUEST"),
-        ("GET", {"Sec-WebSocket-Version": "8"}, 426, "UPGRADE_REQUIRED"),
-        ("POST", {"Upgrade": "h2c"}, 426, "UPGRADE_REQUIRED"),
-        ("GET", {"X-Room-ID": "a..b"}, 400, "BAD_REQUEST"),
-        ("GET", {"X-Inbox-ID": OTHER_INBOX}, 409, "CONFLICT"),
-    ],
-)
-@pytest.mark.parametrize("path", ["/room", "/ws/tenant/general"])
-async def test_every_refusal_has_the_body_of_rooms(
-    path: str, method: str, changed: dict[str, str], status: int, code: str
-) -> None:
-    async with open_house() as house, dial(house) as line:
-        await house.join(inbox=INBOX)
-        await house.join("tenant:general", inbox="another")
-        line.write(request_bytes(method, path, UPGRADE | IDS | changed))
-        answer = await line.answer()
-
-        assert refused(answer, status) == code
-        assert (answer.header("Upgrade") == "websocket") == (status == 426)
-        assert ROOM not in answer.body.decode()
-
-
 async def test_sockets_of_rooms_and_actors_share_the_rate_of_admission() -> None:
     async with open_house(hub={"connection_rate": 0.001, "connection_burst": 2}) as house:
         await house.join()
@@ -207,66 +182,6 @@ async def test_sockets_of_rooms_and_actors_share_the_rate_of_admission() -> None
 
         assert refused(turned.value.answer, 429) == "RATE_LIMIT_EXCEEDED"
         assert turned.value.answer.header("X-RateLimit-Limit") is not None
-
-
-async def test_sockets_that_go_in_every_way_leave_nothing_behind() -> None:
-    async with open_house() as house:
-        app = house.hub.app
-        for _ in range(3):
-            polite, rude = await house.join(), await house.join()
-            await polite.leave()
-            rude.abort()
-        async with dial(house) as line:
-            line.write(ENTER)
-        await eventually(lambda: not app.runner.connections)
-
-        assert app.hub.rooms.guests == 0
-        assert not app.hub.rooms.directory.rooms
-        assert not app.runner.writer._blocked
-        assert not any(door.is_websocket for door in app._listener.doors)
-
-
-async def test_slow_socket_is_closed_and_its_memory_is_given_back() -> None:
-    large = "A" * 40_000
-    async with open_house(rate=100_000, socket_queue=10, hub={"drain_s": 0.2}) as house:
-        slow = await house.join("loud", receive_bytes=SMALL_BUFFER)
-        quick = await house.join("loud", "quick")
-        app = house.hub.app
-        sent = 0
-        while app.hub.rooms.guests == 2:
-            sent += 1
-            assert await quick.submit(f"m-{sent}", large)
-        assert app.hub.tally.rooms.slow_closed == 1
-        # Nobody reads the close frame, so the socket is dropped after its grace.
-        await eventually(lambda: len(app.runner.connections) == 1)
-
-        assert app.runner.writer.depth() == 0
-        assert [one["seq"] for one in await quick.messages(sent)] == list(range(1, sent + 1))
-        assert await slow.until_closed() in (1013, None)
-
-
-async def test_nothing_that_is_logged_names_anybody(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    names = ("room-of-somebody", "somebody", INBOX, "message-of-somebody", "tenant-of-somebody")
-    room, pseudonym, inbox, message, tenant = names
-    async with open_house(rate=3, hub={"drain_s": 0.2}) as house:
-        guest = await house.join(room, pseudonym, inbox)
-        other = await house.enter(f"/ws/{tenant}/{room}?pseudonym={pseudonym}")
-        for one in (guest, other):
-            for number in range(5):
-                await one.submit(f"{message}{number}")
-            one.say({"action": "send", "messageId": message, "roomId": room})
-            await one.reply()
-            for _ in range(10):
-                one.say(room)
-            assert await one.until_closed() == 1008
-        with pytest.raises(TurnedAway):
-            await house.join(room, pseudonym, OTHER_INBOX)
-        with pytest.raises(TurnedAway):
-            await house.enter(f"/ws/{tenant}/{room}?pseudonym=")
-    logged = caplog.text + str([one.__dict__ for one in caplog.records])
-
-    assert not [name for name in names if name in logged]
 
 
 METADATA, QUORUM, PROPOSALS = "/v1/room/metadata", "/v1/room/quorum", "/v1/room/proposals"

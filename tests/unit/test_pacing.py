@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from signalhub.pacing import TokenBucket
 
@@ -53,23 +51,3 @@ def test_a_clock_that_jumps_back_neither_gives_nor_takes() -> None:
 
     assert taken(bucket, 20, NOW_MS - HOUR_MS) == 3
     assert bucket.take(NOW_MS - HOUR_MS + 100)
-
-
-@given(
-    rate_s=st.floats(0.1, 10_000),
-    burst=st.integers(1, 1_000),
-    steps_ms=st.lists(st.integers(-1_000, 10_000), max_size=50),
-)
-def test_no_more_passes_than_burst_and_rate_allow(
-    rate_s: float, burst: int, steps_ms: list[int]
-) -> None:
-    bucket = TokenBucket(rate_s, burst, NOW_MS)
-    now_ms, forward_ms, passed = NOW_MS, 0, 0
-
-    for step_ms in steps_ms:
-        now_ms += step_ms
-        forward_ms += max(0, step_ms)
-        passed += taken(bucket, 30, now_ms)
-        assert 0 <= bucket.tokens <= burst
-
-    assert passed <= burst + forward_ms * rate_s / 1000 + 1e-6

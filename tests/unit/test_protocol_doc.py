@@ -8,13 +8,11 @@ up and texts for people are masked.
 from __future__ import annotations
 
 import ast
-import asyncio
 import inspect
 import json
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from copy import deepcopy
 from operator import attrgetter
 from pathlib import Path
@@ -24,24 +22,24 @@ import pytest
 
 import signalhub.core
 from signalhub.auth.permissions import Permissions
-from signalhub.client.transport.link import Link, open_link
 from signalhub.core import refusals
 from signalhub.core import requests as payloads
 from signalhub.core.hub import UNLIMITED, Hub
 from signalhub.log import log
 from signalhub.server.app import App
 from signalhub.settings.model import OutboundSettings, Settings
-from signalhub.testing import FakeClock, RunningHub, run_hub
+from signalhub.testing import FakeClock
 from signalhub.wire import envelope
 from signalhub.wire.errors import Code, Refusal
 from signalhub.wire.names import HUB_ADDRESS
 from tests.support.memory.shell import MemoryShell
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import run_stage
 
 Frame = dict[str, Any]
 
 TEXT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 MEMBERS = list(envelope.Envelope.__struct_encode_fields__)
-SOON_S = 5.0
 
 CALLER = "@(shop/orders)"
 NEIGHBOUR = "@(shop/billing)"
@@ -275,59 +273,25 @@ def test_the_requests_that_cost_nothing_permissions_and_the_version_are_document
     assert f"Signal Hub {envelope.PROTOCOL_VERSION}," in TEXT
 
 
-class Peer:
-    """One socket to the hub."""
-
-    def __init__(self) -> None:
-        self.link: Link
-        self._heard: asyncio.Queue[bytes] = asyncio.Queue()
-
-    async def open(self, url: str) -> None:
-        self.link = await open_link(url, None, self._heard.put_nowait, lambda _: None)
-
-    def send(self, frame: Frame) -> None:
-        self.link.send(json.dumps(frame).encode())
-
-    async def receive(self) -> Frame:
-        async with asyncio.timeout(SOON_S):
-            frame: Frame = json.loads(await self._heard.get())
-        return frame
-
-    async def request(self, frame: Frame) -> Frame:
-        """Send a request and wait for its reply, told apart as the page says."""
-        self.send(frame)
-        while True:
-            heard = await self.receive()
-            if heard["correlationId"] == frame["id"] and heard["type"].startswith("hub:"):
-                return heard
-
-    async def closed(self) -> str:
-        async with asyncio.timeout(SOON_S):
-            return await self.link.wait_closed()
-
-    def drop(self) -> None:
-        self.link.abort("the test is over")
+def say(peer: Peer, frame: Frame) -> None:
+    peer.send_text(json.dumps(frame))
 
 
-@asynccontextmanager
-async def peers(hub: RunningHub, count: int) -> AsyncIterator[list[Peer]]:
-    opened = [Peer() for _ in range(count)]
-    for peer in opened:
-        await peer.open(hub.url)
-    try:
-        yield opened
-    finally:
-        for peer in opened:
-            peer.drop()
-            await peer.closed()
+async def request(peer: Peer, frame: Frame) -> Frame:
+    """Send a request and wait for its reply; what comes before it is not of interest."""
+    say(peer, frame)
+    while True:
+        heard: Frame = {**await peer.receive()}
+        if heard["correlationId"] == frame["id"] and heard["type"].startswith("hub:"):
+            return heard
 
 
 async def join(peer: Peer, address: str) -> tuple[Frame, Frame]:
     """Connect and register as the page's examples do."""
     (hello,), (register, *_) = REQUESTS["hub:connect"].examples, REQUESTS["hub:register"].examples
-    connected = await peer.request(hello | {"from": f"@(client/{address[2:-1]})"})
+    connected = await request(peer, hello | {"from": f"@(client/{address[2:-1]})"})
     payload = register["payload"] | {"actorAddress": address}
-    return connected, await peer.request(register | {"from": address, "payload": payload})
+    return connected, await request(peer, register | {"from": address, "payload": payload})
 
 
 # Member of an example's payload, and where the reply before it says what it really is.
@@ -350,23 +314,24 @@ def as_sent(example: Frame, heard: dict[str, Frame]) -> Frame:
 async def test_the_examples_in_the_order_of_the_page_get_the_documented_replies() -> None:
     heard: dict[str, Frame] = {}
     wrong: dict[str, Frame] = {}
-    async with run_hub(FakeClock()) as hub, peers(hub, 2) as (caller, neighbour):
+    async with run_stage(FakeClock()) as stage:
+        caller, neighbour = [await stage.dial() for _ in range(2)]
         await join(neighbour, NEIGHBOUR)
-        for request in REQUESTS.values():
-            for example in request.examples:
-                reply = await caller.request(as_sent(example, heard))
+        for section in REQUESTS.values():
+            for example in section.examples:
+                reply = await request(caller, as_sent(example, heard))
                 heard[reply["type"]] = reply
                 is_answer = (
                     sorted(reply) == sorted(MEMBERS)
                     and (reply["from"], reply["to"]) == (HUB_ADDRESS, example["from"])
                     and reply["pattern"] == "tell"
                 )
-                if not (is_answer and request.reply.fits(reply["type"], reply["payload"])):
+                if not (is_answer and section.reply.fits(reply["type"], reply["payload"])):
                     wrong[example["id"]] = reply
-            if request.type == "hub:publish":
+            if section.type == "hub:publish":
                 # The page's consumer settles three messages; two more are published like the first.
                 for again in ("again-1", "again-2"):
-                    await caller.request(request.examples[-1] | {"id": again})
+                    await request(caller, section.examples[-1] | {"id": again})
 
     assert wrong == {}
     assert heard["hub:acked"]["payload"] == {"floor": 2, "accepted": 2, "ignored": []}
@@ -376,12 +341,13 @@ async def test_the_examples_in_the_order_of_the_page_get_the_documented_replies(
 
 @pytest.mark.parametrize("request_type", ["hub:discover", "hub:list_actors"])
 async def test_actors_are_listed_with_the_documented_members(request_type: str) -> None:
-    request = REQUESTS[request_type]
-    async with run_hub(FakeClock()) as hub, peers(hub, 1) as (caller,):
+    section = REQUESTS[request_type]
+    async with run_stage(FakeClock()) as stage:
+        caller = await stage.dial()
         await join(caller, CALLER)
-        reply = await caller.request(request.examples[0])
+        reply = await request(caller, section.examples[0])
 
-    found = re.search(r"each actor is (`\{[^}]*\}`)", request.prose)
+    found = re.search(r"each actor is (`\{[^}]*\}`)", section.prose)
     assert found
     assert [set(actor) for actor in reply["payload"]["actors"]] == [members(found[1])[0]]
 
@@ -419,18 +385,18 @@ async def test_a_complete_exchange_happens_as_written(
     steps: list[tuple[str, str, Frame | str]], who: str, address: str
 ) -> None:
     clock = FakeClock()
-    async with run_hub(clock) as hub, peers(hub, 3) as opened:
-        speakers = dict(zip("ABC", opened, strict=True))
+    async with run_stage(clock) as stage:
+        speakers = {speaker: await stage.dial() for speaker in "ABC"}
         await join(speakers[who], address)
         for speaker, direction, said in steps:
             peer = speakers[speaker]
             if isinstance(said, str):
-                assert f"with {said.removeprefix('close ')} " in await peer.closed()
+                assert said == f"close {await peer.until_closed()}"
             elif direction == ">":
                 clock.jump((said["timestamp"] - clock.now_ms()) / 1000)
-                peer.send(said)
+                say(peer, said)
             else:
-                assert comparable(await peer.receive()) == comparable(said)
+                assert comparable({**await peer.receive()}) == comparable(said)
 
 
 def copies() -> list[Frame]:

@@ -13,7 +13,7 @@ import signalhub
 from signalhub import Client
 from signalhub.auth.tokens import mint
 from signalhub.settings.model import Key
-from signalhub.testing import ChaosProxy, Peer, RunningHub, ScriptedHub, run_hub
+from signalhub.testing import Peer, RunningHub, ScriptedHub, run_hub
 from tests.support.process.command import (
     SECRET,
     Run,
@@ -348,21 +348,6 @@ async def test_a_command_with_a_service_s_own_token_leaves_the_service_alone() -
         assert [(row["address"], row["version"]) for row in listed.rows()] == [(own, 1)]
         assert service.is_connected
         assert service.session_id == session
-
-
-async def test_listen_comes_back_after_the_hub_was_away(hub: RunningHub, run: Run) -> None:
-    listen = ("listen", "demo/bob", "--count", "1")
-    async with ChaosProxy(hub.port) as proxy, following(proxy.url, *listen) as bob:
-        await line_of(bob.stderr, "listening")
-
-        proxy.cut()
-        await line_of(bob.stderr, "lost")
-        await line_of(bob.stderr, "reconnected")
-        done = await run("ask", "demo/bob", "back")
-
-        assert done.code == 0
-        await line_of(bob.stdout, "back")
-        assert await bob.wait() == 0
 
 
 async def test_listen_ends_when_its_address_is_taken(hub: RunningHub) -> None:

@@ -76,33 +76,6 @@ def test_every_verb_allows_what_its_patterns_cover_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("patterns", "wildcard", "allowed"),
-    [
-        (("prices/*",), "prices/+", True),
-        (("prices/*",), "prices/+/eur", True),
-        (("prices/*",), "prices/eu/#", True),
-        (("prices/*",), "prices/#", False),  # It would also hear `prices`.
-        (("prices", "prices/*"), "prices/#", True),
-        (("prices*",), "prices/#", True),
-        (("prices/*/eur",), "prices/+/eur", True),
-        (("prices/*/eur",), "prices/+", False),
-        (("prices/eu", "prices/us"), "prices/+", False),
-        (("prices/+",), "prices/+", False),  # No name but `prices/+` itself.
-        (("prices/#",), "prices/#", False),
-        (("*",), "#", True),
-        (("*/*",), "#", False),
-        (("*/*",), "+/+", True),
-        (("*/*",), "+", False),
-        ((), "#", False),
-    ],
-)
-def test_a_wildcard_needs_everything_it_can_match(
-    patterns: tuple[str, ...], wildcard: str, allowed: bool
-) -> None:
-    assert Allowance(IDENTITY, Permissions(subscribe=patterns)).may_subscribe(wildcard) is allowed
-
-
-@pytest.mark.parametrize(
     ("patterns", "allowed"),
     [
         *(((), False), (("*",), True), (("**",), True)),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import signalhub
-from signalhub import Hub, Reconnect, Room, pacing
+from signalhub import Hub, Room, pacing
 from signalhub.client import Missed
 from signalhub.client.rooms import inbox, protocol
 from tests.support.memory.client import QUICK
@@ -143,19 +143,6 @@ async def test_a_send_survives_losses_and_limits_under_one_id(rooms: Rooms) -> N
     members = {"ciphertext": "-_8", "type": "mls_proposal", "proposalId": "x"}
     assert first == {"action": "send", "messageId": "a"} | members
     assert (sent.message_id, sent.seq, sent.is_repeat) == ("a", 7, True)
-
-
-async def test_no_answer_in_time_leaves_a_doubt_and_no_connection_does_not(rooms: Rooms) -> None:
-    async with rooms.joined(reconnect=Reconnect(first_jitter_s=1e6)) as (peer, room):
-        with pytest.raises(signalhub.OutcomeUnknown):
-            await room.send(b"x", timeout_s=0.02)
-        peer.abort()
-        async with asyncio.timeout(10):
-            while room.is_joined:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-
-        with pytest.raises(signalhub.Unavailable):
-            await room.send(b"x", timeout_s=0.02)
 
 
 async def test_limited_partial_and_broken_pages_are_asked_for_again(rooms: Rooms) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from queue import SimpleQueue
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -160,18 +160,6 @@ def test_what_is_submitted_before_the_caller_knows_is_dropped(
     assert caller.hear() == Committed(0, 4)
     assert [one.seq for one in contents(caller.log)] == [6, 7, 8, 9]
     assert caller.outcomes.empty()
-
-
-@pytest.mark.parametrize("operation", ["write", "sync"])
-def test_after_an_error_everything_is_refused_for_good(
-    caller: Caller, disk: FaultyDisk, operation: Literal["write", "sync"]
-) -> None:
-    disk.fail(operation, error=errno.EIO)
-    for _ in range(3):
-        caller.submit(2)
-        assert isinstance(caller.refusal().error, LogFailed)
-        disk.heal()
-        caller.commit.resume()
 
 
 def test_a_damaged_log_refuses_everything(disk: FaultyDisk) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from signalhub.log.disk import SystemDisk
 from signalhub.log.erasure import SegmentErasure, remove_torn, rewrite
-from signalhub.log.errors import LogDamaged, LogFull
+from signalhub.log.errors import LogDamaged
 from signalhub.log.index import Index
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
@@ -24,7 +24,6 @@ from tests.support.memory.log import (
     flip_bit,
     open_log,
     seqs,
-    used_bytes,
 )
 
 ADDRESS = "@(people/ada)"
@@ -226,19 +225,6 @@ def test_a_damaged_segment_is_not_replaced(disk: FaultyDisk, log: Log) -> None:
 
     assert disk.files()[info.name] == files[info.name]
     assert log.state == "damaged"
-
-
-def test_without_room_nothing_happens_and_later_it_does(disk: FaultyDisk, log: Log) -> None:
-    files = disk.files()
-    disk.capacity_bytes = used_bytes(disk) + 2_000
-
-    with pytest.raises(LogFull):
-        drive(log.erase([of_somebody(log)]))
-    assert disk.files() == files
-
-    disk.capacity_bytes = None
-    assert drive(log.erase([of_somebody(log)]))
-    assert log.state == "open"
 
 
 def test_commits_go_on_between_two_slices(disk: FaultyDisk, log: Log) -> None:

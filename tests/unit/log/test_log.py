@@ -213,23 +213,6 @@ def test_a_log_that_syncs_late_commits_what_is_written(disk: FaultyDisk, sync: s
     assert recover(disk.crash(1), repair=True).head == 5, "closing syncs"
 
 
-def test_a_full_disk_refuses_a_batch_and_nothing_of_it_stays(disk: FaultyDisk) -> None:
-    log = open_log(disk)
-    fill(log, 3)
-    before = disk.files()
-    disk.capacity_bytes = used_bytes(disk) + 50
-
-    with pytest.raises(LogFull, match="free some space"):
-        log.append([entry(4)])
-
-    assert (log.state, log.head) == ("full", 3)
-    assert disk.files() == before
-    assert len(contents(log)) == 3
-    disk.capacity_bytes = None
-    fill(log, 2)
-    assert (log.state, log.head) == ("open", 5)
-
-
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
 def test_a_sync_that_finds_no_room_takes_the_batch_back_for_good(
     disk: FaultyDisk, error: int
@@ -246,21 +229,6 @@ def test_a_sync_that_finds_no_room_takes_the_batch_back_for_good(
     disk.heal()
     fill(log, 1, first_seq=3)
     assert [one.seq for one in contents(log)] == [1, 2, 3]
-
-
-def test_a_roll_that_finds_no_room_is_tried_again(disk: FaultyDisk) -> None:
-    log = open_log(disk, segment_bytes=2_000)
-    fill(log, 10)
-    disk.fail("create", error=errno.ENOSPC)
-    with pytest.raises(LogFull):
-        fill(log, 5, first_seq=11)
-    head = log.head
-
-    disk.heal()
-    fill(log, 3, first_seq=head + 1)
-
-    assert len(log.segments) == 2
-    assert [one.seq for one in contents(log)] == list(range(1, head + 4))
 
 
 def test_a_late_sync_that_finds_no_room_ends_the_log_too(disk: FaultyDisk) -> None:

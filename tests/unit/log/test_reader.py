@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from signalhub.log.errors import EntriesGone, LogDamaged, LogFailed
+from signalhub.log.errors import EntriesGone
 from signalhub.log.positions import BLOCK_BYTES, Positions
 from signalhub.log.reader import Reader
 from signalhub.testing import FaultyDisk
@@ -230,42 +230,12 @@ def test_entries_that_were_removed_are_reported_as_gone() -> None:
         assert reader.read("orders", 1, 1, 1, ENDLESS)[0].seq == first + 1
 
 
-@pytest.mark.parametrize("is_missing", [True, False], ids=["missing", "damaged"])
-def test_a_bad_segment_hides_only_itself_and_is_never_skipped(is_missing: bool) -> None:
-    disk, log = sealed_log(5)
-    before, bad, after, _ = log.segments[1:]
-    if is_missing:
-        disk.remove(bad.name)
-    else:
-        flip_bit(disk, bad.name, 60)
-    log = open_log(disk.restart())
-    reader = Reader(log)
-
-    assert len(list(reader.scan(0, before.end))) == before.end
-    for from_offset in (0, before.base):
-        with pytest.raises(LogDamaged, match=bad.name):
-            list(reader.scan(from_offset))
-    assert len(list(reader.scan(after.base))) == log.head - after.base
-    assert seqs(reader.read("orders", 1, 1, ENDLESS, ENDLESS)) == list(range(1, before.end + 1))
-    with pytest.raises(LogDamaged, match=bad.name):
-        reader.read("orders", 1, before.end + 1, 1, ENDLESS)
-    assert seqs(reader.read("orders", 1, after.base + 1, 1, ENDLESS)) == [after.base + 1]
-
-
 def test_a_footer_that_cannot_be_used_is_done_without() -> None:
     disk, log = sealed_log(3)
     info = log.segments[0]
     flip_bit(disk, info.name, disk.open(info.name).size() - 40)
 
     assert len(Reader(log).read("orders", 1, 1, info.end, ENDLESS)) == info.end
-
-
-def test_a_disk_that_cannot_be_read_is_reported() -> None:
-    disk, log = sealed_log(2)
-    disk.fail("read")
-
-    with pytest.raises(LogFailed):
-        list(Reader(log).scan(0))
 
 
 def test_a_reader_of_many_segments_reads_all_of_them_and_closed_holds_no_file() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.log.errors import LogFailed, LogFull
-from signalhub.log.head import Head, encode_head, read_head
+from signalhub.log.head import Head, encode_head
 from signalhub.log.log import Log
 from signalhub.log.record import encode_batch, encode_entry
 from signalhub.log.recovery import LogRecovery, recover
@@ -209,12 +209,3 @@ def test_a_full_disk_without_a_reserve_is_reported_as_such(scene: Scene) -> None
     disk.fail("read")
     with pytest.raises(LogFailed):
         recover(disk, repair=True)
-
-
-def test_the_head_file_is_believed_only_if_it_is_whole(scene: Scene) -> None:
-    head = scene.disk.files()["head"]
-    assert read_head(FaultyDisk({"head": head})) == Head(scene.epoch, COUNT, COUNT)
-
-    for bad in (b"", head[:-1], head[1:] + b"\0", bytes(32)):
-        assert read_head(FaultyDisk({"head": bad})) is None
-    assert read_head(FaultyDisk()) is None

@@ -87,16 +87,6 @@ def test_all_damaged_segments_are_named_with_the_place(disk: FaultyDisk, log: Lo
         assert problem.endswith("the checksum does not match")
 
 
-def test_a_segment_of_another_log_with_the_same_offsets_breaks_the_chain(
-    disk: FaultyDisk, log: Log
-) -> None:
-    """Everything else fits, even the checksums."""
-    name = log.segments[0].name
-    disk.open(name).write(sealed_log(5)[0].files()[name], 0)
-
-    assert any(name in problem and "chain" in problem for problem in verify(disk).problems)
-
-
 def test_a_footer_that_does_not_match_its_segment_is_named(disk: FaultyDisk, log: Log) -> None:
     info = log.segments[0]
     erase(disk, info, info.base)

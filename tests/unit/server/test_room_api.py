@@ -22,7 +22,6 @@ from tests.support.memory.write_path import Stage
 
 AT_MS = 1_769_860_805_123  # 2026-01-31T12:00:05.123Z
 INBOX = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
-OTHER_INBOX = "A" * 43
 JSON = {"content-type": "application/json"}
 LATER = (RoomCode.RATE_LIMIT_EXCEEDED, RoomCode.UNAVAILABLE)
 
@@ -103,54 +102,6 @@ def inbox_of(name: str) -> str:
 # Messages to rooms.
 
 
-def test_a_message_is_answered_once_it_is_on_disk() -> None:
-    desk = Desk()
-    desk.stage.engine.is_prompt = False
-    body = b'{"roomId":"general","messageId":"m1","ciphertext":"QUJD"}'
-
-    answer = desk.begin("POST", "/api/v1/message", JSON, body)
-    desk.stage.loop.run_dry()
-    before = said(answer)
-    desk.stage.engine.commit()
-
-    assert before is None
-    assert json_of(said(answer) or Response(500)) == {"messageId": "m1", "seq": 1}
-
-
-def test_a_message_can_be_read_from_the_inbox_at_once() -> None:
-    desk = Desk(timestamps="none")
-
-    desk.send({"x-inbox-id": INBOX}, messageId="m1", ciphertext="+/8=")
-
-    assert json_of(desk.fetch()) == {
-        "messages": [{"seq": 1, "messageId": "m1", "ciphertext": "-_8"}],
-        "nextSeq": 2,
-    }
-
-
-def test_a_repeat_is_answered_like_the_original_and_marked() -> None:
-    desk = Desk(timestamps="exact")
-    first, second = desk.send(messageId="m1"), desk.send(messageId="m1", ciphertext="WFla")
-    appended, again = desk.append(), desk.append()
-
-    assert (first.status, appended.status, again.status) == (200, 202, 202)
-    assert first.content == second.content
-    assert json_of(appended) == {"seq": 1, "storedAt": "2025-10-09T08:53:20.000Z"}
-    assert json_of(again)["seq"] == 1
-    for original, repeat in ((first, second), (appended, again)):
-        assert "Idempotent-Replay" not in original.headers
-        assert repeat.headers["Idempotent-Replay"] == "true"
-
-
-def test_a_message_without_an_id_gets_one() -> None:
-    desk = Desk()
-    first, second = json_of(desk.send()), json_of(desk.send())
-
-    assert len(first["messageId"]) == 26
-    assert first["messageId"] != second["messageId"]
-    assert (first["seq"], second["seq"]) == (1, 2)
-
-
 @pytest.mark.parametrize(
     ("headers", "members", "room"),
     [
@@ -213,72 +164,6 @@ def test_what_is_no_json_object_is_no_envelope(path: str, body: bytes) -> None:
     assert is_refusal(response, 400, RoomCode.BAD_ENVELOPE)
 
 
-@pytest.mark.parametrize("path", ["/api/v1/message", "/v1/inbox/append"])
-def test_json_is_declared_as_json(path: str) -> None:
-    body = b'{"roomId":"r","messageId":"m","ciphertext":"QUJD"}'
-    for media_type in (
-        "application/json",
-        "application/json; charset=utf-8",
-        "Application/JSON ;x=y",
-    ):
-        headers = {"x-inbox-id": INBOX, "content-type": media_type}
-        assert Desk().ask("POST", path, headers, body).status in (200, 202)
-    for bad in (
-        "text/plain",
-        "application/json-patch+json",
-        "application/x-www-form-urlencoded",
-        "",
-    ):
-        headers = {"x-inbox-id": INBOX} | ({"content-type": bad} if bad else {})
-        response = Desk().ask("POST", path, headers, b"not looked at")
-        assert is_refusal(response, 415, RoomCode.UNSUPPORTED_MEDIA_TYPE)
-
-
-def test_a_ciphertext_above_the_limit_is_too_large() -> None:
-    desk = Desk(ciphertext_bytes_max=3)
-
-    assert desk.send(ciphertext="QUJD").status == 200
-    assert is_refusal(desk.send(ciphertext="QUJDRA"), 413, RoomCode.TOO_LARGE)
-    assert is_refusal(desk.append(ciphertext="QUJDRA"), 413, RoomCode.TOO_LARGE)
-
-
-def test_a_room_that_is_full_for_now_says_when_it_is_not() -> None:
-    desk = Desk(rate=2, rate_window_s=5.0)
-    desk.send(messageId="m1")
-    desk.stage.clock.advance(1.847)
-    desk.send()
-
-    response = desk.send()
-
-    assert response.status == 429
-    assert response.headers["Retry-After"] == "4"
-    assert json_of(response) == {
-        "error": "Rate limit exceeded",
-        "errorCode": "RATE_LIMIT_EXCEEDED",
-        "retryAfterMs": 3_153,
-    }
-    assert desk.send(messageId="m1").status == 200
-
-
-def test_a_room_stays_with_its_inbox() -> None:
-    desk = Desk()
-    desk.send({"x-inbox-id": INBOX})
-
-    assert is_refusal(desk.send({"x-inbox-id": OTHER_INBOX}), 409, RoomCode.CONFLICT)
-    assert is_refusal(desk.send({"x-inbox-id": INBOX}, roomId="b"), 409, RoomCode.CONFLICT)
-
-
-def test_a_hub_may_want_the_capability_with_everything() -> None:
-    desk = Desk(require_capability=True)
-
-    assert is_refusal(desk.send(), 400, RoomCode.BAD_REQUEST)
-    for path in ("metadata", "quorum", "proposals", "proposals/p1"):
-        assert is_refusal(desk.get(f"/v1/room/{path}"), 400, RoomCode.BAD_REQUEST)
-    assert is_refusal(desk.put(), 400, RoomCode.BAD_REQUEST)
-    assert is_refusal(desk.put(if_match="*"), 400, RoomCode.BAD_REQUEST)
-    assert desk.send({"x-inbox-id": INBOX}).status == 200
-
-
 def test_a_disk_that_takes_nothing_is_told_and_may_be_tried_again() -> None:
     desk = Desk()
     desk.stage.engine.refuse(refusals.storage_full(), is_final=True)
@@ -300,18 +185,6 @@ def test_a_fault_in_the_core_is_answered_and_its_text_is_not() -> None:
 
 
 # Inboxes.
-
-
-@pytest.mark.parametrize("headers", [{}, {"x-inbox-id": ""}, {"x-inbox-id": "a/b"}])
-def test_an_inbox_is_named_before_anything_else_is_looked_at(headers: dict[str, str]) -> None:
-    desk = Desk()
-
-    fetched = desk.ask("GET", "/v1/inbox/messages?limit=0", headers)
-    appended = desk.ask("POST", "/v1/inbox/append", headers, b"nonsense")
-
-    assert is_refusal(fetched, 400, RoomCode.BAD_REQUEST)
-    assert is_refusal(appended, 400, RoomCode.BAD_REQUEST)
-    assert "inbox" in json_of(fetched)["error"]
 
 
 @pytest.mark.parametrize(
@@ -359,58 +232,7 @@ def test_what_is_no_number_of_digits_is_refused(name: str, value: str) -> None:
     assert name in json_of(response)["error"]
 
 
-@pytest.mark.parametrize(
-    "query", ["limit=0", "limit=00", "limit=1&limit=1", "fromSeq=1&fromSeq=2", "fromSeq", "limit"]
-)
-def test_other_bad_queries_are_refused_and_use_up_no_fetch(query: str) -> None:
-    desk = Desk(fetch_rate=1)
-
-    assert is_refusal(desk.fetch(query), 400, RoomCode.BAD_REQUEST)
-    assert desk.fetch().status == 200
-
-
-def test_a_page_has_a_thousand_messages_at_most() -> None:
-    desk = Desk(append_rate=2_000, buffer=2_000)
-    for number in range(1_001):
-        desk.append(messageId=f"m{number}")
-
-    assert len(json_of(desk.fetch())["messages"]) == 100
-    assert len(json_of(desk.fetch("limit=1000"))["messages"]) == 1_000
-    assert len(json_of(desk.fetch("limit=1001"))["messages"]) == 1_000
-
-
-def test_an_inbox_nobody_knows_looks_like_an_empty_one() -> None:
-    found = Desk().fetch()
-
-    assert (found.status, found.content) == (200, b'{"messages":[],"nextSeq":0}')
-    assert (found.content_type, found.headers) == (
-        "application/json",
-        {"Cache-Control": "no-store"},
-    )
-
-
-def test_an_inbox_has_its_limits_for_both_ways() -> None:
-    desk = Desk(fetch_rate=1, append_rate=1)
-    desk.append()
-    desk.fetch()
-
-    for response in (desk.append(messageId="m2"), desk.fetch()):
-        assert is_refusal(response, 429, RoomCode.RATE_LIMIT_EXCEEDED)
-        assert response.headers["Retry-After"] == "60"
-    assert desk.append().status == 202
-
-
 # Blobs and proposals.
-
-
-def test_a_blob_is_what_was_written_and_counts_its_versions() -> None:
-    desk = Desk()
-
-    assert desk.get().status == 404
-    assert [desk.put(b"\0a").headers["ETag"], desk.put(b"b\xff").headers["ETag"]] == ['"1"', '"2"']
-    read = desk.get()
-    assert (read.status, read.body, read.headers["ETag"]) == (200, b"b\xff", '"2"')
-    assert is_refusal(desk.get("/v1/room/quorum"), 404, RoomCode.NOT_FOUND)
 
 
 @pytest.mark.parametrize(
@@ -478,51 +300,12 @@ def test_a_reader_is_spared_what_it_knows(known: str, status: int) -> None:
     assert status == 400 or response.headers["ETag"] == '"1"'
 
 
-def test_a_blob_has_bytes_but_not_too_many() -> None:
-    desk = Desk(blob_bytes_max=4)
-
-    assert is_refusal(desk.put(b""), 400, RoomCode.BAD_REQUEST)
-    assert desk.put(b"1234").status == 204
-    assert is_refusal(desk.put(b"12345"), 413, RoomCode.TOO_LARGE)
-
-
-def test_a_proposal_is_made_by_a_message_and_can_be_read() -> None:
-    desk = Desk(timestamps="none")
-    desk.send(type="mls_proposal", proposalId="p1", pseudonymId="anna", ciphertext="b25l")
-    desk.send(type="mls_approval", proposalId="p1", ciphertext="dHdv")
-    record = {
-        "proposalId": "p1",
-        "proposerPseudonymId": "anna",
-        "encryptedContent": "b25l",
-        "encryptedApprovals": ["dHdv"],
-        "status": "pending",
-    }
-
-    assert json_of(desk.get("/v1/room/proposals/p1")) == record
-    assert json_of(desk.get("/v1/room/proposals")) == {"proposals": [record]}
-    assert is_refusal(desk.get("/v1/room/proposals/p2"), 404, RoomCode.NOT_FOUND)
-    assert is_refusal(desk.get("/v1/room/proposals/a%2Fb"), 400, RoomCode.BAD_REQUEST)
-    assert is_refusal(desk.get("/v1/room/proposals/p%3A1"), 400, RoomCode.BAD_REQUEST)
-
-
 @pytest.mark.parametrize("path", ["metadata", "quorum", "proposals", "proposals/p1"])
 def test_a_rooms_state_needs_a_room(path: str) -> None:
     bad = [{}, {"x-room-id": ""}, {"x-room-id": "a/b"}, {"x-room-id": "a", "x-inbox-id": "/"}]
     for headers in bad:
         response = Desk().ask("GET", f"/v1/room/{path}", headers)
         assert is_refusal(response, 400, RoomCode.BAD_REQUEST)
-
-
-def test_a_rooms_state_is_not_for_who_names_another_inbox() -> None:
-    desk = Desk()
-    desk.send({"x-inbox-id": INBOX})
-    desk.put()
-
-    for path in ("metadata", "proposals", "proposals/p1"):
-        response = desk.get(f"/v1/room/{path}", x_inbox_id=OTHER_INBOX)
-        assert is_refusal(response, 409, RoomCode.CONFLICT)
-    assert desk.get(x_inbox_id=INBOX).status == 200
-    assert is_refusal(desk.put(if_match="*", x_inbox_id=OTHER_INBOX), 409, RoomCode.CONFLICT)
 
 
 # What only an answer itself can show.
@@ -592,24 +375,6 @@ def test_a_proposal_has_its_times_and_its_proposer_if_there_is_one() -> None:
 
 
 # Methods and origins.
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [
-        ("GET", "/api/v1/message", {"POST"}),
-        ("POST", "/v1/inbox/messages", {"GET", "HEAD"}),
-        ("PUT", "/v1/inbox/append", {"POST"}),
-        ("DELETE", "/v1/room/metadata", {"GET", "HEAD", "PUT"}),
-        ("POST", "/v1/room/proposals/p1", {"GET", "HEAD"}),
-        ("POST", "/openapi.json", {"GET", "HEAD"}),
-    ],
-)
-def test_other_methods_are_told_the_right_ones(method: str, path: str, allowed: set[str]) -> None:
-    response = Desk().ask(method, path)
-
-    assert is_refusal(response, 405, RoomCode.METHOD_NOT_ALLOWED)
-    assert set(response.headers["Allow"].split(", ")) == allowed | {"OPTIONS"}
 
 
 PAGE = "https://app.example.org"

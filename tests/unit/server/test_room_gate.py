@@ -10,10 +10,10 @@ import pytest
 
 from signalhub.server.port import door
 from signalhub.server.port.door import Door
-from signalhub.server.port.http import FAILED, HttpRequest, Response, Routes, Upgrade
+from signalhub.server.port.http import FAILED, HttpRequest, Response, Upgrade
 from signalhub.server.port.listener import at_capacity, too_many_connections
 from signalhub.server.rooms.socket import Visit
-from signalhub.server.rooms.upgrade import PATH, PROTOCOL, TENANT_PATH, Gate, rephrased, visit_of
+from signalhub.server.rooms.upgrade import PROTOCOL, Gate, rephrased, visit_of
 from signalhub.wire.errors import RoomError
 from tests.support.memory.room_sockets import RoomStage
 
@@ -51,14 +51,6 @@ IDS = {"room": "r", "pseudonym": "p", "inbox": INBOX}
     ("asked", "path", "visit"),
     [
         pytest.param(
-            request(room="r:1", pseudonym="p", inbox=INBOX),
-            *((), Visit("r:1", None, "r:1", "p", INBOX)),
-            id="headers",
-        ),
-        pytest.param(
-            request(*offered(**IDS)), (), Visit("r", None, "r", "p", INBOX), id="subprotocols"
-        ),
-        pytest.param(
             request("room.cg==", "pseudonym.cA="),
             *((), Visit("r", None, "r", "p", None)),
             id="padded",
@@ -67,16 +59,6 @@ IDS = {"room": "r", "pseudonym": "p", "inbox": INBOX}
             request(*offered(**IDS | {"inbox": INBOX + "="}), *offered(room="r"), **IDS),
             *((), Visit("r", None, "r", "p", INBOX)),
             id="all of it twice",
-        ),
-        pytest.param(
-            request(query="a=1&pseudonym=p%3A1"),
-            *(("t", "r"), Visit("t:r", "t", "r", "p:1", None)),
-            id="path and query",
-        ),
-        pytest.param(
-            request(room="r", pseudonym="p"),
-            *(("t", "r"), Visit("t:r", "t", "r", "p", None)),
-            id="path and header",
         ),
         pytest.param(
             request(room="t:r", pseudonym="p"),
@@ -142,18 +124,6 @@ def test_missing_bad_and_contradicting_ids_are_refused_and_not_repeated(
 
     assert refusal.value.code == "BAD_REQUEST"
     assert "secret" not in refusal.value.text
-
-
-def test_both_paths_lead_in() -> None:
-    with RoomStage() as stage:
-        routes = Routes()
-        Gate(stage.runner, stage.clock).add_to(routes)
-
-        for path, pattern in (("/room", PATH), ("/ws/t/r", TENANT_PATH)):
-            found = routes.find(path)
-            assert found is not None
-            assert found[0].pattern == pattern
-            assert found[0].opener is not None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from picows import WSMsgType
 
 from signalhub.core.rooms.room import TRY_AGAIN_LATER
 from signalhub.server import runner as runner_module
@@ -44,19 +43,6 @@ def fill(stage: RoomStage, sender: Visitor, count: int, first: int = 1) -> None:
     for number in range(first, first + count):
         sender.send(f"m{number}")
         stage.loop.run_dry()
-
-
-def test_the_welcome_comes_first_and_everybody_hears_a_message_before_its_sender_is_told(
-    stage: RoomStage, a: Visitor, b: Visitor
-) -> None:
-    a.send("m1")
-    stage.loop.run_dry()
-
-    assert a.frames()[0] == {"action": "welcome", "lastSeq": 0, "oldestBufferedSeq": 1}
-    assert [frame["action"] for frame in a.frames()] == ["welcome", "message", "ack"]
-    assert b.heard() == [1]
-    late = stage.visit("late")
-    assert late.frames() == [{"action": "welcome", "lastSeq": 1, "oldestBufferedSeq": 1}]
 
 
 def test_frames_of_a_tick_are_written_together(stage: RoomStage, a: Visitor, b: Visitor) -> None:
@@ -210,22 +196,6 @@ def test_who_leaves_in_whatever_way_is_out_of_the_room(
     assert not stage.hub.rooms.directory.rooms, "nothing is left of a room that was never used"
 
 
-def test_everybody_is_dismissed_when_the_hub_stops_and_hears_no_more(
-    stage: RoomStage, a: Visitor, b: Visitor
-) -> None:
-    c = stage.visit("c", "other")
-    a.send("m1")
-    stage.runner.perform(stage.hub.drain(stage.clock.now_ms()), stage.clock.now_ms())
-    stage.loop.run_dry()
-
-    assert {one.close_code for one in (a, b, c)} == {1012}
-    assert (b.heard(), a.told("ack")) == ([], [])
-    for visitor in (a, b, c):
-        visitor.say_close()
-    stage.loop.run_dry()
-    assert not stage.runner.connections
-
-
 def test_error_frames_say_which_message_they_are_about(stage: RoomStage, a: Visitor) -> None:
     a.send("m1", "")
     a.send("x" * 128, "*")
@@ -341,14 +311,3 @@ def test_a_fault_of_the_core_is_answered_on_the_socket_which_lives(
     assert a.heard() == [1]
     assert len(caplog.records) == 1
     assert "the-message" not in caplog.text
-
-
-def test_binary_frames_and_pings_are_treated_as_those_of_actors(
-    stage: RoomStage, a: Visitor
-) -> None:
-    a.frame(WSMsgType.BINARY, b'{"action":"ping"}')
-    a.frame(WSMsgType.PING, b"x")
-    stage.loop.run_dry()
-
-    assert a.told("pong") == [{"action": "pong"}]
-    assert b"\x8a\x01x" in a.socket.taken.data

@@ -12,8 +12,6 @@ from typing import Any, cast
 import pytest
 from picows import WSMsgType
 
-from signalhub.core import refusals
-from signalhub.settings.model import OutboundSettings
 from signalhub.wire.frames import Opcode
 from tests.support.memory.write_path import Peer, Stage
 
@@ -53,10 +51,6 @@ def settle(b: Peer) -> None:
         b.stage.loop.run_dry()
 
 
-def types(peer: Peer) -> list[str]:
-    return [message["type"] for message in peer.messages()]
-
-
 def answers(peer: Peer, message_id: str) -> list[str]:
     return [reply["type"] for reply in peer.replies(message_id)]
 
@@ -75,23 +69,6 @@ def found(peer: Peer) -> list[str]:
     peer.stage.loop.run_dry()
     (reply,) = peer.replies(message_id)
     return [actor["address"] for actor in reply["payload"]["actors"]]
-
-
-@pytest.mark.parametrize("short", [0, 1, 10, 200])
-def test_room_that_appears_during_a_short_write_leaves_nobody_blocked(
-    stage: Stage, a: Peer, b: Peer, short: int
-) -> None:
-    b.socket.short = short
-    ask = a.ask("@(a/b)", 1)
-    stage.loop.run_dry()
-    assert b.connection.session.outbound is None
-    assert not stage.writer._blocked
-    a.tell("@(a/b)", 2)
-    stage.loop.run_dry()
-    assert b.heard() == [1, 2]
-    assert answers(a, ask) == ["hub:delivery_ack"]
-    stage.pass_time(STALLED_S + 1)
-    assert close_code(b) is None
 
 
 def test_asks_are_acknowledged_one_by_one_as_their_last_bytes_leave(
@@ -128,32 +105,6 @@ def test_an_ask_to_a_socket_that_breaks_is_refused_and_no_lost_tell(
     assert stage.tally.dropped_tells == 0
 
 
-def test_an_ask_lost_with_a_half_closed_reader_is_answered_whatever_follows(
-    stage: Stage, a: Peer, b: Peer
-) -> None:
-    block(a, b)
-    b.hang_up()
-    ask = a.ask("@(a/b)", 1)
-    b.read()
-    a.publish("news", 2)
-    stage.writer.sweep()
-    stage.loop.run_dry()
-    assert answers(a, ask) == ["hub:unknown_actor"]
-    assert not stage.hub.pending
-
-
-def test_a_pong_that_does_not_fit_lets_nothing_overtake_what_is_queued(
-    stage: Stage, a: Peer, b: Peer
-) -> None:
-    b.stall(room=1)
-    a.tell("@(a/b)", 1)
-    b.frame(WSMsgType.PING, b"are you there?")
-    a.tell("@(a/b)", 2)
-    b.read()
-    stage.loop.run_dry()
-    assert b.heard() == [1, 2]
-
-
 def test_an_ask_costs_four_flushes_and_a_tick_flushes_once(stage: Stage, a: Peer, b: Peer) -> None:
     """To the log; to its target and the asker; its settlement to the log; which is committed."""
     flushes = stage.tally.delivery_latency
@@ -173,70 +124,6 @@ def test_an_ask_costs_four_flushes_and_a_tick_flushes_once(stage: Stage, a: Peer
     stage.loop.run_dry()
     assert flushes.count - before == 4
     assert b.heard() == list(range(20))
-
-
-@pytest.mark.parametrize("way", ["stalls", "hangs up"])
-def test_waiting_tells_of_a_reader_that_is_closed_are_counted_as_dropped(
-    stage: Stage, a: Peer, b: Peer, way: str
-) -> None:
-    block(a, b)
-    if way == "hangs up":
-        b.hang_up()
-    for number in range(7):
-        a.tell("@(a/b)", number)
-    if way == "hangs up":
-        settle(b)
-    else:
-        assert stage.writer.depth() == 7
-        stage.pass_time(STALLED_S + 1)
-        assert stage.tally.slow_closed == 1
-        settle(b)
-    assert b.heard() == ["first"]
-    assert stage.tally.dropped_tells == 7
-    assert stage.writer.depth() == 0
-
-
-def test_what_is_queued_for_a_socket_that_dies_is_dropped_and_tells_are_counted(
-    stage: Stage, a: Peer, b: Peer
-) -> None:
-    stage.arrive("@(a/c)").reset()
-    stage.loop.run_dry()
-    assert stage.tally.dropped_tells == 0, "replies are no tells"
-    b.reset()
-    a.tell("@(a/b)", 1)
-    a.publish("news", 2)
-    stage.loop.run_dry()
-    assert b.heard() == []
-    assert stage.tally.dropped_tells == 2
-    assert found(a) == ["@(a/a)"]
-
-
-def test_who_was_told_to_wait_for_a_reader_that_is_closed_is_told_to_go_on() -> None:
-    with Stage(outbound=OutboundSettings(pause_messages=3, resume_messages=1)) as stage:
-        a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
-        block(a, b)
-        for number in range(5):
-            a.tell("@(a/b)", number)
-        stage.loop.run_dry()
-        assert types(a)[-1] == "hub:pause"
-        b.reset()
-        stage.loop.run_dry()
-        assert types(a)[-1] == "hub:resume"
-
-
-@pytest.mark.parametrize("is_closed", [False, True])
-def test_messages_sent_counts_what_waited(stage: Stage, a: Peer, b: Peer, is_closed: bool) -> None:
-    before = stage.tally.sent
-    block(a, b)
-    for number in range(7):
-        a.tell("@(a/b)", number)
-    if is_closed:
-        b.request("hub:disconnect", pattern="tell")
-    settle(b)
-    assert b.heard() == ["first", *range(7)]
-    assert (close_code(b) is not None) == is_closed
-    assert stage.tally.sent - before == 8 + is_closed
-    assert b.connection.session.sent == len(b.messages())
 
 
 def test_what_expires_while_it_waits_is_not_written_when_its_target_is_closed(
@@ -324,17 +211,6 @@ def test_asks_of_a_reader_dropped_while_closing_are_answered_by_what_it_took(
     stage.pass_time(2)
     assert b.connection not in stage.runner.connections
     assert answers(a, left) == ["hub:unknown_actor"]
-
-
-def test_a_close_that_is_answered_in_the_same_moment_closes_the_socket(
-    stage: Stage, b: Peer
-) -> None:
-    b.request("hub:disconnect", pattern="tell")
-    b.say_close()
-    stage.loop.run_dry()
-    assert b.connection not in stage.runner.connections
-    stage.pass_time(GRACE_S + 1)
-    assert not stage.writer._closing
 
 
 @pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
@@ -477,26 +353,6 @@ def test_a_broadcast_is_written_a_hundred_per_turn_and_in_order_with_later_tells
             assert peer.heard() == ["to all", "again", *told]
 
 
-@pytest.mark.parametrize("blocked", [0, 3, 5])
-def test_a_reader_that_catches_up_in_the_middle_of_a_batch_gets_everything_in_order(
-    blocked: int,
-) -> None:
-    with Stage(broadcast_batch=2, fanout_batch=2) as stage:
-        a = stage.join("@(a/a)")
-        all_readers = readers(stage, 6, "one")
-        slow = all_readers[blocked]
-        slow.stall(room=10)
-        a.publish("one", 0)
-        stage.loop.run_dry()
-        for number in range(1, 9):
-            a.publish("one", number)
-            if number == 4:
-                slow.read()
-        stage.loop.run_dry()
-        for peer in all_readers:
-            assert peer.heard() == list(range(9))
-
-
 def test_a_copy_too_many_for_a_slow_reader_is_dropped_and_counted() -> None:
     with Stage() as stage:
         a = stage.join("@(a/a)")
@@ -540,23 +396,6 @@ def publish(peer: Peer, count: int) -> None:
     peer.stage.loop.run_dry()
 
 
-def test_a_publish_is_answered_and_sent_after_the_commit_and_not_before(stage: Stage) -> None:
-    a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
-    publish(a, 1)
-    subscribe(b)
-    stage.engine.is_prompt = False
-
-    publish(a, 1)
-    before = (len(a.messages()), b.heard())
-    stage.engine.is_prompt = True
-    stage.engine.commit()
-    stage.loop.run_dry()
-
-    assert before == (len(a.messages()) - 1, [0])
-    assert b.heard() == [0, 0]
-    assert a.messages()[-1]["payload"]["seq"] == 2
-
-
 def test_a_consumer_that_does_not_read_gets_no_more_until_it_does(stage: Stage) -> None:
     a, b = stage.join("@(a/a)"), stage.join("@(a/b)")
     publish(a, 1)
@@ -588,21 +427,3 @@ def test_a_short_write_settles_nothing_that_did_not_leave(stage: Stage) -> None:
 
     assert whole < 6
     assert len(c.heard()) == 6 - whole
-
-
-def test_a_log_that_fails_says_so_and_takes_nothing_more(stage: Stage) -> None:
-    a = stage.join("@(a/a)")
-    publish(a, 1)
-    stage.engine.is_prompt = False
-    ids = [
-        a.request("hub:publish", {"topic": "orders", "type": "t", "data": number})
-        for number in range(2)
-    ]
-    stage.loop.run_dry()
-
-    stage.engine.refuse(refusals.storage_failed(), is_final=True)
-    ids.append(a.request("hub:publish", {"topic": "orders", "type": "t", "data": 2}))
-    stage.loop.run_dry()
-
-    codes = [a.replies(one)[0]["payload"]["code"] for one in ids]
-    assert codes == ["storage_failed"] * 3

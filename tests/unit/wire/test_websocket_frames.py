@@ -149,50 +149,6 @@ def test_whatever_arrives_is_an_event_or_a_violation(frames: list[Fed], rsv: boo
             assert event is None or isinstance(event, Ping | Pong | Closed)
 
 
-@pytest.mark.parametrize(
-    ("frames", "code"),
-    [
-        *(([(opcode, b"", True)], CloseCode.PROTOCOL_ERROR) for opcode in (3, 7, 11, 15)),
-        ([(CONTINUATION, b"", True)], CloseCode.PROTOCOL_ERROR),
-        ([(TEXT, b"", False), (TEXT, b"", True)], CloseCode.PROTOCOL_ERROR),
-        ([(TEXT, b"", False), (BINARY, b"", False)], CloseCode.PROTOCOL_ERROR),
-        ([*fragments(b"", b""), (CONTINUATION, b"", True)], CloseCode.PROTOCOL_ERROR),
-        ([(Opcode.PING, b"", False)], CloseCode.PROTOCOL_ERROR),
-        ([(Opcode.PONG, b"x" * 126, True)], CloseCode.PROTOCOL_ERROR),
-        *(
-            ([(Opcode.CLOSE, payload, True)], CloseCode.PROTOCOL_ERROR)
-            for payload in (b"\x03", b"\x00\x00", b"\x03\xed", b"\x0b\xb7")
-        ),
-        ([(Opcode.CLOSE, b"\x03\xe8\xff", True)], CloseCode.INVALID_TEXT),
-        *(
-            # Bad text fails before the message ends.
-            ([(TEXT, b"good so far ", False), (CONTINUATION, bad, False)], CloseCode.INVALID_TEXT)
-            for bad in (b"\xff", b"\xed\xa0", b"\xf4\x90", b"\xc0")
-        ),
-        (fragments(b"\xe2\x82", b""), CloseCode.INVALID_TEXT),
-        ([(BINARY, b"\xfe", True)], CloseCode.INVALID_TEXT),
-        ([(TEXT, HALF + HALF + b"x", True)], CloseCode.TOO_BIG),
-        (fragments(HALF, HALF, b"x", b"")[:3], CloseCode.TOO_BIG),
-        (fragments(*[b""] * (FRAGMENTS_MAX + 2))[:-1], CloseCode.TOO_BIG),
-    ],
-)
-def test_frames_that_break_a_rule_are_refused(frames: list[Fed], code: CloseCode) -> None:
-    *before, last = outcomes(frames)
-
-    assert len(before) == len(frames) - 1
-    assert isinstance(last, Violation)
-    assert last.code is code
-
-
-@pytest.mark.parametrize("opcode", list(Opcode))
-def test_reserved_bits_are_refused(opcode: Opcode) -> None:
-    (violation,) = outcomes([(opcode, b"", True)], rsv=True)
-
-    assert isinstance(violation, Violation)
-    assert violation.code is CloseCode.PROTOCOL_ERROR
-    assert "reserved bits" in violation.reason
-
-
 def test_each_message_has_its_own_allowance_of_bytes_and_fragments() -> None:
     most = fragments(HALF, HALF, *[b""] * (FRAGMENTS_MAX - 2))
 
