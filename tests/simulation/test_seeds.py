@@ -1,41 +1,48 @@
-"""Whole days of a hub's life, one per seed; a failure names the seed that shows it again."""
+"""Seeded lives of a hub; a failure names the seed that shows it again."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.simulation.durable_world import DurableWorld
 from tests.simulation.events import history
 from tests.simulation.world import World
 from tests.support.volume import SEEDS, volume
 
-WORLDS = volume(SEEDS, 1_000)
-STEPS = 700
+STEPS = {World: 700, DurableWorld: 400}
+LIVES = [
+    *((World, seed) for seed in range(volume(SEEDS, 1_000))),
+    *((DurableWorld, seed) for seed in range(volume(SEEDS // 2, 1_000))),
+]
 
 
-@pytest.mark.parametrize("seed", range(WORLDS))
-def test_a_seeded_world_keeps_every_promise(seed: int) -> None:
-    world = World(seed)
+@pytest.mark.parametrize(("world_type", "seed"), LIVES)
+def test_a_seeded_world_keeps_every_promise(
+    world_type: type[World | DurableWorld], seed: int
+) -> None:
+    world = world_type(seed)
 
     try:
-        world.run(STEPS)
+        world.run(STEPS[world_type])
     except AssertionError as error:
         error.add_note(f"seed {seed}, step {world.steps}")
         raise
 
 
-def test_the_same_seed_gives_the_same_history() -> None:
-    first = history(World(1), STEPS)
+@pytest.mark.parametrize("world_type", STEPS)
+def test_the_same_seed_gives_the_same_history(world_type: type[World | DurableWorld]) -> None:
+    steps = STEPS[world_type]
+    first = history(world_type(1), steps)
 
-    assert len(first) > STEPS // 2
-    assert history(World(1), STEPS) == first
-    assert history(World(2), STEPS) != first
+    assert len(first) > steps // 2
+    assert history(world_type(1), steps) == first
+    assert history(world_type(2), steps) != first
 
 
-def test_the_worlds_are_worth_living_in() -> None:
-    """Rare things must not be so rare that the checks never see them."""
+def test_rare_things_are_seen_often_enough() -> None:
     worlds = [World(seed) for seed in range(20)]
     for world in worlds:
-        world.run(STEPS)
+        world.run(STEPS[World])
 
     tallies = [world.shell.tally for world in worlds]
     assert sum(world.elapsed_ms for world in worlds) > 20 * 0.5 * 86_400_000
@@ -45,3 +52,17 @@ def test_the_worlds_are_worth_living_in() -> None:
     assert sum(tally.expired_asks for tally in tallies) > 50
     assert sum(tally.registry_refused for tally in tallies) > 50
     assert sum(tally.rate_limited for tally in tallies) > 20
+
+
+def test_rare_things_of_the_durable_part_are_seen_often_enough() -> None:
+    worlds = [DurableWorld(seed) for seed in range(15)]
+    for world in worlds:
+        world.run(STEPS[DurableWorld])
+
+    assert sum(world.crashes for world in worlds) > 20
+    assert sum(len(world.acceptance.accepted) for world in worlds) > 300
+    assert sum(world.acceptance.repeats for world in worlds) > 50
+    assert sum(world.copies.redelivered for world in worlds) > 300
+    assert sum(len(world.copies.confirmed) for world in worlds) > 500
+    assert sum(len(world.disk.letters) for world in worlds) > 50
+    assert sum(world.shell.tally.append_refused for world in worlds) > 20

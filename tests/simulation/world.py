@@ -1,4 +1,4 @@
-"""A seeded world of actors around one hub: it connects, talks, stalls, forgets and lies about time.
+"""A seeded world of actors around one hub: they connect, talk, stall, and have wrong clocks.
 
 The same seed gives the same run. Days pass in a fraction of a second, because nothing waits.
 """
@@ -6,13 +6,14 @@ The same seed gives the same run. Days pass in a fraction of a second, because n
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from signalhub.settings.model import RegistrySettings, Settings
 from signalhub.testing import FakeClock
 from tests.simulation.checkers import Asks, Bounds, Check, Order, assert_nothing_is_left
-from tests.simulation.events import Exchange, RecordingShell
+from tests.simulation.events import Exchange, Lived, RecordingShell
 from tests.simulation.reference import Reference
 from tests.support.memory.shell import HELLO, Message, Peer, envelope
 
@@ -27,8 +28,26 @@ def nothing(shell: RecordingShell) -> None:
     """The hub as it is."""
 
 
+@dataclass(frozen=True)
+class Bug:
+    """Something wrong with the shell or the hub, and the complaint it must raise."""
+
+    complaint: str
+    shell_type: type[RecordingShell] = RecordingShell
+    plant: Plant | None = None
+
+    def assert_found(self, world_type: Callable[..., Lived], seeds: int, steps: int) -> None:
+        complaints = []
+        for seed in range(seeds):
+            try:
+                world_type(seed, shell_type=self.shell_type, plant=self.plant).run(steps)
+            except AssertionError as error:
+                complaints.append(str(error))
+        assert any(self.complaint in one for one in complaints), complaints
+
+
 class Actor:
-    """Somebody with a socket, a few addresses and a clock of its own."""
+    """An owner of a socket and a few addresses, with its own clock."""
 
     def __init__(self, peer: Peer, name: str, skew_ms: int) -> None:
         self.peer = peer
@@ -78,7 +97,7 @@ class World:
     # One thing after another.
 
     def run(self, steps: int) -> None:
-        """Let a crowd gather, the world go on for a while, then everybody leave."""
+        """Actors arrive, act for a while, and leave."""
         for _ in range(self._crowd * 2 // 3):
             self._arrive()
         actions, weights = zip(*self._actions(), strict=True)
@@ -116,7 +135,7 @@ class World:
     def _happen(
         self, act: Callable[[], None], peer: Peer | None = None, request: Message | None = None
     ) -> Exchange:
-        """Do something to the hub and have everything checked that comes of it."""
+        """Do something to the hub and check the consequences."""
         exchange = Exchange(self.shell, self.shell.now, self.elapsed_ms, peer, request)
         self.shell.log = exchange.events
         act()
@@ -304,7 +323,7 @@ class World:
             self._happen(self.shell.tick)
 
     def _wind_down(self) -> None:
-        """Everybody reads what waits, then leaves; after a while nothing may be left."""
+        """All actors read what waits, then leave; after a while nothing may be left."""
         for actor in list(self.actors):
             self._happen(actor.peer.read_on)
         assert self.asks.unanswered() == [], "asks were never answered"
