@@ -97,20 +97,6 @@ async def test_4_3_session_that_leaves_its_address_goes_by_the_one_before(stage:
     await peer.nothing_more()
 
 
-async def test_4_3_one_session_may_register_many_addresses(stage: Stage) -> None:
-    sender, peer = await stage.connect(), await stage.connect()
-    names = [f"@(local/actor-{number})" for number in range(5)]
-    for name in names:
-        await peer.register(name)
-
-    for name in reversed(names):
-        sender.tell(name, "note", name)
-
-    for name in reversed(names):
-        heard = await peer.receive("note")
-        assert heard["to"] == heard["payload"] == name
-
-
 async def test_4_3_subscription_belongs_to_the_sender_if_registered_here_else_to_the_identity(
     stage: Stage,
 ) -> None:

@@ -42,7 +42,6 @@ SETTLES: list[tuple[str, dict[str, Any]]] = [
     ("hub:term", {"reason": "broken"}),
 ]
 # Jitter may shorten a pause by a fifth.
-JITTERED = 0.79
 
 
 @pytest.mark.also_over_sockets
@@ -266,28 +265,6 @@ async def test_rd_s6_message_that_waits_for_its_retry_keeps_its_place_in_the_win
     await consumer.ack(2)
     assert seqs(await consumer.take_and_ack(8)) == [3, 4, 5, 6, 7, 8, 9, 10]
     await consumer.shows(floor=0, waitingRetry=1, lag=1)
-
-
-@pytest.mark.parametrize(
-    ("asked_ms", "least_ms"),
-    [
-        pytest.param([None] * 4, [40, 80, 100, 100], id="doubles up to its cap"),
-        pytest.param([0], [40], id="not shorter than the policy"),
-        pytest.param([90], [90], id="longer than the policy"),
-        pytest.param([3_600_000], [100], id="not longer than the cap"),
-    ],
-)
-async def test_rd_7_5_pause_after_a_failure(
-    stage: Stage, asked_ms: list[int | None], least_ms: list[int]
-) -> None:
-    _, consumer = await working(stage, 1, backoffMs=40, backoffCapMs=100, maxDeliveries=10)
-    await consumer.next()
-
-    for asked, least in zip(asked_ms, least_ms, strict=True):
-        began = stage.clock.now_ms()
-        await consumer.nack(1, **({} if asked is None else {"delayMs": asked}))
-        await consumer.next()
-        assert stage.clock.now_ms() - began >= least * JITTERED - 1
 
 
 async def test_rd_8_deadlines_are_exact_without_the_watchdog(run_stage: RunStage) -> None:
