@@ -2,7 +2,7 @@
 
 A schedule is a list of steps drawn from a seed: messages of all kinds, sockets that take little,
 nothing or break, peers that leave in every way, clocks that jump. Then everybody who is left reads
-on, and the books must balance. A schedule that fails is cut down before it is shown.
+on, and the counts must add up. A schedule that fails is cut down before it is shown.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def drawn(seed: int) -> list[Step]:
 
 
 class Run:
-    """One schedule on one stage, with its books."""
+    """One schedule on one stage, with its own counts."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -126,7 +126,7 @@ class Run:
         peer.socket.breaks_after_write = True
 
     def arrive(self, peer: Peer, other: Peer, number: int) -> None:
-        """A newcomer under a known name; whoever has it is evicted."""
+        """A newcomer under a known name; its owner is evicted."""
         at = self.present.index(peer)
         self.present[at] = self.stage.arrive(NAMES[at], *HEARS[at])
 
@@ -239,7 +239,7 @@ class Run:
         assert not stage.hub.pending
         assert not stage.hub.asks.loose
         assert not stage.engine.pending
-        assert stage.tally.paused == stage.tally.resumed, "somebody was told to wait for ever"
+        assert stage.tally.paused == stage.tally.resumed, "a sender was paused and never resumed"
 
     def check_counters(self) -> None:
         tally = self.stage.tally

@@ -93,7 +93,7 @@ async def test_4_3_session_that_leaves_its_address_goes_by_the_one_before(stage:
     await stage.join("@(local/three)")
 
     assert names == ["@(local/three)", "@(local/one)", "@(local/hello)"]
-    # Whoever registers the address next does not take this session's place.
+    # The next owner of the address does not evict this session.
     await peer.nothing_more()
 
 
@@ -181,7 +181,7 @@ async def test_4_4_old_socket_that_does_not_answer_the_close_delays_nobody(
 
     assert (await new.ask_actor("@(local/a)", "note"))["type"] == "hub:delivery_ack"
     assert await old.close_frame() == 1000
-    # The hub does not wait for the answer for ever either.
+    # The hub does not wait for the answer forever either.
     await old.until_closed()
 
 

@@ -1,4 +1,4 @@
-"""Sections 6.11–6.14 and 11: broadcast, publish, and how long a subscription lives."""
+"""Sections 6.11–6.14 and 11: broadcast, publish, and how long a subscription lasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rulings 2, 3, 5, 6, 12 and 17, where they say more than the sections do.
+"""Rulings 2, 3, 5, 6, 12 and 17, where they say more than the sections.
 
 The others are with their sections; ruling 8 is in test_restart.py, and ruling 18 is the client's.
 Rulings 4 and 9 speak of durable actors, rulings 5 and 6 in part; what they mean for actors that

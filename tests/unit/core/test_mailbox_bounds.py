@@ -1,4 +1,4 @@
-"""How long mailboxes live, how many there are, and what they may hold in memory."""
+"""How long mailboxes last, how many there are, and what they may hold in memory."""
 
 from __future__ import annotations
 

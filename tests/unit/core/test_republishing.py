@@ -61,7 +61,7 @@ def refusal(peer: Peer, *messages: Message, **members: Any) -> str:
 
 
 def scene(settings: Settings | None = None) -> tuple[MemoryShell, Peer, Peer]:
-    """A topic, whoever replays into it, and a reader of its subscription."""
+    """A topic, the operator who replays into it, and a reader of its subscription."""
     shell = MemoryShell(settings)
     operator, reader = shell.connect("@(a/operator)"), shell.connect("@(a/reader)")
     create(operator)
@@ -71,7 +71,7 @@ def scene(settings: Settings | None = None) -> tuple[MemoryShell, Peer, Peer]:
 
 
 def numbers(peer: Peer) -> list[int]:
-    """What the copies hold that have come since the last look."""
+    """The contents of the copies that have arrived since the last call."""
     return [one["payload"]["n"] for one in peer.heard()]
 
 
@@ -110,7 +110,7 @@ def test_what_a_job_has_appended_is_skipped_and_counted() -> None:
     payload = republish(operator, 1, 2, 3, 4)
 
     assert (payload["appended"], payload["skipped"]) == (1, 3)
-    # A request without messages tells how far the job has come; another job starts anew.
+    # A request without messages tells how far the job is; another job starts at the beginning.
     position = {"shard": 0, "epoch": 1, "offset": 4}
     assert payload["position"] == republish(operator)["position"] == position
     republish(operator, 1, job="job-2")
