@@ -1,4 +1,4 @@
-"""One subscription's life as a list of steps: consumers come, go, settle, stall and lie about it.
+"""One subscription's life as a list of steps: consumers come, go, settle, stall and err.
 
 The same seed gives the same run. In the end everybody behaves for a while, and then everything that
 could be delivered must have been.
@@ -7,6 +7,7 @@ could be delivered must have been.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
@@ -21,43 +22,9 @@ KEYS = ["a", "b", "c", None]
 MODES = [EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED]
 ROUNDS_MAX = 60
 
-Step = tuple[str, int, int]
+NAMED: dict[str, Any] = {"topic": TOPIC, "subscription": NAME}
 
-OPS = {
-    "publish": 20,
-    "ack": 20,
-    "ack_many": 5,
-    "ack_up_to": 3,
-    "ack_of_another": 3,
-    "ack_of_nothing": 2,
-    "nack": 8,
-    "extend": 3,
-    "term": 3,
-    "moment": 12,
-    "while_": 4,
-    "join": 10,
-    "drop": 5,
-    "leave": 3,
-    "take_over": 2,
-    "credit": 3,
-    "block": 4,
-    "read_on": 5,
-    "pause": 2,
-    "resume": 4,
-    "seek": 2,
-    "update": 2,
-    "lose": 1,
-    "cut": 1,
-    "hold": 4,
-    "commit": 8,
-    "release": 5,
-    "fill": 2,
-    "empty": 4,
-    "blind": 2,
-    "see": 4,
-    "snapshot": 3,
-    "crash": 4,
-}
+Step = tuple[str, int, int]
 
 
 def drawn(seed: int) -> tuple[dict[str, Any], list[Step]]:
@@ -85,7 +52,8 @@ def drawn(seed: int) -> tuple[dict[str, Any], list[Step]]:
     if not traits["wakes"]:
         traits["heartbeatMs"] = 50
     length = dice.randint(STEPS_MIN, STEPS_MAX)
-    names = dice.choices(list(OPS), list(OPS.values()), k=length)
+    weights = [weight for weight, _ in STEPS.values()]
+    names = dice.choices(list(STEPS), weights, k=length)
     return traits, [(name, dice.randrange(SEATS), dice.randrange(1_000)) for name in names]
 
 
@@ -118,12 +86,12 @@ class Run:
         self.crashes = 0
         self.writer = self.shell.connect("@(a/writer)")
         self.writer.ask("hub:topic_create", {"topic": TOPIC, "durable": True})
-        self.do_join(0, 0)
+        self.join(0, 0)
 
     def play(self, steps: list[Step]) -> None:
         self.watch.look()
         for name, seat, number in steps:
-            getattr(self, f"do_{name}")(seat, number)
+            STEPS[name][1](self, seat, number)
             self.listen()
             self.watch.look()
         self.wind_down()
@@ -211,7 +179,7 @@ class Run:
 
     # Steps.
 
-    def do_publish(self, seat: int, number: int) -> None:
+    def publish(self, seat: int, number: int) -> None:
         for _ in range(1 + number % 3):
             self.serial += 1
             payload: Message = {"topic": TOPIC, "type": "news", "data": self.serial}
@@ -223,15 +191,12 @@ class Run:
             ttl = 400 if number % 13 == 0 else None
             self.writer.request("hub:publish", payload, id=f"p{self.serial}", ttl=ttl)
 
-    def do_ack(self, seat: int, number: int) -> None:
+    def ack(self, seat: int, number: int) -> None:
         held = self.held_by(seat)
         if held:
             self.settle(seat, "hub:ack", [held[number % len(held)]], number)
 
-    def do_ack_many(self, seat: int, number: int) -> None:
-        self.settle(seat, "hub:ack", self.held_by(seat), number)
-
-    def do_ack_up_to(self, seat: int, number: int) -> None:
+    def ack_up_to(self, seat: int, number: int) -> None:
         held = self.held_by(seat)
         if held and self.options["mode"] in (EXCLUSIVE, FAILOVER):
             up_to = held[number % len(held)]
@@ -239,34 +204,28 @@ class Run:
             meant = [seq for seq in self.unsettled() if seq <= up_to and seq not in parked]
             self.settle(seat, "hub:ack", meant, number, upTo=up_to)
 
-    def do_ack_of_another(self, seat: int, number: int) -> None:
+    def ack_of_another(self, seat: int, number: int) -> None:
         """Late, of something that came back or went to somebody else."""
         seqs = self.unsettled()
         if seqs:
             self.settle(seat, "hub:ack", [seqs[number % len(seqs)]], number)
 
-    def do_ack_of_nothing(self, seat: int, number: int) -> None:
+    def ack_of_nothing(self, seat: int, number: int) -> None:
         self.settle(seat, "hub:ack", [self.watch.topic.head + 1 + number], number)
 
-    def do_nack(self, seat: int, number: int) -> None:
+    def nack(self, seat: int, number: int) -> None:
         held = self.held_by(seat)
         if held:
             delay_ms = number if number % 3 else 0
             self.settle(seat, "hub:nack", [held[number % len(held)]], number, delayMs=delay_ms)
 
-    def do_extend(self, seat: int, number: int) -> None:
+    def extend(self, seat: int, number: int) -> None:
         self.settle(seat, "hub:extend", self.held_by(seat)[:1], number, ms=1 + number * 50)
 
-    def do_term(self, seat: int, number: int) -> None:
+    def term(self, seat: int, number: int) -> None:
         self.settle(seat, "hub:term", self.held_by(seat)[:1], number, reason="no")
 
-    def do_moment(self, seat: int, number: int) -> None:
-        self.shell.advance(1 + number % 97)
-
-    def do_while_(self, seat: int, number: int) -> None:
-        self.shell.advance(number * 40)
-
-    def do_join(self, seat: int, number: int) -> None:
+    def join(self, seat: int, number: int) -> None:
         peer = self.seats[seat]
         if peer is None or not peer.can_be_written:
             peer = self.seats[seat] = self.shell.connect(f"@(a/{seat})")
@@ -274,56 +233,50 @@ class Run:
             self.subscribe(peer, f"seat {seat}")
 
     def subscribe(self, peer: Peer, consumer: str) -> None:
-        given = {"topic": TOPIC, "subscription": NAME, "consumer": consumer}
+        given = NAMED | {"consumer": consumer}
         has_it = NAME in self.watch.topic.subscriptions
         options = {"mode": self.options["mode"]} if has_it else self.options
         peer.request("hub:subscribe", given | options)
 
-    def do_drop(self, seat: int, number: int) -> None:
+    def drop(self, seat: int, number: int) -> None:
         peer = self.seats[seat]
         if peer is not None and peer.can_be_written:
             peer.drop()
 
-    def do_leave(self, seat: int, number: int) -> None:
+    def leave(self, seat: int, number: int) -> None:
         peer = self.seats[seat]
         if peer is not None and peer.can_be_written and not peer.is_stalled:
-            peer.request("hub:unsubscribe", {"topic": TOPIC, "subscription": NAME})
+            peer.request("hub:unsubscribe", NAMED)
 
-    def do_take_over(self, seat: int, number: int) -> None:
+    def take_over(self, seat: int, number: int) -> None:
         """Another session comes with the same consumer's name."""
         if self.seats[seat] is not None:
             self.seats[seat] = self.shell.connect(f"@(b/{seat}/{self.shell.next_id()})")
             self.subscribe(self.seats[seat], f"seat {seat}")  # type: ignore[arg-type]
 
-    def do_credit(self, seat: int, number: int) -> None:
+    def credit(self, seat: int, number: int) -> None:
         peer = self.seats[seat]
         if peer is not None and peer.can_be_written and (name := self.consumer_of(peer)):
             payload: Message = {"subscriptionId": name, "messages": number % 4}
             peer.request("hub:credit", payload)
 
-    def do_block(self, seat: int, number: int) -> None:
+    def block(self, seat: int, number: int) -> None:
         peer = self.seats[seat]
         if peer is not None and peer.can_be_written and not peer.is_stalled:
             peer.block()
 
-    def do_read_on(self, seat: int, number: int) -> None:
+    def read_on(self, seat: int, number: int) -> None:
         peer = self.seats[seat]
         if peer is not None and peer.can_be_written:
             peer.read_on()
 
-    def do_pause(self, seat: int, number: int) -> None:
-        self.writer.request("hub:sub_pause", {"topic": TOPIC, "subscription": NAME})
-
-    def do_resume(self, seat: int, number: int) -> None:
-        self.writer.request("hub:sub_resume", {"topic": TOPIC, "subscription": NAME})
-
-    def do_seek(self, seat: int, number: int) -> None:
+    def seek(self, seat: int, number: int) -> None:
         to: object = ["earliest", "latest", {"seq": 1 + number % 9}, {"last": 1 + number % 5}][
             number % 4
         ]
-        self.writer.request("hub:seek", {"topic": TOPIC, "subscription": NAME, "to": to})
+        self.writer.request("hub:seek", NAMED | {"to": to})
 
-    def do_update(self, seat: int, number: int) -> None:
+    def update(self, seat: int, number: int) -> None:
         changes: list[Message] = [
             {"window": 1 + number % 5},
             {"poison": "drop"},
@@ -334,10 +287,10 @@ class Run:
             return
         if "maxDeliveries" in change:
             self.watch.max_deliveries_min = min(3, self.watch.max_deliveries_min)
-        payload = {"topic": TOPIC, "subscription": NAME} | change
+        payload = NAMED | change
         self.writer.request("hub:sub_update", payload)
 
-    def do_lose(self, seat: int, number: int) -> None:
+    def lose(self, seat: int, number: int) -> None:
         """Retention gives up the oldest messages."""
         topic = self.watch.topic
         if topic.head < 3:
@@ -346,7 +299,7 @@ class Run:
         if first <= topic.head + 1:
             self.shell.perform(self.shell.hub.retention.lose_before(topic, first, self.shell.now))
 
-    def do_cut(self, seat: int, number: int) -> None:
+    def cut(self, seat: int, number: int) -> None:
         """Old segments are deleted behind a snapshot, and the hub hears of it."""
         shell, topic = self.shell, self.watch.topic
         shell.save_snapshot()
@@ -360,35 +313,32 @@ class Run:
 
     # The disk.
 
-    def do_hold(self, seat: int, number: int) -> None:
+    def hold(self, seat: int, number: int) -> None:
         self.shell.engine.is_prompt = False
 
-    def do_commit(self, seat: int, number: int) -> None:
+    def commit(self, seat: int, number: int) -> None:
         if not self.shell.engine.is_prompt:
             self.shell.engine.commit(1 + number % 4)
             self.shell.settle()
 
-    def do_release(self, seat: int, number: int) -> None:
+    def release(self, seat: int, number: int) -> None:
         self.shell.engine.is_prompt = True
         self.shell.settle()
 
-    def do_fill(self, seat: int, number: int) -> None:
+    def fill(self, seat: int, number: int) -> None:
         self.shell.engine.is_full = True
 
-    def do_empty(self, seat: int, number: int) -> None:
+    def empty(self, seat: int, number: int) -> None:
         self.shell.engine.is_full = False
 
-    def do_blind(self, seat: int, number: int) -> None:
+    def blind(self, seat: int, number: int) -> None:
         self.shell.engine.is_readable = False
 
-    def do_see(self, seat: int, number: int) -> None:
+    def see(self, seat: int, number: int) -> None:
         self.shell.engine.is_readable = True
         self.shell.settle()
 
-    def do_snapshot(self, seat: int, number: int) -> None:
-        self.shell.save_snapshot()
-
-    def do_crash(self, seat: int, number: int) -> None:
+    def crash(self, seat: int, number: int) -> None:
         pending = self.shell.engine.pending
         self.crashes += 1
         self.acks.clear()
@@ -412,10 +362,10 @@ class Run:
                 peer.drop()
         self.acks.clear()
         self.shell.settle()
-        self.do_resume(0, 0)
+        self.writer.request("hub:sub_resume", NAMED)
         self.seats = [None] * SEATS
-        self.do_join(0, 0)
-        self.do_credit_all()
+        self.join(0, 0)
+        self.credit_all()
         for _ in range(ROUNDS_MAX):
             self.listen()
             self.watch.look()
@@ -428,7 +378,7 @@ class Run:
             self.shell.advance(1_500)
         self.check_end()
 
-    def do_credit_all(self) -> None:
+    def credit_all(self) -> None:
         peer = self.seats[0]
         assert peer is not None
         payload = {"subscriptionId": self.consumer_of(peer), "messages": 100}
@@ -459,3 +409,44 @@ class Run:
         assert topic.head == len(self.watch.published)
         for seq, serial in self.accepted.items():
             assert int(self.watch.published[seq].data) == serial, "an acknowledged message is gone"
+
+
+# How often each step comes, and what it does.
+STEPS: dict[str, tuple[int, Callable[[Run, int, int], object]]] = {
+    "publish": (20, Run.publish),
+    "ack": (20, Run.ack),
+    "ack_many": (
+        5,
+        lambda run, seat, number: run.settle(seat, "hub:ack", run.held_by(seat), number),
+    ),
+    "ack_up_to": (3, Run.ack_up_to),
+    "ack_of_another": (3, Run.ack_of_another),
+    "ack_of_nothing": (2, Run.ack_of_nothing),
+    "nack": (8, Run.nack),
+    "extend": (3, Run.extend),
+    "term": (3, Run.term),
+    "moment": (12, lambda run, seat, number: run.shell.advance(1 + number % 97)),
+    "while_": (4, lambda run, seat, number: run.shell.advance(number * 40)),
+    "join": (10, Run.join),
+    "drop": (5, Run.drop),
+    "leave": (3, Run.leave),
+    "take_over": (2, Run.take_over),
+    "credit": (3, Run.credit),
+    "block": (4, Run.block),
+    "read_on": (5, Run.read_on),
+    "pause": (2, lambda run, seat, number: run.writer.request("hub:sub_pause", NAMED)),
+    "resume": (4, lambda run, seat, number: run.writer.request("hub:sub_resume", NAMED)),
+    "seek": (2, Run.seek),
+    "update": (2, Run.update),
+    "lose": (1, Run.lose),
+    "cut": (1, Run.cut),
+    "hold": (4, Run.hold),
+    "commit": (8, Run.commit),
+    "release": (5, Run.release),
+    "fill": (2, Run.fill),
+    "empty": (4, Run.empty),
+    "blind": (2, Run.blind),
+    "see": (4, Run.see),
+    "snapshot": (3, lambda run, seat, number: run.shell.save_snapshot()),
+    "crash": (4, Run.crash),
+}

@@ -1,7 +1,7 @@
 """What must hold of one subscription at every moment, whatever happens to it.
 
 The watch reads the log as it grows, sees every copy that is sent, and after each event looks at
-where the subscription stands. It keeps its own books; of the hub's it only asks what they say.
+where the subscription stands. It keeps its own record and compares the hub's state with it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WatchedShell(MemoryShell):
 
 
 class Watch:
-    """The books about one subscription, over all processes that had it."""
+    """The record of one subscription, over all processes that had it."""
 
     def __init__(self, shell: WatchedShell) -> None:
         self.shell = shell

@@ -2,7 +2,7 @@
 
 Frames of several peers arrive in one turn of the loop, and commits, refusals and snapshots fall
 between them. The same seed gives the same life. In the end everybody reads, the log takes
-everything, and then the books must balance: see `Life.check`.
+everything, and then `Life.check` must hold.
 """
 
 from __future__ import annotations
@@ -31,45 +31,12 @@ QUIET_S = 20
 Step = tuple[str, int]
 Picture = dict[tuple[str, ...], object]
 
-OPS = {
-    "publish": 16,
-    "publish_badly": 1,
-    "create": 5,
-    "delete": 2,
-    "update_topic": 3,
-    "subscribe": 10,
-    "unsubscribe": 2,
-    "delete_subscription": 3,
-    "seek": 5,
-    "pause": 3,
-    "resume": 3,
-    "update": 4,
-    "settle": 16,
-    "redrive": 3,
-    "purge": 2,
-    "register": 6,
-    "unregister": 3,
-    "ask": 10,
-    "ask_again": 2,
-    "end_turn": 45,
-    "commit": 20,
-    "commit_all": 12,
-    "refuse": 2,
-    "moment": 8,
-    "while_": 3,
-    "snapshot": 3,
-    "anchor": 1,
-    "come": 2,
-    "drop": 3,
-    "stall": 3,
-    "read_on": 3,
-}
-
 
 def drawn(seed: int) -> list[Step]:
     """What happens in the life of a seed."""
     dice = random.Random(seed)
-    names = dice.choices(list(OPS), list(OPS.values()), k=dice.randint(STEPS_MIN, STEPS_MAX))
+    weights = [weight for weight, _ in STEPS.values()]
+    names = dice.choices(list(STEPS), weights, k=dice.randint(STEPS_MIN, STEPS_MAX))
     return [(name, dice.randrange(NUMBERS)) for name in names]
 
 
@@ -98,13 +65,12 @@ class Life:
         self.refused = 0
         self.peers: list[Peer] = []
         for number in range(3):
-            self.do_come(Numbers(number))
+            self.come(Numbers(number))
 
     def play(self, steps: list[Step]) -> None:
         for name, number in steps:
             self.shell.is_turning = name not in ("end_turn", "moment", "while_")
-            do: Callable[[Numbers], None] = getattr(self, f"do_{name}")
-            do(Numbers(number))
+            STEPS[name][1](self, Numbers(number))
         self.wind_down()
         self.check()
 
@@ -113,7 +79,7 @@ class Life:
     def somebody(self, numbers: Numbers) -> Peer:
         living = [one for one in self.peers if is_living(one)]
         if not living:
-            self.do_come(numbers)
+            self.come(numbers)
             living = self.peers[-1:]
         peer: Peer = numbers.of(living)
         return peer
@@ -135,7 +101,7 @@ class Life:
 
     # Topics.
 
-    def do_publish(self, numbers: Numbers) -> None:
+    def publish(self, numbers: Numbers) -> None:
         payload: Message = {"topic": numbers.of(TOPICS), "type": "news", "data": 1, "durable": True}
         if numbers.below(0.5):
             payload["key"] = numbers.of(["a", "b"])
@@ -144,28 +110,28 @@ class Life:
         ttl = 1_000 if numbers.below(0.1) else None
         self.request(self.somebody(numbers), "hub:publish", payload, ttl=ttl)
 
-    def do_publish_badly(self, numbers: Numbers) -> None:
+    def publish_badly(self, numbers: Numbers) -> None:
         payload = {"topic": numbers.of(TOPICS), "type": "news", "durable": True, "key": "k" * 300}
         self.request(self.somebody(numbers), "hub:publish", payload)
 
-    def do_create(self, numbers: Numbers) -> None:
+    def create(self, numbers: Numbers) -> None:
         topic = numbers.of(TOPICS)
         payload: Message = {"topic": topic, "durable": True, "poison": "dead_letter"}
         if topic != "dead":
             payload["deadLetter"] = "dead"
         self.request(self.somebody(numbers), "hub:topic_create", payload)
 
-    def do_delete(self, numbers: Numbers) -> None:
+    def delete(self, numbers: Numbers) -> None:
         self.request(self.somebody(numbers), "hub:topic_delete", {"topic": numbers.of(TOPICS)})
 
-    def do_update_topic(self, numbers: Numbers) -> None:
+    def update_topic(self, numbers: Numbers) -> None:
         retention_s = {"ageSeconds": numbers.of([100, 200])}
         payload = {"topic": numbers.of(TOPICS), "retention": retention_s}
         self.request(self.somebody(numbers), "hub:topic_update", payload)
 
     # Subscriptions.
 
-    def do_subscribe(self, numbers: Numbers) -> None:
+    def subscribe(self, numbers: Numbers) -> None:
         name = numbers.of(NAMES)
         modes = ["exclusive"] if name == "s" else ["shared", "key-shared"]
         start = numbers.of(["earliest", "latest", {"time": self.shell.now - 1_000}, {"seq": 2}])
@@ -186,26 +152,14 @@ class Life:
         named = {"topic": numbers.of(TOPICS), "subscription": numbers.of(NAMES)}
         self.request(self.somebody(numbers), type, named | payload)
 
-    def do_unsubscribe(self, numbers: Numbers) -> None:
-        self.about(numbers, "hub:unsubscribe")
-
-    def do_delete_subscription(self, numbers: Numbers) -> None:
-        self.about(numbers, "hub:sub_delete")
-
-    def do_seek(self, numbers: Numbers) -> None:
+    def seek(self, numbers: Numbers) -> None:
         places = ["earliest", "latest", {"seq": 2}, {"last": 1}, {"time": self.shell.now - 2_000}]
         self.about(numbers, "hub:seek", to=numbers.of(places))
 
-    def do_pause(self, numbers: Numbers) -> None:
-        self.about(numbers, "hub:sub_pause")
-
-    def do_resume(self, numbers: Numbers) -> None:
-        self.about(numbers, "hub:sub_resume")
-
-    def do_update(self, numbers: Numbers) -> None:
+    def update(self, numbers: Numbers) -> None:
         self.about(numbers, "hub:sub_update", ackTimeoutMs=numbers.of([700, 3_000]))
 
-    def do_settle(self, numbers: Numbers) -> None:
+    def settle(self, numbers: Numbers) -> None:
         """One of the messages that somebody has."""
         held = [
             (consumer, flight.seq)
@@ -222,29 +176,29 @@ class Life:
         type = numbers.of(["hub:ack", "hub:ack", "hub:ack", "hub:nack", "hub:term"])
         self.request(peer, type, {"subscriptionId": consumer.id, "seq": seq})
 
-    def do_redrive(self, numbers: Numbers) -> None:
+    def redrive(self, numbers: Numbers) -> None:
         self.request(self.somebody(numbers), "hub:redrive", {"topic": "dead", "all": True})
 
-    def do_purge(self, numbers: Numbers) -> None:
+    def purge(self, numbers: Numbers) -> None:
         self.request(self.somebody(numbers), "hub:purge", {"topic": "dead", "all": True})
 
     # Mailboxes.
 
-    def do_register(self, numbers: Numbers) -> None:
+    def register(self, numbers: Numbers) -> None:
         payload: Message = {"actorAddress": numbers.of(BOXES), "capabilities": []}
         payload |= numbers.of([{"durable": True}, {"durable": True}, {"durable": False}, {}])
         self.request(self.somebody(numbers), "hub:register", payload)
 
-    def do_unregister(self, numbers: Numbers) -> None:
+    def unregister(self, numbers: Numbers) -> None:
         peer = self.somebody(numbers)
         self.request(peer, "hub:unregister", {"actorAddress": numbers.of(BOXES)})
 
-    def do_ask(self, numbers: Numbers) -> None:
+    def ask(self, numbers: Numbers) -> None:
         payload = {"to": numbers.of(BOXES), "type": "news", "data": 1}
         ttl = 2_000 if numbers.below(0.3) else None
         self.request(self.somebody(numbers), "hub:send", payload, ttl=ttl)
 
-    def do_ask_again(self, numbers: Numbers) -> None:
+    def ask_again(self, numbers: Numbers) -> None:
         """A message that was asked before, by the same peer with the same id."""
         sent = [
             (message_id, peer, payload)
@@ -260,43 +214,13 @@ class Life:
 
     # Sockets, disk and time.
 
-    def do_come(self, numbers: Numbers) -> None:
+    def come(self, numbers: Numbers) -> None:
         is_turning, self.shell.is_turning = self.shell.is_turning, False
         hello = numbers.of([HELLO, SETTLING_HELLO])
         self.peers.append(self.shell.connect(f"@(a/p{len(self.peers)})", metadata=hello))
         self.shell.is_turning = is_turning
 
-    def do_drop(self, numbers: Numbers) -> None:
-        self.somebody(numbers).drop()
-
-    def do_stall(self, numbers: Numbers) -> None:
-        self.somebody(numbers).stall()
-
-    def do_read_on(self, numbers: Numbers) -> None:
-        self.somebody(numbers).read_on()
-
-    def do_end_turn(self, numbers: Numbers) -> None:
-        self.shell.settle()
-
-    def do_commit(self, numbers: Numbers) -> None:
-        self.shell.engine.commit(numbers.of([1, 2]))
-
-    def do_commit_all(self, numbers: Numbers) -> None:
-        self.shell.engine.commit()
-
-    def do_refuse(self, numbers: Numbers) -> None:
-        self.shell.engine.refuse(refusals.storage_full())
-
-    def do_moment(self, numbers: Numbers) -> None:
-        self.shell.advance(numbers.of([50, 500]))
-
-    def do_while_(self, numbers: Numbers) -> None:
-        self.shell.pass_time(2)
-
-    def do_snapshot(self, numbers: Numbers) -> None:
-        self.shell.save_snapshot()
-
-    def do_anchor(self, numbers: Numbers) -> None:
+    def anchor(self, numbers: Numbers) -> None:
         shell = self.shell
         shell.perform(shell.hub.anchors.anchor(shell.engine.head, shell.now))
 
@@ -320,10 +244,10 @@ class Life:
         """One answer each, nothing pending, no holes, and a restart finds what memory holds."""
         self.check_answers()
         assert not self.shell.hub.pending, (
-            f"on its way for ever: {list(self.shell.hub.pending.values())}"
+            f"never answered: {list(self.shell.hub.pending.values())}"
         )
         for peer in self.peers:
-            assert not peer.session.unsynced, f"{peer.address} waits for the disk for ever"
+            assert not peer.session.unsynced, f"{peer.address} waits for the disk forever"
             if peer.closed is None:
                 peer.drop()
         self.calm_down()
@@ -347,6 +271,42 @@ class Life:
         self.shell.shelf = Shelf()
         found = described(self.shell.restarted().hub)
         assert found == remembered, f"the log alone: {differences(remembered, found)}"
+
+
+# How often each step comes, and what it does.
+STEPS: dict[str, tuple[int, Callable[[Life, Numbers], object]]] = {
+    "publish": (16, Life.publish),
+    "publish_badly": (1, Life.publish_badly),
+    "create": (5, Life.create),
+    "delete": (2, Life.delete),
+    "update_topic": (3, Life.update_topic),
+    "subscribe": (10, Life.subscribe),
+    "unsubscribe": (2, lambda life, numbers: life.about(numbers, "hub:unsubscribe")),
+    "delete_subscription": (3, lambda life, numbers: life.about(numbers, "hub:sub_delete")),
+    "seek": (5, Life.seek),
+    "pause": (3, lambda life, numbers: life.about(numbers, "hub:sub_pause")),
+    "resume": (3, lambda life, numbers: life.about(numbers, "hub:sub_resume")),
+    "update": (4, Life.update),
+    "settle": (16, Life.settle),
+    "redrive": (3, Life.redrive),
+    "purge": (2, Life.purge),
+    "register": (6, Life.register),
+    "unregister": (3, Life.unregister),
+    "ask": (10, Life.ask),
+    "ask_again": (2, Life.ask_again),
+    "end_turn": (45, lambda life, numbers: life.shell.settle()),
+    "commit": (20, lambda life, numbers: life.shell.engine.commit(numbers.of([1, 2]))),
+    "commit_all": (12, lambda life, numbers: life.shell.engine.commit()),
+    "refuse": (2, lambda life, numbers: life.shell.engine.refuse(refusals.storage_full())),
+    "moment": (8, lambda life, numbers: life.shell.advance(numbers.of([50, 500]))),
+    "while_": (3, lambda life, numbers: life.shell.pass_time(2)),
+    "snapshot": (3, lambda life, numbers: life.shell.save_snapshot()),
+    "anchor": (1, Life.anchor),
+    "come": (2, Life.come),
+    "drop": (3, lambda life, numbers: life.somebody(numbers).drop()),
+    "stall": (3, lambda life, numbers: life.somebody(numbers).stall()),
+    "read_on": (3, lambda life, numbers: life.somebody(numbers).read_on()),
+}
 
 
 def is_living(peer: Peer) -> bool:

@@ -317,7 +317,7 @@ class Run:
             self.check_pages()
 
     def check_pages(self) -> None:
-        """Whoever pages from the beginning finds all that has not expired."""
+        """A client that reads all pages finds everything that has not expired."""
         for inbox in INBOXES:
             found: set[str] = set()
             from_seq = 0

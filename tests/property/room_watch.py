@@ -209,7 +209,7 @@ class Model:
                 assert count <= RATE, f"{count} messages were taken in one window"
 
     def check_order(self) -> None:
-        """Whoever asked first is first."""
+        """Answers come in the order of the requests."""
         for some in self.messages.values():
             for one, other in pairwise(some):
                 is_ordered = one.issued.number < other.issued.number

@@ -6,11 +6,12 @@ steps in `dispatch_run.py`. A schedule that fails is cut down before it is shown
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.property.cutting import cut_down
+from tests.property.cutting import check
 from tests.property.dispatch_run import Run, Step, drawn
 from tests.support.volume import SEEDS, volume
 
@@ -26,36 +27,15 @@ def narrow_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("signalhub.core.subscriptions.dispatcher.FETCH_MESSAGES", 3)
 
 
-def failure_of(traits: dict[str, Any], steps: list[Step]) -> Exception | None:
-    """What is wrong with a life."""
-    try:
-        Run(traits).play(steps)
-    except Exception as failure:
-        return failure
-    return None
-
-
-def explained(seed: int) -> str | None:
-    """What is wrong with the life of a seed, and the shortest way to see it."""
-    traits, steps = drawn(seed)
-    failure = failure_of(traits, steps)
-    if failure is None:
-        return None
-
-    def fails(shorter: list[Step]) -> bool:
-        found = failure_of(traits, shorter)
-        return type(found) is type(failure) and str(found)[:30] == str(failure)[:30]
-
-    steps = cut_down(steps, fails)
-    lines = "\n".join(map(repr, steps))
-    return f"seed {seed}, {traits}, cut down to\n{lines}\n{failure_of(traits, steps)!r}"
+def play(traits: dict[str, Any], steps: list[Step]) -> None:
+    Run(traits).play(steps)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_every_life_of_a_subscription_keeps_the_promises(group: int) -> None:
     for seed in range(group, LIVES, GROUPS):
-        fault = explained(seed)
-        assert fault is None, fault
+        traits, steps = drawn(seed)
+        check(seed, steps, partial(play, traits))
 
 
 def test_the_lives_are_worth_living() -> None:

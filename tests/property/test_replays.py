@@ -1,4 +1,4 @@
-"""Replays that are interrupted anywhere: by the log, by crashes, by whoever runs them.
+"""Replays that are interrupted anywhere: by the log, by crashes, by their operator.
 
 * Every message of a replay is appended exactly once, in the order of the originals.
 * That holds whatever of a job is sent again, and when the log was cut and the snapshot lost.
@@ -46,7 +46,7 @@ class Life:
         self.peer = self._connect()
         create(self.peer)
         self.jobs = {f"job-{n}": self._originals() for n in range(dice.randint(1, 3))}
-        # Where whoever runs a job believes it is.
+        # How far the operator believes each job to be.
         self.sent = dict.fromkeys(self.jobs, 0)
         self.copies: list[tuple[str, tuple[int, int, int]]] = []
         self.harvested = 0
@@ -81,7 +81,7 @@ class Life:
         for reply in self.peer.request("hub:republish", payload):
             assert reply["type"] == "hub:republished", reply
             assert reply["payload"]["appended"] + reply["payload"]["skipped"] == len(messages)
-        # Whoever is in a hurry goes on without an answer; a refusal brings it back.
+        # An impatient operator continues without an answer; a refusal sends it back.
         self.sent[job] = max(self.sent[job], min(end, len(self.jobs[job])))
 
     def hold(self) -> None:

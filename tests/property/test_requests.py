@@ -8,44 +8,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.property.cutting import cut_down
-from tests.property.request_life import Life, Step, drawn
+from tests.property.cutting import check
+from tests.property.request_life import Life, drawn
 from tests.support.volume import SEEDS, volume
 
 GROUPS = 6
 LIVES = volume(SEEDS, 3_000)
 
 
-def failure_of(steps: list[Step]) -> Exception | None:
-    """What is wrong with a life."""
-    try:
-        Life().play(steps)
-    except Exception as failure:
-        return failure
-    return None
-
-
-def explained(seed: int) -> str | None:
-    """What is wrong with the life of a seed, and the shortest way to see it."""
-    steps = drawn(seed)
-    failure = failure_of(steps)
-    if failure is None:
-        return None
-
-    def fails(shorter: list[Step]) -> bool:
-        found = failure_of(shorter)
-        return type(found) is type(failure) and str(found)[:20] == str(failure)[:20]
-
-    steps = cut_down(steps, fails)
-    lines = "\n".join(map(repr, steps))
-    return f"seed {seed}, cut down to\n{lines}\n{failure_of(steps)!r}"
-
-
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_every_request_is_answered_once_and_survives_a_restart(group: int) -> None:
     for seed in range(group, LIVES, GROUPS):
-        fault = explained(seed)
-        assert fault is None, fault
+        check(seed, drawn(seed), lambda steps: Life().play(steps))
 
 
 def test_the_lives_are_worth_living() -> None:

@@ -16,7 +16,7 @@ from picows import WSMsgType
 
 from signalhub.settings.model import OutboundSettings
 from signalhub.wire.frames import Opcode
-from tests.property.cutting import cut_down
+from tests.property.cutting import check
 from tests.support.memory.room_sockets import RoomStage, Visitor
 from tests.support.memory.write_path import EVERYTHING
 from tests.support.volume import SEEDS, volume
@@ -196,32 +196,16 @@ STEPS: dict[str, tuple[int, Callable[[Run, Visitor, int], object]]] = {
 }
 
 
-def failure_of(steps: list[Step]) -> Exception | AssertionError | None:
-    """What is wrong after a schedule."""
+def play(steps: list[Step]) -> None:
     with RoomStage(
         rooms={"socket_queue": 8},
         outbound=OutboundSettings(bytes_max=4_000),
         broadcast_batch=1,
         fanout_batch=2,
     ) as stage:
-        try:
-            run = Run(stage)
-            run.play(steps)
-            run.check()
-        except Exception as failure:
-            return failure
-    return None
-
-
-def explained(seed: int) -> str | None:
-    """What is wrong with the schedule of a seed, and the shortest way to see it."""
-    steps = drawn(seed)
-    failure = failure_of(steps)
-    if failure is None:
-        return None
-    steps = cut_down(steps, lambda shorter: type(failure_of(shorter)) is type(failure))
-    lines = "\n".join(map(repr, steps))
-    return f"seed {seed}, cut down to\n{lines}\n{failure_of(steps)!r}"
+        run = Run(stage)
+        run.play(steps)
+        run.check()
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
@@ -231,6 +215,5 @@ def test_every_schedule_leaves_sockets_that_heard_everything_or_are_closed(
     # A slow reader that is closed is logged, and the schedules close thousands.
     caplog.set_level(logging.ERROR, "signalhub.server")
     for seed in range(group, RUNS, GROUPS):
-        fault = explained(seed)
-        assert fault is None, fault
+        check(seed, drawn(seed), play)
     assert not caplog.records

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from signalhub.core.rooms.read import PageRead
 from signalhub.core.rooms.room import Room
 from signalhub.core.rooms.state import RoomStates
 from signalhub.core.rooms.values import Accepted
-from tests.property.cutting import cut_down
+from tests.property.cutting import check, failure_of
 from tests.property.room_run import Run, Step, drawn
 from tests.support.volume import SEEDS, volume
 
@@ -48,36 +49,14 @@ def forgetful(room: Room) -> Room:
     return room
 
 
-def failure_of(seed: int, steps: list[Step]) -> Exception | None:
-    """What is wrong with a run."""
-    try:
-        Run(seed).play(steps)
-    except Exception as failure:
-        return failure
-    return None
-
-
-def explained(seed: int) -> str | None:
-    """What is wrong with the run of a seed, and the shortest way to see it."""
-    steps = drawn(seed)
-    failure = failure_of(seed, steps)
-    if failure is None:
-        return None
-
-    def fails(shorter: list[Step]) -> bool:
-        found = failure_of(seed, shorter)
-        return type(found) is type(failure) and str(found)[:20] == str(failure)[:20]
-
-    steps = cut_down(steps, fails)
-    lines = "\n".join(map(repr, steps))
-    return f"seed {seed}, cut down to\n{lines}\n{failure_of(seed, steps)!r}"
+def play(seed: int, steps: list[Step]) -> None:
+    Run(seed).play(steps)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_rooms_keep_what_they_promise(group: int) -> None:
     for seed in range(group, RUNS, GROUPS):
-        fault = explained(seed)
-        assert fault is None, fault
+        check(seed, drawn(seed), partial(play, seed))
 
 
 def test_nothing_is_so_rare_in_the_runs_that_nobody_would_see_it_go_wrong() -> None:
@@ -164,7 +143,7 @@ def test_a_planted_bug_is_found_and_named(bug: Bug, monkeypatch: pytest.MonkeyPa
 
     others = set()
     for seed in range(SEARCHED):
-        complaint = str(failure_of(seed, drawn(seed)))
+        complaint = str(failure_of(partial(play, seed), drawn(seed)))
         if bug.complaint in complaint:
             return
         others.add(complaint[:60])

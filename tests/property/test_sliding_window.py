@@ -15,7 +15,7 @@ steps_ms = st.one_of(st.integers(0, 3), st.integers(0, 2 * WINDOW_MS))
 
 
 class Against(RuleBasedStateMachine):
-    """The window answers like a list of all times that is counted anew every time."""
+    """The window answers like a list of all times that is counted again every time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def test_forgetting_empty_windows_changes_no_answer(steps: list[tuple[str, int, 
 def test_a_restored_window_admits_what_the_old_one_would_have(
     accepts: list[int], down_ms: int, begins_ms: int, back_ms: int
 ) -> None:
-    """The clock that never goes back begins anew; where the other one was set back, less fits."""
+    """The monotonic clock starts again; if the wall clock was set back, less is admitted."""
     room, now, mono = Room("r"), 1_000_000, 5_000
     for step_ms in accepts:
         now, mono = now + step_ms, mono + step_ms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -107,22 +107,6 @@ class TopicsModel(RuleBasedStateMachine):
 
 TopicsTest = TopicsModel.TestCase
 TopicsTest.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
-
-
-@given(st.lists(wildcards, min_size=1, max_size=12), topics)
-def test_the_tree_hears_what_a_plain_comparison_hears(wanted: list[str], topic: str) -> None:
-    tree = Topics()
-    session = make_session(0)
-    for number, wildcard in enumerate(wanted):
-        tree.subscribe(session, f"@(a/{number})", wildcard, "sub")
-
-    heard = {one.address for one in tree.audience(topic).recipients}
-
-    assert heard == {
-        f"@(a/{number})"
-        for number, wildcard in enumerate(wanted)
-        if names.topic_matches(wildcard, topic)
-    }
 
 
 def test_kept_audiences_are_bounded_and_still_right() -> None:

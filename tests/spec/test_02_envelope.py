@@ -105,7 +105,7 @@ async def test_2_1_reply_is_built_as_the_specification_says(timed: Stage, clock:
             "signature": None,
         }
     assert replies[0]["id"] != replies[1]["id"]
-    # It goes to the socket of the request, whoever owns the address.
+    # It goes to the socket of the request, even if another session owns the address.
     await owner.nothing_more()
 
 

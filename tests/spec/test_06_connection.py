@@ -156,7 +156,7 @@ async def test_6_2_heartbeats_are_pushed_to_the_connected_at_the_configured_pace
             await peer.nothing_more()
             clock.advance(0.001)
 
-        # They renew no lease, and whoever has not said hello hears none.
+        # They renew no lease, and a socket without a hello gets none.
         assert await addresses(peer) == []
         assert (await silent.connect())["type"] == "hub:connected"
 

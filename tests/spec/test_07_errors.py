@@ -141,19 +141,6 @@ async def test_7_1_only_trace_and_span_are_copied_and_only_if_they_are_text(
         assert reply["metadata"] == copied
 
 
-async def test_7_1_rate_limit_says_in_whole_seconds_when_to_try_again(
-    run_stage: RunStage, clock: FakeClock
-) -> None:
-    async with run_stage(clock, message_rate=0.5, message_burst=1) as stage:
-        peer = await stage.connect()
-        await peer.ask("hub:queue_stats")
-
-        details = (await peer.ask("hub:queue_stats"))["payload"]["details"]
-
-    assert (details["retryAfter"], details["code"]) == (2, "RATE_LIMIT_EXCEEDED")
-    assert isinstance(details["limit"], str)
-
-
 async def test_7_2_unknown_actor_is_the_only_error_with_a_type_of_its_own(stage: Stage) -> None:
     peer = await stage.connect()
 

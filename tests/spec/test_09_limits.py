@@ -12,7 +12,7 @@ from tests.support.socket import frames
 from tests.support.socket.bystanders import bystanders
 from tests.support.socket.stage import InProcess
 from tests.support.socket.stage import run_stage as run_socket_stage
-from tests.support.stage import RunStage, Stage, addresses
+from tests.support.stage import Stage, addresses
 
 MESSAGE_BYTES_MAX = 1_048_576
 FRAME_BYTES_MAX = 8 * 1_048_576
@@ -177,15 +177,3 @@ async def test_9_1_patterns_that_would_explode_do_not(stage: Stage, stars: int) 
     peer = await stage.join("@(" + "a" * 200 + "/b)")
 
     assert await addresses(peer, "*a" * stars + "*c") == []
-
-
-async def test_9_1_subscriptions_of_a_session_are_limited(run_stage: RunStage) -> None:
-    async with run_stage(subscriptions_max=3) as stage:
-        peer = await stage.join("@(local/a)")
-        for topic in ("a", "b", "c"):
-            await peer.ask("hub:subscribe", {"topic": topic})
-
-        assert code_of(await peer.ask("hub:subscribe", {"topic": "d"})) == "limit_exceeded"
-        assert (await peer.ask("hub:subscribe", {"topic": "a"}))["type"] == "hub:subscribed"
-        await peer.ask("hub:unsubscribe", {"topic": "a"})
-        assert (await peer.ask("hub:subscribe", {"topic": "d"}))["type"] == "hub:subscribed"

@@ -43,31 +43,6 @@ async def test_10_replies_come_in_the_order_of_their_requests(timed: Stage) -> N
     assert [(await peer.receive())["correlationId"] for _ in ids] == ids
 
 
-async def test_10_several_senders_keep_their_own_order(timed: Stage) -> None:
-    target = await timed.join(B)
-    senders = [await timed.connect(f"@(local/sender-{index})") for index in range(5)]
-
-    for number in range(20):
-        for sender in senders:
-            sender.tell(B, "note", number)
-
-    heard: dict[str, list[int]] = {sender.sender: [] for sender in senders}
-    for _ in range(100):
-        message = await target.receive("note")
-        heard[message["from"]].append(message["payload"])
-    assert all(numbers == list(range(20)) for numbers in heard.values())
-
-
-@pytest.mark.parametrize("age_ms", [0, 4999, 5000, -60_000])
-async def test_10_message_within_its_lifetime_is_delivered(timed: Stage, age_ms: int) -> None:
-    sender, target = await timed.connect(), await timed.join(B)
-
-    reply = await sender.ask_actor(B, "note", ttl=5000, timestamp=timed.clock.now_ms() - age_ms)
-
-    assert reply["type"] == "hub:delivery_ack"
-    await target.receive("note")
-
-
 @pytest.mark.also_over_sockets
 @pytest.mark.parametrize("late_ms", [1, 100_000])
 @pytest.mark.parametrize(
@@ -92,20 +67,6 @@ async def test_10_expired_tell_vanishes_and_an_expired_ask_is_told_so(
     assert reply["payload"]["retryable"] is False
     await sender.nothing_more()
     await target.nothing_more()
-
-
-async def test_10_client_whose_clock_is_behind_is_judged_by_its_own_time(timed: Stage) -> None:
-    target, sender = await timed.join(B), await timed.dial()
-    behind = timed.clock.now_ms() - 120_000
-    metadata = {"protocolVersion": "0.1.0", "capabilities": ["send"]}
-    await sender.ask("hub:connect", metadata=metadata, timestamp=behind)
-
-    fresh = await sender.ask_actor(B, "note", ttl=5000, timestamp=behind)
-    stale = await sender.ask_actor(B, "note", ttl=5000, timestamp=behind - 5001)
-
-    assert fresh["type"] == "hub:delivery_ack"
-    assert code_of(stale) == "message_expired"
-    await target.receive("note")
 
 
 async def test_10_lifetimes_of_requests_to_the_hub_are_not_enforced(timed: Stage) -> None:
@@ -144,33 +105,6 @@ async def test_10_repeated_ask_gets_the_same_ack_and_is_delivered_once(
     # It is answered though the target has gone.
     await target.ask("hub:disconnect")
     assert await ask_again(again) == repeated
-
-
-async def test_10_ids_are_forgotten_after_the_window(timed: Stage, clock: FakeClock) -> None:
-    sender, target = await timed.connect("@(local/a)"), await timed.join(B)
-    await ask_again(sender)
-    clock.advance(299)
-    await ask_again(sender)
-    await target.receive("note")
-    await target.nothing_more()
-
-    clock.advance(2)
-    await ask_again(sender)
-
-    assert (await target.receive("note"))["payload"] == "m-1"
-
-
-async def test_10_same_id_of_another_sender_or_of_a_tell_is_another_message(timed: Stage) -> None:
-    one, other = await timed.connect("@(local/a)"), await timed.connect("@(local/c)")
-    target = await timed.join(B)
-
-    await ask_again(one)
-    await ask_again(other)
-    for _ in range(2):
-        one.tell(B, "note", 1, id="m-1")
-
-    senders = [(await target.receive("note"))["from"] for _ in range(4)]
-    assert senders == ["@(local/a)", "@(local/c)", "@(local/a)", "@(local/a)"]
 
 
 async def test_10_refused_ask_may_be_tried_again_with_the_same_id(timed: Stage) -> None:

@@ -83,17 +83,6 @@ async def test_invalid_utf8_anywhere_is_closed_and_reaches_nobody(
     await target.nothing_more()
 
 
-async def test_character_cut_by_a_fragment_is_whole_again(peer: Peer) -> None:
-    payload = {"to": "@(local/bad)", "type": "x", "data": "🦉"}
-    message = json.dumps(peer.envelope("hub:send", payload), ensure_ascii=False).encode()
-    cut = message.index("🦉".encode()) + 2
-
-    for piece in frames.fragments(message, cut, cut + 1):
-        peer.write(piece)
-
-    assert (await peer.receive("x"))["payload"] == "🦉"
-
-
 async def test_half_a_surrogate_pair_is_refused_and_the_socket_stays(stage: Stage) -> None:
     peer = await stage.connect()
 
@@ -173,14 +162,6 @@ async def test_forged_senders_and_ids_confuse_nobody(stage: Stage) -> None:
     assert (await victim.ask_actor("@(local/victim)", "x"))["type"] == "hub:delivery_ack"
 
 
-async def test_unknown_types_by_the_hundred_are_all_answered(peer: Peer) -> None:
-    ids = [peer.send(f"hub:unknown-{number}") for number in range(300)]
-
-    for message_id in ids:
-        reply = await peer.receive("hub:error")
-        assert reply["correlationId"] == message_id
-
-
 # Frames.
 
 BROKEN_FRAMES = {
@@ -211,23 +192,6 @@ async def test_broken_frames_are_closed_with_1002_or_1007(
         codes[name] = await peer.until_closed()
 
     assert codes == wanted
-
-
-async def test_fragments_of_any_size_interleaved_with_pings_are_one_message(peer: Peer) -> None:
-    message = json.dumps(peer.envelope("hub:queue_stats", None)).encode()
-    pieces = frames.fragments(message, *range(1, len(message)))
-    empty = frames.masked_frame(frames.CONTINUATION, b"", fin=False)
-
-    for piece in pieces[:-1]:
-        peer.write(piece + empty + frames.masked_frame(frames.PING, b"?"))
-        await asyncio.sleep(0)
-    peer.write(pieces[-1])
-
-    pongs = 0
-    while (frame := await peer.receive_frame()).opcode == frames.PONG:
-        pongs += 1
-    assert pongs == len(pieces) - 1
-    assert json.loads(frame.payload)["type"] == "hub:queue_stats_response"
 
 
 async def test_endless_fragments_are_closed_with_1009(socket_stage: InProcess, peer: Peer) -> None:

@@ -17,13 +17,11 @@ from tests.support.memory.shell import Peer as MemoryPeer
 from tests.support.socket import stage as sockets
 from tests.support.socket.stage import SMALL_BUFFER
 from tests.support.socket.topics import (
-    HASTY,
     MODES,
     TOPIC,
     UNLIMITED,
     Consumer,
     create,
-    delivery_of,
     enter,
     leave,
     publish_all,
@@ -35,7 +33,7 @@ from tests.support.socket.topics import (
     until,
     working,
 )
-from tests.support.stage import RunStage, Stage
+from tests.support.stage import RunStage
 from tests.support.volume import volume
 
 BURST = volume(2_000, 10_000)
@@ -133,24 +131,6 @@ async def test_wire_subscription_may_have_a_watchdog_of_its_own(run_stage: RunSt
         assert seqs(await consumer.take(3)) == [1, 2, 3]
 
 
-async def test_rd_23_subscriptions_that_come_and_go_miss_nothing(run_stage: RunStage) -> None:
-    async with run_stage(**UNLIMITED) as stage:
-        publisher, steady = await working(stage)
-        coming = await enter(stage, "c", name="coming")
-
-        await publish_all(publisher, range(15))
-        assert seqs(await coming.take_and_ack(15)) == list(range(1, 16))
-        coming.peer.abort()
-        await publish_all(publisher, range(15, 30))
-        late = await enter(stage, "d", name="late", start="latest")
-        back = await reenter(stage, "c", name="coming")
-        await publish_all(publisher, range(30, 45))
-
-        assert [one.payload for one in await steady.take_and_ack(45)] == list(range(45))
-        assert [one.payload for one in await back.take_and_ack(30)] == list(range(15, 45))
-        assert [one.payload for one in await late.take_and_ack(15)] == list(range(30, 45))
-
-
 async def test_rd_9_5_disconnect_during_a_burst_skips_nothing(run_stage: RunStage) -> None:
     async with run_stage(**UNLIMITED) as stage:
         publisher = await stage.join("@(local/a)")
@@ -169,43 +149,6 @@ async def test_rd_9_5_disconnect_during_a_burst_skips_nothing(run_stage: RunStag
         consumer = await reenter(stage, "b", window=40)
         rest = await consumer.take_and_ack(600 - settled)
         assert seqs(rest) == list(range(settled + 1, 601))
-
-
-async def test_rd_s11_settling_and_questions_are_served_while_nothing_can_be_sent(
-    stage: Stage,
-) -> None:
-    _, consumer = await working(stage, 50, window=1)
-    await consumer.next()
-
-    for _ in range(20):
-        await consumer.shows(inFlight=1)
-        assert (await consumer.ack(40))["ignored"] == [40]
-
-    await consumer.ack(1)
-    assert (await consumer.next()).seq == 2
-
-
-async def test_rd_s4_random_order_of_settling_leaves_every_message_in_one_state(
-    run_stage: RunStage,
-) -> None:
-    async with run_stage(**UNLIMITED) as stage:
-        options = HASTY | {"backoffMs": 1, "backoffCapMs": 2, "maxDeliveries": 1_000}
-        publisher, consumer = await working(stage, 200, window=16, **options)
-        acked: set[int] = set()
-
-        # A fixed shuffle: each message is nacked 0 to 3 times before it is settled.
-        while len(acked) < 200:
-            heard = delivery_of(await consumer.peer.receive())
-            assert heard.seq not in acked
-            if heard.attempt > heard.seq * 7 % 4:
-                consumer.send("hub:ack", seq=heard.seq)
-                acked.add(heard.seq)
-            else:
-                consumer.send("hub:nack", seq=heard.seq)
-
-        info = await until(publisher, floor=200)
-        assert (info["lag"], info["inFlight"], info["waitingRetry"]) == (0, 0, 0)
-        await consumer.quiet()
 
 
 # Readers that do not read, which takes sockets.

@@ -13,7 +13,6 @@ import pytest
 from tests.support.socket.topics import (
     HASTY,
     OF_WORK,
-    TOPIC,
     UNLIMITED,
     Consumer,
     create,
@@ -90,18 +89,6 @@ async def test_rd_s1_floor_is_contiguous_and_lag_counts_what_is_unsettled(
     await leave(consumer)
     await publish_all(publisher, range(2))
     await shows(publisher, head=count + 2, floor=floor, lag=lag + 2, settledAboveFloor=above)
-
-
-async def test_rd_d5_acks_in_reverse_and_then_silence_stall_nothing(stage: Stage) -> None:
-    _, consumer = await working(stage, 9, window=3)
-
-    for first in (1, 4, 7):
-        assert seqs(await consumer.take(3)) == [first, first + 1, first + 2]
-        for seq in (first + 2, first + 1, first):
-            await consumer.ack(seq)
-
-    await consumer.shows(head=9, floor=9, next=10, lag=0)
-    await consumer.quiet()
 
 
 # The window.
@@ -193,17 +180,6 @@ async def test_wire_credit_counts_bytes_too(stage: Stage) -> None:
     assert seqs(rest) == list(range(len(taken) + 2, 21))
 
 
-async def test_wire_message_without_credit_goes_to_a_consumer_that_has_some(stage: Stage) -> None:
-    publisher, poor = await working(stage, mode="shared", consumer="poor")
-    rich = await enter(stage, "c", mode="shared", consumer="rich")
-    await set_credit(poor, messages=0)
-
-    await publish_all(publisher, range(6))
-
-    assert seqs(await rich.take_and_ack(6)) == [1, 2, 3, 4, 5, 6]
-    await poor.quiet()
-
-
 @pytest.mark.parametrize("mode", ["exclusive", "failover"])
 async def test_wire_strict_sends_nothing_new_while_an_earlier_one_is_unsettled(
     stage: Stage, mode: str
@@ -260,15 +236,3 @@ async def test_rd_d12_rate_limit_costs_a_key_shared_message_one_token(stage: Sta
         of_key = [one.seq for one in heard if one.key == key]
         assert of_key == sorted(of_key)
     assert stage.clock.now_ms() - began < 2_000
-
-
-async def test_rd_s12_slow_subscription_does_not_hold_up_a_fast_one(run_stage: RunStage) -> None:
-    async with run_stage(**UNLIMITED) as stage:
-        publisher, fast = await working(stage)
-        slow = await enter(stage, "c", name="slow", window=1)
-
-        await publish_all(publisher, range(500))
-        await slow.next()
-
-        assert seqs(await fast.take_and_ack(500)) == list(range(1, 501))
-        await shows(publisher, TOPIC, "slow", lag=500, inFlight=1)

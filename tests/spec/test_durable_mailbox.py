@@ -77,22 +77,6 @@ async def test_wire_acks_and_copies_of_a_durable_actor_name_the_position(stage: 
     assert queued["epoch"] == ack["epoch"]
 
 
-@pytest.mark.parametrize(
-    ("sync", "durability"), [("always", "fsync"), ("interval", "interval"), ("os", "os")]
-)
-async def test_wire_every_ack_says_how_durable_its_message_is(
-    run_stage: RunStage, sync: str, durability: str
-) -> None:
-    async with run_stage(log={"sync": sync}) as stage:
-        sender, _ = await stage.connect(), await join_durable(stage, A)
-        await keep_away(stage, B)
-
-        acks = [await ask(sender, address) for address in (A, B)]
-
-        assert [ack["status"] for ack in acks] == ["delivered", "queued"]
-        assert [ack["durability"] for ack in acks] == [durability] * 2
-
-
 async def test_rd_l2_level_os_does_not_wait_for_the_disk() -> None:
     async with sockets.run_stage(log={"sync": "os"}) as stage:
         sender, target = await stage.connect(), await join_durable(stage, A)
@@ -332,22 +316,6 @@ async def test_r9_limit_counts_only_while_no_session_is_attached(run_stage: RunS
         await leave(back)
         await ask_all(sender, A, range(3))
         assert code_of(await sender.ask_actor(A, "note")) == "queue_full"
-
-
-async def test_r9_mailbox_survives_being_taken_over_by_another_session(stage: Stage) -> None:
-    sender, first = await stage.connect(), await join_durable(stage, A)
-    await ask(sender, A, 0)
-    second = await stage.connect()
-
-    registered = await second.register(A)
-
-    assert registered["payload"]["durable"] is True
-    assert (await first.receive("note"))["payload"] == 0
-    notice = await first.receive("hub:disconnect")
-    assert notice["payload"]["reason"] == "duplicate_connection"
-    ack = await ask(sender, A, 1)
-    assert (ack["status"], ack["seq"]) == ("delivered", 2)
-    assert data_of(await take(second, 1)) == [1]
 
 
 async def test_r9_new_asks_queue_behind_the_backlog_and_tells_do_not(run_stage: RunStage) -> None:

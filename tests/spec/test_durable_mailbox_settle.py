@@ -75,19 +75,6 @@ async def test_wire_acks_say_what_became_of_them(stage: Stage) -> None:
     assert (await attach(stage, A))[1]["waiting"] == 0
 
 
-async def test_wire_ack_up_to_settles_everything_before(stage: Stage) -> None:
-    sender, target = await settling_pair(stage)
-    await ask_all(sender, A, range(5))
-    await take(target, 5)
-
-    reply = settled(await target.ask("hub:ack", {"stream": A, "upTo": 4}))
-
-    assert (reply["floor"], reply["accepted"]) == (4, 4)
-    await leave(target)
-    back = await join_durable(stage, A, settles=True)
-    assert data_of(await take_until_asked(back, sender)) == [4]
-
-
 @pytest.mark.parametrize("type", SETTLES)
 async def test_wire_settle_that_does_not_fit_settles_nothing(stage: Stage, type: str) -> None:
     sender, target = await settling_pair(stage)
@@ -201,27 +188,6 @@ async def test_r13_window_of_256_is_in_flight_and_no_more(stage: Stage) -> None:
     assert sorted(seqs_of(await take(target, 43))) == list(range(258, 301))
 
 
-@pytest.mark.parametrize("window", [1, 7])
-async def test_rd_s6_window_holds_while_a_backlog_is_worked_off(
-    run_stage: RunStage, window: int
-) -> None:
-    async with run_stage(mailbox={"window": window}, message_rate=0) as stage:
-        sender = await stage.connect()
-        await keep_away(stage, A)
-        await ask_all(sender, A, range(50))
-        target = await join_durable(stage, A, settles=True)
-        heard = await take(target, window)
-
-        for number in range(50):
-            await target.nothing_more()
-            await settle(target, "hub:ack", heard[number])
-            if number + window < 50:
-                heard += await take(target, 1)
-
-        assert data_of(heard) == list(range(50))
-        assert attempts_of(heard) == [1] * 50
-
-
 async def test_r14_settling_is_exempt_from_the_message_rate(run_stage: RunStage) -> None:
     async with run_stage(message_rate=0.001, message_burst=150) as stage:
         sender, target = await settling_pair(stage)
@@ -270,27 +236,6 @@ async def test_rd_s7_pause_after_a_failure_is_that_of_the_settings(run_stage: Ru
             await settle(target, "hub:nack", copy, delayMs=asked_ms)
             [copy] = await take(target, 1)
             assert stage.clock.now_ms() - began >= least_ms * JITTER
-
-
-async def test_rd_s7_copy_that_waits_to_be_retried_is_settled_by_a_late_ack_only(
-    run_stage: RunStage,
-) -> None:
-    async with run_stage(mailbox=PATIENT) as stage:
-        sender, target = await settling_pair(stage)
-        await ask_all(sender, A, range(3))
-        copies = await take(target, 3)
-        for copy in copies[:2]:
-            await settle(target, "hub:nack", copy)
-
-        late = await settle(target, "hub:ack", copies[0])
-        assert late == {"floor": 1, "accepted": 1, "ignored": []}
-        # Leaving neither settles it nor makes it fail.
-        await leave(target)
-        back, registered = await attach(stage, A, settles=True)
-        assert registered["waiting"] == 2
-        assert 2 in data_of(await take_until_asked(back, sender))
-        reply = settled(await back.ask("hub:ack", {"stream": A, "seqs": [2, 3]}))
-        assert reply == {"floor": 3, "accepted": 2, "ignored": []}
 
 
 async def test_wire_deadline_of_a_copy_is_kept_unless_it_is_settled_or_extended(

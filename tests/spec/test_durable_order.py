@@ -106,18 +106,6 @@ async def test_r3_nothing_is_delivered_or_acknowledged_before_it_is_on_disk(stag
         await here.receive("note")
 
 
-@pytest.mark.also_over_sockets
-async def test_r3_acknowledgement_follows_the_copy_on_one_socket(stage: Stage) -> None:
-    peer = await join_durable(stage, A)
-
-    for number in range(30):
-        peer.tell(A, "note", number, pattern="ask")
-
-    seen = [(await peer.receive())["type"] for _ in range(60)]
-    for index in range(1, 61):
-        assert seen[:index].count("note") >= seen[:index].count("hub:delivery_ack")
-
-
 async def test_wire_settling_as_an_ask_is_answered_once_it_is_on_disk(stage: Stage) -> None:
     sender, target = await settling_pair(stage)
     await ask(sender, A)
@@ -133,6 +121,7 @@ async def test_wire_settling_as_an_ask_is_answered_once_it_is_on_disk(stage: Sta
         assert settled(await target.reply_to(asked))["floor"] == 1
 
 
+@pytest.mark.also_over_sockets
 async def test_r5_plain_target_that_goes_while_the_disk_is_slow_is_unknown_and_retryable(
     stage: Stage,
 ) -> None:

@@ -28,7 +28,6 @@ from tests.support.socket.topics import (
     sub_info,
     subscribe,
     subscription,
-    until,
     working,
 )
 from tests.support.stage import RunStage, Stage
@@ -124,20 +123,6 @@ async def test_wire_start_counts_only_when_the_subscription_is_new(stage: Stage)
 
     assert (back.joined["next"], back.joined["lag"]) == (3, 3)
     assert seqs(await back.take(3)) == [3, 4, 5]
-
-
-async def test_wire_subscription_names_belong_to_their_topic(stage: Stage) -> None:
-    peer = await stage.join("@(local/a)")
-    for topic in ("orders", "prices"):
-        await create(peer, topic)
-    await publish(peer, 1, "orders")
-
-    first, second = await subscribe(peer, "orders"), await subscribe(peer, "prices")
-    await first.take_and_ack(1)
-
-    assert first.id != second.id
-    await first.shows(floor=1)
-    await second.shows(floor=0)
 
 
 async def test_wire_other_mode_is_a_conflict(stage: Stage) -> None:
@@ -363,15 +348,3 @@ async def test_wire_one_session_may_consume_many_subscriptions(run_stage: RunSta
             assert own == [1, 2, 3]
             assert (await consumer.settle("hub:ack", upTo=3))["accepted"] == 3
         await peer.nothing_more()
-
-
-async def test_wire_session_that_ends_is_no_consumer_any_more(stage: Stage) -> None:
-    watcher, first = await working(stage, mode="shared")
-    second = await enter(stage, "c", mode="shared")
-    await shows(watcher, consumers=2)
-
-    first.peer.abort()
-    await until(watcher, consumers=1)
-    await second.peer.ask("hub:disconnect")
-
-    await until(watcher, consumers=0)

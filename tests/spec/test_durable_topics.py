@@ -10,6 +10,7 @@ import pytest
 
 from signalhub.testing import FakeClock
 from tests.support.peer import Peer, code_of
+from tests.support.socket.mailboxes import ask, join_durable, keep_away
 from tests.support.socket.tokens import AUTH, CREATE, session_of
 from tests.support.socket.topics import (
     DLQ,
@@ -302,6 +303,11 @@ async def test_wire_hub_and_receipts_say_how_durable_it_is(
             assert (receipt["epoch"], receipt["seq"]) == (epoch, seq)
             assert receipt["durability"] == durability
             assert "duplicate" not in receipt
+        await join_durable(stage, "@(local/here)")
+        await keep_away(stage, "@(local/away)")
+        acks = [await ask(peer, f"@(local/{name})") for name in ("here", "away")]
+        assert [ack["status"] for ack in acks] == ["delivered", "queued"]
+        assert [ack["durability"] for ack in acks] == [durability] * 2
 
 
 @pytest.mark.parametrize("pattern", ["tell", "ask"])

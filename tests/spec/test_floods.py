@@ -1,4 +1,4 @@
-"""Crowds: silent sockets, connection storms and senders without manners."""
+"""Crowds: silent sockets, connection storms and senders that ignore every limit."""
 
 from __future__ import annotations
 

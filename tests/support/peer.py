@@ -1,4 +1,4 @@
-"""A client of the wire protocol with no manners of its own: it says exactly what a test says.
+"""A bare client of the wire protocol: it sends exactly what a test says.
 
 It shares no code with the hub or the SDK, and does not care what carries its messages. Whatever the
 hub sends is checked on arrival: one complete envelope each, eleven members of the right types,
@@ -67,7 +67,7 @@ class Peer(ABC):
 
     @abstractmethod
     def polls(self) -> AsyncIterator[None]:
-        """Turns of a loop that looks until something is so; a `TimeoutError` in the end."""
+        """The rounds of a polling loop; a `TimeoutError` in the end."""
 
     @property
     @abstractmethod
@@ -92,7 +92,7 @@ class Peer(ABC):
 
     @abstractmethod
     def hang_up(self) -> None:
-        """Close the connection without a word, sending what was written."""
+        """Close the connection without a close frame, after sending what was written."""
 
     @abstractmethod
     def abort(self) -> None:

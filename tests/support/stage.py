@@ -1,4 +1,4 @@
-"""A running hub with the peers a test puts on it, whatever connects them.
+"""A running hub with the peers of a test, in memory or over sockets.
 
 What the hub does on the wire is tested against a stage. In `make test` that is one in memory
 (`memory/stage.py`); in `make soak`, and where a test is about sockets, a real hub and TCP
@@ -24,13 +24,13 @@ class HeldDisk(Protocol):
     """A disk on which nothing becomes durable while it is held."""
 
     def hold(self) -> None:
-        """From now on whoever writes waits."""
+        """From now on every write waits."""
 
     def release(self) -> None:
-        """Let everybody go on."""
+        """Let all writes continue."""
 
     async def wait(self) -> None:
-        """Until somebody waits for the disk."""
+        """Wait until a write is held."""
 
 
 class StageOf(ABC, Generic[P_co]):
@@ -40,7 +40,7 @@ class StageOf(ABC, Generic[P_co]):
 
     @abstractmethod
     async def dial(self) -> P_co:
-        """A connection on which nothing has been said yet."""
+        """A connection before its hello."""
 
     @abstractmethod
     async def pass_time(self, seconds: float) -> None:
@@ -60,7 +60,7 @@ class StageOf(ABC, Generic[P_co]):
 
     @abstractmethod
     def held_disk(self) -> AbstractContextManager[HeldDisk]:
-        """Take the disk into the hands of the test."""
+        """Let the test decide when the disk writes."""
 
     async def restart(self, how: str = "stop") -> None:
         """End the hub, by `stop` or by `kill`, and start it again on its data."""

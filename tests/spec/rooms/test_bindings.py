@@ -1,4 +1,4 @@
-"""Which inbox a room writes to: bound once, by whoever names both first, and for good."""
+"""Which inbox a room writes to: the first request that names both binds them permanently."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from tests.support.socket.disk import held_disk
 from tests.support.socket.guest import TurnedAway, offer
 from tests.support.socket.http import Headers
-from tests.support.socket.mailboxes import held_disk
 from tests.support.socket.rooms import (
     INBOX,
     OTHER_INBOX,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.support.socket.disk import held_disk
 from tests.support.socket.guest import Guest
 from tests.support.socket.http import Web
-from tests.support.socket.mailboxes import held_disk
 from tests.support.socket.peer import Closed
 from tests.support.socket.rooms import (
     ROOM,

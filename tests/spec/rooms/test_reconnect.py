@@ -41,7 +41,7 @@ class Member:
         self._news.set()
 
     async def until(self, seq: int) -> None:
-        """Wait until it has come so far."""
+        """Wait until it has read up to this position."""
         while self.last_seen < seq:
             self._news.clear()
             await self._news.wait()
@@ -55,7 +55,7 @@ class Member:
         return bool(page.messages)
 
     async def visit(self, house: House, guest: Guest, frames: int) -> None:
-        """Catch up, then stay for some live frames; what comes meanwhile is held."""
+        """Catch up, then stay for some live frames; frames that arrive before are held."""
         while self.last_seen < guest.welcome["lastSeq"]:
             await self.read(house)
         for _ in range(frames):
@@ -81,7 +81,7 @@ class Member:
 
 
 async def send_all(house: House, sender: int) -> None:
-    """Send everything, again and again until it is accepted."""
+    """Send everything, and repeat each message until it is accepted."""
     web = house.another_web()
     for number in range(EACH):
         message_id = f"t-{sender}-{number}"

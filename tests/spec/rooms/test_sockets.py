@@ -260,7 +260,7 @@ async def test_ten_bad_frames_in_a_row_close_the_socket_with_1008() -> None:
             for _ in range(9):
                 assert (await guest.error())["errorCode"] == "BAD_FRAME"
             if good:
-                # A good frame begins the count anew.
+                # A good frame resets the count.
                 await guest.accepted(good)
                 await guest.receive("message")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import cast
 
 from msgspec.structs import replace
@@ -40,7 +41,7 @@ class MemoryEngine:
         self.epoch = epoch
         self.first = 0
         self.entries: list[StoredEntry] = []
-        # Without being told otherwise it is as fast as a log can be.
+        # By default it commits at once.
         self.is_prompt = True
         self.is_readable = True
         self.is_full = False
@@ -51,7 +52,7 @@ class MemoryEngine:
         self._pending: deque[Append] = deque()
         self._reads: deque[Callable[[], None]] = deque()
         self._streams: dict[tuple[str, int], list[StoredEntry]] = {}
-        # How often segments were written anew.
+        # How often segments were rewritten.
         self.erasures = 0
 
     def report_to(self, outcomes: Outcomes) -> None:
@@ -122,7 +123,7 @@ class MemoryEngine:
     # Reading.
 
     def fetch(self, fetch: Fetch, done: Callable[[list[StoredEntry]], None]) -> None:
-        self._reads.append(lambda: done(self._found(fetch)))
+        self.later(lambda: done(self._found(fetch)))
 
     def _found(self, fetch: Fetch) -> list[StoredEntry]:
         stream = self._streams.get((fetch.stream, fetch.stream_epoch), [])
@@ -141,7 +142,7 @@ class MemoryEngine:
             stream = self._streams.get((find.stream, find.stream_epoch), [])
             done(next((one.seq for one in stream if one.at_ms >= find.time_ms), 0))
 
-        self._reads.append(look)
+        self.later(look)
 
     def locate(self, locate: Locate, done: Callable[[Located | None], None]) -> None:
         def look() -> None:
@@ -157,7 +158,7 @@ class MemoryEngine:
                 end = locate.to_offset
             done(Located(found, end))
 
-        self._reads.append(look)
+        self.later(look)
 
     def erase(self, erase: EraseEntries, done: Callable[[int | Refusal], None]) -> None:
         def rewrite() -> None:
@@ -172,10 +173,10 @@ class MemoryEngine:
             self.erasures += 1
             done(1)
 
-        self._reads.append(rewrite)
+        self.later(rewrite)
 
     def _take_out(self, offset: int, pseudonym: str | None) -> None:
-        """The entry as a segment keeps it that was written anew."""
+        """The entry as a rewritten segment keeps it."""
         old = self.entries[offset - self.first]
         stream = pseudonym or old.stream
         new = replace(old, stream=stream, body=bytes(32), is_erased=True)
@@ -186,7 +187,7 @@ class MemoryEngine:
             moved.insert(bisect_left(moved, old.seq, key=lambda one: one.seq), new)
 
     def later(self, work: Callable[[], None]) -> None:
-        """Something else that comes back like a read."""
+        """Do this when reads are answered."""
         self._reads.append(work)
 
     def read(self) -> bool:
@@ -245,20 +246,8 @@ class TurningEngine(MemoryEngine):
         if self.pending and self.is_prompt:
             self._call_soon(self.commit)
 
-    def fetch(self, fetch: Fetch, done: Callable[[list[StoredEntry]], None]) -> None:
-        super().fetch(fetch, done)
-        self._call_soon(self.read)
-
-    def find_time(self, find: FindTime, done: Callable[[int], None]) -> None:
-        super().find_time(find, done)
-        self._call_soon(self.read)
-
-    def locate(self, locate: Locate, done: Callable[[Located | None], None]) -> None:
-        super().locate(locate, done)
-        self._call_soon(self.read)
-
-    def erase(self, erase: EraseEntries, done: Callable[[int | Refusal], None]) -> None:
-        super().erase(erase, done)
+    def later(self, work: Callable[[], None]) -> None:
+        super().later(work)
         self._call_soon(self.read)
 
 
@@ -342,14 +331,7 @@ class Shelf:
     def copy(self) -> Shelf:
         """What is on it now."""
         other = Shelf()
-        other._head = self._head
-        other._streams = dict(self._streams)
-        other._subscriptions = dict(self._subscriptions)
-        other._remembered = list(self._remembered)
-        other._rooms = dict(self._rooms)
-        other._room_ids = list(self._room_ids)
-        other._replays = self._replays
-        other._placements = dict(self._placements)
+        vars(other).update({name: copy(value) for name, value in vars(self).items()})
         return other
 
 

@@ -87,10 +87,9 @@ def stale(reply: Message) -> list[Message]:
 
 def cut(shell: MemoryShell, *, keeps_snapshot: bool = False) -> MemoryShell:
     """Delete as much of the log as may be after everything is anchored, and start again."""
-    while (shell.hub.anchors.anchored()) < (end := shell.engine.head):
+    end = shell.engine.head
+    while shell.hub.anchors.anchored() < end:
         shell.perform(shell.hub.anchors.anchor(end, shell.now))
-        if shell.hub.anchors.anchored() >= end:
-            break
     shell.engine.cut(shell.hub.anchors.anchored())
     if not keeps_snapshot:
         shell.shelf = Shelf()

@@ -56,29 +56,16 @@ from signalhub.wire.errors import Refusal
 from signalhub.wire.names import HUB_ADDRESS
 from signalhub.wire.room_ids import Names
 from tests.support.memory.engine import MemoryEngine, Shelf, restart
+from tests.support.peer import Envelope
 
 Message = dict[str, Any]
-# Whoever is told that bytes have left.
+# The receiver of the report that bytes have left.
 Waiter = AskReceipt | Attempt
 Shell = TypeVar("Shell", bound="MemoryShell")
 
 TURNS_MAX = 10_000
 
-MEMBERS = frozenset(
-    {
-        "id",
-        "from",
-        "to",
-        "type",
-        "payload",
-        "pattern",
-        "correlationId",
-        "timestamp",
-        "metadata",
-        "ttl",
-        "signature",
-    }
-)
+MEMBERS = Envelope.__annotations__.keys()
 HELLO = {"protocolVersion": "0.1.0", "capabilities": ["send", "receive"]}
 SETTLING_HELLO = {"protocolVersion": "0.1.0", "capabilities": ["send", "receive", "ack"]}
 
@@ -319,7 +306,7 @@ class MemoryShell:
             self.clock.advance(max(0, math.ceil(due_ms) - self.now) / 1000)
             self.settle()
         else:
-            raise AssertionError("something is due for ever")
+            raise AssertionError("something is always due")
         self.clock.advance((until - self.now) / 1000)
 
     def tick(self) -> None:

@@ -2,7 +2,7 @@
 
 Frames are handled the moment they are sent. A peer that waits for something lets the clock run to
 whatever is due next, until it is there or ten seconds have passed; none of that takes real time.
-On a clock that the test has brought along, time stands still, and only the hub's tick goes on.
+On a clock given by the test, time stands still; only the hub's tick continues.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tests.support.peer import PATIENCE_S, Closed
 from tests.support.stage import StageOf
 
 TICK_MS = 1_000
-# How often tasks of the same test may go on before one of them lets time pass.
+# How often other tasks of the test may run before time passes.
 TURNS = 10
-# A loop that looks for something looks after so much time.
+# The interval of a polling loop.
 LOOK_AGAIN_MS = 10
 PATIENCE_MS = int(PATIENCE_S * 1000)
 GOING_AWAY = 1001
@@ -129,7 +129,7 @@ class MemoryStage(StageOf[Peer]):
         self.shell = MemoryShell(
             settings,
             clock=self.clock,
-            # Whoever is told apart by its session needs one that nobody else has.
+            # Clients are told apart by their sessions, so every id must be unique.
             ids=Ids(),
             authenticator=Authenticator(settings.auth) if settings.auth.enabled else None,
         )

@@ -35,6 +35,7 @@ from signalhub.testing import FakeClock
 from signalhub.wire.frames import Opcode, close_frame
 from tests.support.memory.engine import TurningEngine
 from tests.support.memory.shell import HELLO, CountedIds, Message, decoded, envelope
+from tests.support.socket.frames import FrameReader
 
 EVERYTHING = math.inf
 TURNS_MAX = 10_000
@@ -117,27 +118,12 @@ class Trace:
 
     def frames(self) -> list[tuple[Opcode, bytes, int]]:
         """Opcode, payload and end of every whole frame; raises if it is no WebSocket stream."""
-        found = []
-        at = 0
-        while (bounds := self._payload_bounds(at)) is not None:
-            start, stop = bounds
-            found.append((Opcode(self.data[at] & 0x0F), bytes(self.data[start:stop]), stop))
-            at = stop
+        found, end = [], 0
+        for opcode, payload in FrameReader().feed(bytes(self.data)):
+            size = len(payload)
+            end += size + (2 if size < 126 else 4 if size < 2**16 else 10)
+            found.append((Opcode(opcode), payload, end))
         return found
-
-    def _payload_bounds(self, at: int) -> tuple[int, int] | None:
-        """Where the payload of the frame at `at` begins and ends, if it is all there."""
-        data = self.data
-        if len(data) < at + 2:
-            return None
-        assert data[at] & 0xF0 == 0x80, f"no frame of the hub begins at byte {at}"
-        length, start = data[at + 1], at + 2
-        assert length < 128, "the hub masks nothing"
-        if length >= 126:
-            start += 2 if length == 126 else 8
-            length = int.from_bytes(data[at + 2 : start], "big")
-        stop = start + length
-        return (start, stop) if stop <= len(data) else None
 
 
 class Socket:
@@ -146,7 +132,7 @@ class Socket:
     def __init__(self, fd: int, moments: Iterator[int]) -> None:
         self.fd = fd
         self.room: float = EVERYTHING
-        # The next direct write takes at most so much; the transport's attempt after it has room.
+        # Bytes the next direct write takes at most; the transport's attempt after it has room.
         self.short: int | None = None
         self.breaks_after_write = False
         self.is_broken = False
@@ -298,7 +284,7 @@ class Doorkeeper:
 
 
 class Rows:
-    """A durable tier that keeps nothing; who asks it for an id waits for the test."""
+    """A durable tier that keeps nothing; look-ups of ids wait for the test."""
 
     def __init__(self) -> None:
         self.recalled: list[tuple[list[bytes], Callable[[list[int] | None], None]]] = []
@@ -316,7 +302,7 @@ class Rows:
 
 
 class End:
-    """The far end of one socket, whoever owns the near one."""
+    """The far end of one socket."""
 
     def __init__(self, stage: Stage, connection: Connection[Party]) -> None:
         self.stage = stage

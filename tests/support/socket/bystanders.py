@@ -1,4 +1,4 @@
-"""Two innocent actors who talk all through a test and must not notice what happens around them."""
+"""Two actors who talk during a whole test and must not be disturbed by it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Bystanders:
         self._talking = asyncio.create_task(self._talk())
 
     async def _talk(self) -> None:
-        """Turn after turn until cancelled; anything out of the ordinary is an assertion."""
+        """Turn after turn until cancelled; anything unexpected fails."""
         for turn in range(TURNS_MAX):
             ask_id = self._alice.send(
                 "hub:send", {"to": BOB, "type": "talk:ask", "data": turn}, pattern="ask"

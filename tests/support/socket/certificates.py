@@ -1,4 +1,4 @@
-"""Certificates of one's own."""
+"""Self-signed certificates."""
 
 from __future__ import annotations
 

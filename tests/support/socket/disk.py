@@ -29,12 +29,12 @@ class HeldDisk:
         self._somebody_waits = asyncio.Event()
 
     def hold(self) -> None:
-        """From now on whoever wants a sync waits."""
+        """From now on every sync waits."""
         self._somebody_waits.clear()
         self._may_go_on.clear()
 
     def release(self) -> None:
-        """Let everybody go on."""
+        """Let all syncs continue."""
         self._may_go_on.set()
 
     def break_down(self) -> None:
@@ -42,7 +42,7 @@ class HeldDisk:
         self._is_broken = True
 
     async def wait(self) -> None:
-        """Until somebody waits for the disk."""
+        """Wait until a sync is held."""
         async with asyncio.timeout(PATIENCE_S):
             await self._somebody_waits.wait()
 

@@ -1,4 +1,4 @@
-"""An HTTP/1.1 client with no manners of its own: requests as a test writes them, answers as sent.
+"""A bare HTTP/1.1 client: it sends requests exactly as a test writes them.
 
 One `Web` is one connection, kept alive as long as the hub keeps it and opened again when it does
 not. It shares no code with the hub or the SDK.

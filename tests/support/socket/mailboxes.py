@@ -9,52 +9,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.support.peer import Envelope, Peer
-from tests.support.socket.disk import HeldDisk, held_disk
 from tests.support.socket.stage import Stage as SocketStage
+from tests.support.socket.topics import SETTLED, STORY
 from tests.support.stage import Stage
-
-__all__ = [
-    "DEAD_MAILBOXES",
-    "SETTLING",
-    "HeldDisk",
-    "Payload",
-    "ask",
-    "ask_all",
-    "attach",
-    "attempts_of",
-    "counters",
-    "data_of",
-    "dead_letter_of",
-    "delivery_of",
-    "hear_dead_letters",
-    "held_disk",
-    "join_durable",
-    "keep_away",
-    "leave",
-    "place_of",
-    "risen_by",
-    "seqs_of",
-    "settle",
-    "settled",
-    "settling_pair",
-    "take",
-    "take_until_asked",
-]
 
 DEAD_MAILBOXES = "dead.mailboxes"
 SETTLING = ["send", "receive", "ack"]
 
 _DELIVERY = {"stream", "epoch", "seq", "attempt", "redelivered"}
-_DEAD_LETTER = {
-    *("topic", "subscription", "epoch", "seq", "attempts"),
-    *("reason", "firstFailure", "lastFailure", "consumers"),
-}
-_SETTLED = {
-    "hub:ack": "hub:acked",
-    "hub:nack": "hub:nacked",
-    "hub:extend": "hub:extended",
-    "hub:term": "hub:termed",
-}
 
 Payload = dict[str, Any]
 
@@ -175,7 +137,7 @@ async def settle(peer: Peer, type: str, message: Envelope, **more: Any) -> Paylo
 
 def settled(reply: Envelope, type: str = "hub:ack") -> Payload:
     """The answer to a settling request, after checking its form."""
-    assert reply["type"] == _SETTLED[type], reply
+    assert reply["type"] == SETTLED[type], reply
     payload: Payload = reply["payload"]
     assert {"floor", "accepted", "ignored"} <= set(payload), payload
     assert type_names(payload["floor"], payload["accepted"]) == ["int", "int"], payload
@@ -200,7 +162,7 @@ def dead_letter_of(message: Envelope) -> Payload:
     """Why a message was given up, after checking that all of it is said."""
     assert message["metadata"]["topic"] == DEAD_MAILBOXES
     letter: Payload = message["metadata"]["deadLetter"]
-    assert set(letter) >= _DEAD_LETTER, letter
+    assert set(letter) >= STORY, letter
     assert isinstance(letter["reason"], str)
     assert letter["reason"]
     assert isinstance(letter["consumers"], list)

@@ -194,7 +194,7 @@ class Peer(peers.Peer, asyncio.Protocol):
         self.write(frames.masked_frame(frames.CLOSE, frames.close_payload(code)))
 
     def hang_up(self) -> None:
-        """Close the socket without a word, sending what was written."""
+        """Close the socket without a close frame, after sending what was written."""
         self._transport.close()
 
     def abort(self) -> None:

@@ -1,4 +1,4 @@
-"""The other side: a client that can break every rule, byte by byte."""
+"""A client that can break every rule of the protocol, byte by byte."""
 
 from __future__ import annotations
 

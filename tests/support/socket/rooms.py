@@ -50,7 +50,7 @@ class Page(NamedTuple):
 
 
 class House:
-    """One hub, one HTTP connection to it for everyday use, and whoever else a test invites."""
+    """One hub, one HTTP connection to it, and the other clients of a test."""
 
     def __init__(self, hub: RunningHub | HubProcess) -> None:
         self._hub = hub

@@ -1,4 +1,4 @@
-"""A hub for rooms and inboxes whose every word is decided by the test."""
+"""A hub for rooms and inboxes whose answers are written by the test."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Exchange:
         return int(self.request.query.split("fromSeq=")[1].split("&")[0])
 
     def say(self, data: bytes) -> None:
-        """Answer in any words."""
+        """Answer with these bytes."""
         self._writer.write(data)
 
     def finish(self) -> None:
-        """Close as one does after the last word."""
+        """Close after sending what was written."""
         self._writer.close()
 
     def hang_up(self) -> None:
@@ -106,7 +106,7 @@ class RoomPeer:
         )
 
     def close(self, code: int) -> None:
-        self._writer.write(close_frame(code, "so it goes"))
+        self._writer.write(close_frame(code, "going away"))
 
     def abort(self) -> None:
         self._writer.transport.abort()
@@ -202,7 +202,7 @@ class ScriptedRooms:
         try:
             await self._serve(reader, writer, self.connections)
         except OSError:
-            pass  # Ends without a word are what this class is for.
+            pass  # Connections that end abruptly are what this class is for.
         finally:
             self._tasks.discard(task)
             writer.transport.abort()

@@ -38,31 +38,16 @@ _DELIVERY = {
     "id": str,
 }
 _INFO = {
-    "mode",
-    "consumers",
-    "floor",
-    "next",
-    "head",
-    "lag",
-    "lagSeconds",
-    "inFlight",
-    "waitingRetry",
-    "settledAboveFloor",
-    "deadLettered",
-    "paused",
+    *("mode", "consumers", "floor", "next", "head", "lag", "lagSeconds", "inFlight"),
+    *("waitingRetry", "settledAboveFloor", "deadLettered", "paused"),
 }
-_STORY = {
-    "topic",
-    "subscription",
-    "epoch",
-    "seq",
-    "attempts",
-    "reason",
-    "firstFailure",
-    "lastFailure",
-    "consumers",
+# What a dead letter tells about the failure.
+STORY = {
+    *("topic", "subscription", "epoch", "seq", "attempts"),
+    *("reason", "firstFailure", "lastFailure", "consumers"),
 }
-_SETTLED = {
+# The answer to each settling request.
+SETTLED = {
     "hub:ack": "hub:acked",
     "hub:nack": "hub:nacked",
     "hub:extend": "hub:extended",
@@ -150,7 +135,7 @@ class Consumer:
     async def settle(self, how: str, **what: Any) -> Facts:
         """Settle and wait until it is durable; what the hub made of it."""
         reply = await self.peer.ask(how, {"subscriptionId": self.id} | what)
-        assert reply["type"] == _SETTLED[how], reply
+        assert reply["type"] == SETTLED[how], reply
         payload: Facts = reply["payload"]
         assert payload.keys() >= {"floor", "accepted", "ignored"}, payload
         return payload
@@ -302,7 +287,7 @@ async def reenter(
 
 
 async def leave(consumer: Consumer) -> None:
-    """Take leave of a subscription without a word on what is unsettled."""
+    """Leave a subscription without settling anything."""
     gone = {"subscriptionId": consumer.id}
     await expect(consumer.peer, "hub:unsubscribe", gone, "hub:unsubscribed")
 
@@ -381,7 +366,7 @@ async def dead_letters(peer: Peer, topic: str = f"{TOPIC}.dlq") -> list[Envelope
     """What is in a dead-letter topic, each with the story of its failure."""
     copies = await read_all(peer, topic)
     for copy in copies:
-        assert copy["metadata"]["deadLetter"].keys() >= _STORY, copy
+        assert copy["metadata"]["deadLetter"].keys() >= STORY, copy
     return copies
 
 

@@ -20,37 +20,6 @@ def filled(messages: int, size: int = 10) -> Outbound:
     return outbound
 
 
-def test_a_sender_is_told_to_hold_once_when_the_queue_is_long() -> None:
-    shell = MemoryShell()
-    sender, other = shell.connect().session, shell.connect().session
-    outbound = filled(3)
-
-    early = outbound.pause(sender, "@(a/b)")
-    outbound.queued(10)
-
-    assert early is False
-    assert outbound.pause(sender, "@(a/b)") is True
-    assert outbound.pause(sender, "@(a/b)") is False
-    assert outbound.pause(sender, "@(a/c)") is True
-    assert outbound.pause(other, "@(a/b)") is True
-
-
-def test_held_senders_are_released_together_when_the_queue_is_short() -> None:
-    shell = MemoryShell()
-    first, second = shell.connect().session, shell.connect().session
-    outbound = filled(4)
-    outbound.pause(first, "@(a/b)")
-    outbound.pause(second, "@(a/b)")
-
-    outbound.drained(1, 10, 5)
-    still_long = outbound.release()
-    outbound.drained(1, 10, 6)
-
-    assert still_long == []
-    assert outbound.release() == [(first, "@(a/b)"), (second, "@(a/b)")]
-    assert outbound.release() == []
-
-
 def test_few_large_messages_hold_their_senders_by_the_bytes_the_transports_included() -> None:
     sender = MemoryShell().connect().session
     outbound = filled(1, 200)
@@ -79,20 +48,6 @@ def test_the_hard_bounds_are_exact(
     messages: int, size: int, next_size: int, in_transport: int, is_admitted: bool
 ) -> None:
     assert filled(messages, size).admits(next_size, in_transport) is is_admitted
-
-
-def test_replies_may_pile_up_to_twice_the_bytes() -> None:
-    assert filled(2, 1_000).is_overrun is False
-    assert filled(2, 1_001).is_overrun is True
-
-
-def test_a_reader_is_stalled_when_nothing_moved_for_ten_seconds() -> None:
-    outbound = filled(3)
-
-    outbound.drained(1, 10, 4_000)
-
-    assert outbound.is_stalled(13_999) is False
-    assert outbound.is_stalled(14_000) is True
 
 
 def test_more_cannot_leave_a_queue_than_was_in_it() -> None:

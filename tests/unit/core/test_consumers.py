@@ -72,14 +72,6 @@ def test_shared_messages_go_round_and_pass_over_those_without_room() -> None:
     assert {consumers.choose() for _ in range(8)} == {d}
 
 
-def test_a_retry_goes_to_somebody_else_if_there_is_somebody() -> None:
-    consumers, (first, second) = group(SHARED, "a", "b")
-
-    assert all(consumers.choose(avoid=first) is second for _ in range(5))
-    consumers.remove(second)
-    assert consumers.choose(avoid=first) is first
-
-
 def test_the_capacity_is_what_all_receivers_take() -> None:
     found = {mode: group(mode, "a", "b")[0].capacity for mode in (SHARED, KEY_SHARED, FAILOVER)}
 
@@ -98,16 +90,6 @@ def owners(*names: str) -> dict[str, str]:
         assert owner is not None
         found[key] = owner.name
     return found
-
-
-def test_a_key_stays_with_its_owner_when_somebody_joins() -> None:
-    consumers, _ = group(KEY_SHARED, "a")
-    lanes = [KeyLane(key, deque()) for key in KEYS]
-    first = [consumers.owner_of(lane) for lane in lanes]
-
-    consumers.add(group(KEY_SHARED, "b")[1][0])
-
-    assert [consumers.owner_of(lane) for lane in lanes] == first
 
 
 def test_keys_are_spread_and_only_those_of_who_comes_or_goes_move() -> None:

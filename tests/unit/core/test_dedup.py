@@ -59,19 +59,6 @@ def test_a_message_is_known_by_sender_and_id_together_whatever_their_characters(
         assert dedup.find(sender, message_id, NOW_MS) is None
 
 
-def test_a_forgotten_message_can_be_accepted_again() -> None:
-    dedup = make_dedup()
-    later_ms = NOW_MS + WINDOW_MS + 1
-    for extra in (b"", b"{}"):
-        dedup.remember(SENDER, f"m{extra!r}", NOW_MS, KnownAck(NOW_MS, extra=extra))
-    for extra in (b"", b"{}"):
-        dedup.remember(SENDER, f"m{extra!r}", later_ms, KnownAck(later_ms, "queued", extra))
-
-    for extra in (b"", b"{}"):
-        found = dedup.find(SENDER, f"m{extra!r}", later_ms)
-        assert found == KnownAck(later_ms, "queued", extra)
-
-
 def test_sweeping_frees_what_has_expired_and_nothing_else() -> None:
     dedup = make_dedup()
     empty_bytes = dedup.memory_bytes

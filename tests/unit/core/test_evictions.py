@@ -7,20 +7,6 @@ from tests.support.memory.shell import MemoryShell
 A, B = "@(local/a)", "@(local/b)"
 
 
-def test_everybody_who_goes_by_the_address_is_evicted_registered_or_not() -> None:
-    shell = MemoryShell()
-    impostors = [shell.connect(A) for _ in range(3)]
-    bystander = shell.join(B)
-    owner = shell.connect("@(local/c)")
-
-    owner.register(A)
-
-    assert [one.closed for one in impostors] == [(1000, "duplicate_connection")] * 3
-    # Connecting under a taken name evicts nobody.
-    shell.connect(A)
-    assert (bystander.closed, owner.closed, bystander.take()) == (None, None, [])
-
-
 def test_an_evicted_session_loses_all_its_addresses_and_the_new_row_stays() -> None:
     shell = MemoryShell()
     old = shell.connect("@(local/x)")
@@ -33,20 +19,7 @@ def test_an_evicted_session_loses_all_its_addresses_and_the_new_row_stays() -> N
     assert {row.address: row.version for row in shell.rows.values()} == {A: 2}
 
 
-def test_closing_the_former_owner_leaves_the_moved_address_alone() -> None:
-    shell = MemoryShell()
-    old = shell.join(A)
-    old.register(B)
-    new = shell.join(A)
-
-    old.drop()
-
-    assert shell.hub.registry.find(A, shell.now) is not None
-    assert new.closed is None
-    assert shell.rows.keys() == {A}
-
-
-def test_a_moved_address_is_heard_by_its_new_owner_only() -> None:
+def test_a_moved_address_belongs_to_its_new_owner_only() -> None:
     shell = MemoryShell()
     old, publisher = shell.join(A), shell.connect()
     old.ask("hub:subscribe", {"topic": "prices"})
@@ -60,6 +33,10 @@ def test_a_moved_address_is_heard_by_its_new_owner_only() -> None:
     publisher.ask("hub:publish", {"topic": "prices", "type": "t"})
 
     assert (len(old.heard()), len(new.heard())) == (0, 1)
+    old.drop()
+    assert new.closed is None
+    assert shell.hub.registry.find(A, shell.now) is not None
+    assert shell.rows.keys() == {A}
 
 
 def test_rivals_that_keep_coming_back_evict_each_other_without_leaving_anything_behind() -> None:

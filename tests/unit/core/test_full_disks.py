@@ -97,20 +97,3 @@ def test_delayed_messages_are_not_written_again_with_every_message() -> None:
     assert len(position_of(shell).parked) == PARKED
     assert len(cursors) <= MESSAGES // 2
     assert subscription_of(shell).lag == 0
-
-
-def test_a_delayed_message_survives_a_kill_between_two_cursors() -> None:
-    shell = MemoryShell()
-    writer, reader = working(shell)
-    publish(writer, "later", deliverAt=shell.now + 60_000)
-    publish(writer, "now")
-    reader.ask("hub:ack", NAMED | {"seq": 2})
-
-    again = shell.restarted()
-    reader = again.connect("@(a/reader)")
-    subscribe(reader)
-    early = seqs(reader)
-    again.pass_time(61)
-
-    assert early == []
-    assert seqs(reader)[:1] == [1]

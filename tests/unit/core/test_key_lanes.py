@@ -1,4 +1,4 @@
-"""Keys that wait for their owner: nobody looks at them in vain, and none is forgotten."""
+"""Keys that wait for their owner: a pass skips them at no cost, and none is forgotten."""
 
 from __future__ import annotations
 

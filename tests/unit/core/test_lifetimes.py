@@ -36,7 +36,7 @@ def send(peer: Peer, timestamp: float, ttl: float | None, pattern: str = "ask") 
         (300_000, 300_500, 1_000, True),
         # Further behind than that it is not believed.
         (300_001, 300_001, 1_000, False),
-        # A clock ahead of ours is taken as it is: the message lives a little longer.
+        # A clock ahead of ours is not corrected: the message lasts a little longer.
         (-60_000, -60_000, 1_000, True),
         (-60_000, 0, 1_000, True),
         (-60_000, 1_001, 1_000, False),

@@ -100,18 +100,6 @@ def test_a_broadcast_as_tell_is_sent_each_time() -> None:
     assert len(bob.heard()) == 2
 
 
-def test_ids_are_known_across_a_clock_set_back() -> None:
-    shell, alice, bob = pair()
-    (first,) = ask(alice)
-
-    shell.clock.jump(-3_600)
-    bob.tell("hub:heartbeat")
-    (second,) = ask(alice)
-
-    assert second["payload"] == first["payload"] | {"duplicate": True}
-    assert len(bob.heard()) == 1
-
-
 # Over restarts.
 
 

@@ -10,7 +10,6 @@ from signalhub.core import refusals, replay
 from signalhub.core.replay import Replays
 from signalhub.settings.model import MailboxSettings, Settings
 from signalhub.wire.entry import Kind
-from tests.support.memory.engine import Shelf
 from tests.support.memory.shell import MemoryShell, Message, Peer
 from tests.support.memory.tokens import admitted, guarded
 from tests.support.memory.topics import (
@@ -62,7 +61,7 @@ def refusal(peer: Peer, *messages: Message, **members: Any) -> str:
 
 
 def scene(settings: Settings | None = None) -> tuple[MemoryShell, Peer, Peer]:
-    """A topic, whoever replays into it, and a reader of its subscription."""
+    """A topic, the operator who replays into it, and a reader of its subscription."""
     shell = MemoryShell(settings)
     operator, reader = shell.connect("@(a/operator)"), shell.connect("@(a/reader)")
     create(operator)
@@ -72,7 +71,7 @@ def scene(settings: Settings | None = None) -> tuple[MemoryShell, Peer, Peer]:
 
 
 def numbers(peer: Peer) -> list[int]:
-    """What the copies hold that have come since the last look."""
+    """The contents of the copies that have arrived since the last call."""
     return [one["payload"]["n"] for one in peer.heard()]
 
 
@@ -111,7 +110,7 @@ def test_what_a_job_has_appended_is_skipped_and_counted() -> None:
     payload = republish(operator, 1, 2, 3, 4)
 
     assert (payload["appended"], payload["skipped"]) == (1, 3)
-    # A request without messages tells how far the job has come; another job starts anew.
+    # A request without messages tells how far the job is; another job starts at the beginning.
     position = {"shard": 0, "epoch": 1, "offset": 4}
     assert payload["position"] == republish(operator)["position"] == position
     republish(operator, 1, job="job-2")
@@ -149,49 +148,6 @@ def test_what_the_log_refuses_is_appended_when_it_is_asked_for_again() -> None:
     assert codes == ["storage_full", "storage_full"]
     assert (payload["appended"], payload["skipped"]) == (2, 1)
     assert numbers(reader) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("has_snapshot", [True, False])
-def test_a_job_goes_on_after_a_restart(has_snapshot: bool) -> None:
-    shell, operator, _ = scene()
-    republish(operator, 1, 2)
-    if has_snapshot:
-        shell.save_snapshot()
-        republish(operator, 3)
-
-    shell = shell.restarted()
-    operator = shell.connect("@(a/operator)")
-    payload = republish(operator, 1, 2, 3, 4)
-
-    assert payload["skipped"] == (3 if has_snapshot else 2)
-    assert topic_of(shell).head == 4
-
-
-def test_what_reached_the_disk_before_a_crash_is_not_appended_again() -> None:
-    shell, operator, _ = scene()
-    shell.engine.is_prompt = False
-    operator.request("hub:republish", request(*map(original, range(5))))
-
-    shell = MemoryShell(engine=shell.engine.crashed(written=3), shelf=shell.shelf)
-    shell.engine.is_prompt = True
-    payload = republish(shell.connect("@(a/operator)"), *range(5))
-
-    assert (payload["appended"], payload["skipped"]) == (2, 3)
-
-
-def test_a_job_goes_on_after_its_copies_were_cut_from_the_log_and_the_snapshot_is_gone() -> None:
-    shell, operator, _ = scene()
-    republish(operator, 1, 2)
-    end = shell.engine.head
-    assert shell.hub.anchors.anchored() < end
-
-    shell.perform(shell.hub.anchors.anchor(end, shell.now))
-    assert shell.hub.anchors.anchored() >= end
-    shell.engine.cut(end)
-    shell = MemoryShell(engine=shell.engine.crashed(), shelf=Shelf())
-    payload = republish(shell.connect("@(a/operator)"), 1, 2, 3)
-
-    assert (payload["appended"], payload["skipped"]) == (1, 2)
 
 
 def test_nothing_is_written_down_about_replays_unless_they_are_on_disk() -> None:

@@ -9,7 +9,6 @@ from tests.support.memory.topics import (
     attempts,
     code_of,
     create,
-    position_of,
     publish,
     seqs,
     subscribe,
@@ -32,24 +31,6 @@ def test_an_uncommitted_message_is_gone_and_its_position_is_used_again() -> None
 
     assert list(again.hub.streams.topics) == ["t"]
     assert publish(again.connect("@(a/writer)")) == 2
-
-
-def test_positions_and_settlements_survive_snapshot_after_snapshot() -> None:
-    shell = MemoryShell()
-    for number in range(1, 6):
-        shell.save_snapshot()
-        assert publish(shell.connect("@(a/writer)")) == number
-        shell = shell.restarted()
-    for seq in (2, 4, 1):
-        reader = shell.connect("@(a/reader)")
-        subscribe(reader)
-        reader.ask("hub:ack", NAMED | {"seq": seq})
-        shell.save_snapshot()
-        shell = shell.restarted()
-
-    assert topic_of(shell).head == 5
-    assert position_of(shell).floor == 2
-    assert list(position_of(shell).above) == [(4, 4)]
 
 
 def test_what_may_have_been_sent_is_marked_though_the_reservation_is_only_in_a_snapshot() -> None:

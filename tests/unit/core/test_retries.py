@@ -79,19 +79,6 @@ def test_pauses_that_are_asked_for_are_exact_and_within_policy_and_cap() -> None
     assert max(pauses) <= 300
 
 
-def test_silence_is_a_failure_after_the_timeout_and_an_extension_moves_that() -> None:
-    scene = Scene(ackTimeoutMs=500, backoffMs=100)
-
-    assert 580 <= scene.wait_for_copy(1_000) <= 621
-    scene.shell.advance(400)
-    scene.settle("hub:extend", ms=2_000)
-    scene.shell.advance(1_999)
-
-    assert (scene.copies(), scene.info()["inFlight"]) == (2, 1)
-    scene.shell.advance(1)
-    assert scene.info()["waitingRetry"] == 1
-
-
 def test_an_ack_of_something_unknown_and_a_dropped_message_are_counted() -> None:
     scene = Scene(maxDeliveries=2, backoffMs=1, poison="drop")
 
@@ -102,19 +89,6 @@ def test_an_ack_of_something_unknown_and_a_dropped_message_are_counted() -> None
 
     stats = scene.shell.hub.streams.topics["t"].subscriptions["s"].stats
     assert (stats.ignored, stats.dropped, stats.exhausted) == (1, 1, 1)
-
-
-def test_a_message_is_settled_only_when_its_dead_letter_is_on_disk() -> None:
-    scene = Scene(maxDeliveries=1, poison="dead_letter")
-    scene.shell.engine.is_prompt = False
-
-    scene.reader.tell("hub:nack", {"subscriptionId": scene.name, "seq": 1})
-    before = scene.info()
-    scene.shell.engine.commit()
-    scene.shell.settle()
-
-    assert (before["floor"], before["deadLettered"]) == (0, 0)
-    assert (scene.info()["floor"], scene.info()["deadLettered"]) == (1, 1)
 
 
 def test_without_room_for_the_dead_letter_the_message_stays() -> None:

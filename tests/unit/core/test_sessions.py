@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from signalhub.settings.model import Settings
 from tests.support.memory.shell import HELLO, MemoryShell, envelope
 from tests.support.memory.tokens import admitted, guarded, token
 
@@ -39,18 +40,22 @@ def test_a_shared_name_is_kept_as_long_as_anybody_goes_by_it() -> None:
     assert len(shell.hub.identities) == 1
 
 
-def test_a_session_that_has_said_goodbye_is_deaf() -> None:
-    shell = MemoryShell()
-    peer = shell.join("@(local/a)")
-    peer.ask("hub:disconnect")
-    seen = len(peer.received)
+def test_a_session_may_hear_only_a_number_of_topics_over_all_its_addresses() -> None:
+    peer = MemoryShell(Settings(subscriptions_max=3)).join("@(local/a)")
+    peer.register("@(local/b)")
 
-    peer.write(envelope("hub:register", {"actorAddress": "@(local/a)", "capabilities": []}))
+    def subscribe(topic: str, name: str) -> str:
+        reply = peer.ask("hub:subscribe", {"topic": topic}, sender=f"@(local/{name})")
+        code: str = reply["payload"].get("code", "")
+        return code
 
-    assert peer.closed == (1000, "client requested")
-    assert len(peer.received) == seen
-    assert len(shell.hub.registry) == 0
-    assert shell.written == [("persist", "@(local/a)"), ("forget", "@(local/a)")]
+    for topic, name in (("1", "a"), ("1", "b"), ("2", "b")):
+        assert subscribe(topic, name) == ""
+    assert subscribe("3", "a") == "limit_exceeded"
+    # A topic that is already heard can be subscribed again.
+    assert subscribe("1", "a") == ""
+    peer.tell("hub:unsubscribe", {"topic": "2"}, sender="@(local/b)")
+    assert subscribe("3", "a") == ""
 
 
 def test_a_fault_of_the_hub_itself_is_answered_and_keeps_the_socket() -> None:

@@ -22,28 +22,6 @@ def message_entries(shell: RoomShell) -> list[int]:
 # Positions.
 
 
-def test_positions_count_from_one_in_every_room_whichever_way_messages_come() -> None:
-    shell = room_shell()
-
-    assert [shell.send("a").seq, shell.deposit("b").seq, shell.send("c").seq] == [1, 2, 3]
-    assert shell.read().ids == ["a", "b", "c"]
-    assert [shell.send("a", room=room).told for room in ("two", "two", "t:two")] == [
-        *([("a", 1, False)], [("a", 1, True)], [("a", 1, False)])
-    ]
-
-
-def test_nobody_is_told_anything_before_the_commit() -> None:
-    shell = room_shell()
-    visitor = shell.enter()
-    shell.hold()
-
-    caller = shell.send("a")
-
-    assert (caller.results, visitor.seqs, shell.read().seqs) == ([], [], [])
-    shell.commit()
-    assert (caller.seq, visitor.seqs, shell.read().seqs) == (1, [1], [1])
-
-
 def test_positions_stay_gap_free_when_the_log_refuses_in_the_middle() -> None:
     shell = room_shell()
     visitor, caller = shell.enter(), Caller()
@@ -200,24 +178,6 @@ def test_answers_tell_the_time_of_acceptance_as_the_setting_allows(
 # Sockets of the room.
 
 
-def test_a_socket_hears_its_own_message_before_it_is_told_the_position() -> None:
-    shell = room_shell()
-    visitor = shell.enter()
-    shell.hold()
-    shell.say(visitor, "a", type="mls_group_info")
-    shell.send("b")
-    shell.say(visitor, "c")
-    shell.commit()
-
-    acks = {name: Accepted(name, seq, False, NOW_MS) for seq, name in enumerate("abc", start=1)}
-    assert visitor.heard[1:] == [1, acks["a"], 2, 3, acks["c"]]
-    alike = {"action": "message", "ciphertext": "aGVsbG8"}
-    assert visitor.frames[:2] == [
-        alike | {"seq": 1, "messageId": "a", "type": "mls_group_info", "pseudonymId": "p1"},
-        alike | {"seq": 2, "messageId": "b", "type": "mls_app"},
-    ]
-
-
 def test_without_echo_a_socket_does_not_hear_its_own_messages() -> None:
     shell = room_shell(echo_to_sender=False)
     sender, twin = shell.enter(), shell.enter()
@@ -227,32 +187,6 @@ def test_without_echo_a_socket_does_not_hear_its_own_messages() -> None:
 
     assert (sender.seqs, twin.seqs) == ([2], [1, 2])
     assert shell.counts.announced == 3
-
-
-def test_every_socket_of_the_room_hears_everything_in_order() -> None:
-    shell = room_shell()
-    visitors = [shell.enter(pseudonym=f"p{number}") for number in range(5)]
-    stranger = shell.enter("another")
-    shell.hold()
-    for number in range(20):
-        shell.say(visitors[number % 5], f"x{number}")
-        if number % 3 == 0:
-            shell.commit(number % 4)
-    shell.commit()
-
-    assert all(visitor.seqs == list(range(1, 21)) for visitor in visitors)
-    assert stranger.seqs == []
-    assert shell.counts.announced == 100
-
-
-def test_a_deposit_is_announced_to_nobody() -> None:
-    shell = room_shell()
-    visitor = shell.enter(inbox=SECRET)
-    shell.deposit("d", inbox=SECRET)
-    shell.say(visitor, "a")
-
-    assert visitor.seqs == [2]
-    assert (shell.counts.appended, shell.counts.sent) == (1, 1)
 
 
 def test_a_socket_hears_what_is_committed_while_it_is_there() -> None:

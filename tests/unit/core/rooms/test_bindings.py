@@ -253,15 +253,6 @@ def test_a_room_everybody_has_left_is_forgotten_if_it_holds_nothing() -> None:
     assert shell.read(inbox=default_inbox("used")).seqs == [1]
 
 
-def test_the_hub_sends_everybody_away_when_it_stops() -> None:
-    shell = room_shell()
-    visitors = [shell.enter(), shell.enter("another"), shell.enter()]
-
-    shell.perform(shell.hub.drain(shell.now))
-
-    assert [visitor.closed and visitor.closed[0] for visitor in visitors] == [1012] * 3
-
-
 # Names are keyed hashes; nothing the hub writes holds what clients call their rooms.
 
 NAMES = Names(b"a key")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core.rooms.room import SlidingWindow, Windows
-from signalhub.settings.model import RoomsSettings, Settings
 from signalhub.wire.errors import RoomCode, RoomError
-from tests.support.memory.rooms import ROOM, SECRET, Restart, RoomShell, restarts, room_shell
+from tests.support.memory.rooms import ROOM, SECRET, Restart, restarts, room_shell
 
 LIMITED = RoomCode.RATE_LIMIT_EXCEEDED
 
@@ -63,20 +62,6 @@ def test_windows_count_each_name_for_itself_and_empty_ones_are_forgotten() -> No
 # Rooms, members and inboxes.
 
 
-def test_a_room_takes_its_rate_and_tells_the_next_one_how_long_to_wait() -> None:
-    shell = RoomShell()
-    shell.fill(500)
-    shell.advance(3_153)
-
-    error = shell.send("late").error
-
-    assert (error.code, error.text) == (LIMITED, "Rate limit exceeded")
-    assert error.retry_after_ms == 1_847
-    assert shell.counts.limited == 1
-    shell.advance(1_847)
-    assert shell.send("late").accepted.seq == 501
-
-
 def test_sockets_and_requests_share_the_rate_of_their_room_alone() -> None:
     shell = room_shell(rate=2)
     visitor = shell.enter(inbox=SECRET)
@@ -100,30 +85,6 @@ def test_a_pseudonym_may_not_use_up_the_room() -> None:
     assert shell.send("c", pseudonym="quiet").seq == 3
     assert shell.send("d").seq == 4
     assert shell.send("e").code == LIMITED
-
-
-def test_an_inbox_takes_120_appends_a_minute_past_the_limit_of_its_room() -> None:
-    shell = RoomShell(Settings(rooms=RoomsSettings(rate=1)))
-    shell.send("room")
-    taken = [shell.deposit(f"d{number}").seq for number in range(120)]
-    shell.advance(59_999)
-
-    error = shell.deposit("late").error
-    shell.advance(1)
-
-    assert taken == list(range(2, 122))
-    assert (error.code, error.retry_after_ms) == (LIMITED, 1)
-    assert shell.deposit("late").seq == 122
-
-
-def test_an_inbox_is_read_60_times_a_minute_whether_it_exists_or_not() -> None:
-    shell = RoomShell()
-    shell.deposit("d", inbox="known")
-    for inbox in ("known", "unknown"):
-        assert all(shell.read(inbox=inbox).page for _ in range(60))
-        error = shell.read(inbox=inbox).error
-        assert (error.code, error.retry_after_ms) == (LIMITED, 60_000)
-    assert shell.read(inbox="another").seqs == []
 
 
 def test_the_state_of_a_room_is_read_as_often_as_the_setting_says() -> None:

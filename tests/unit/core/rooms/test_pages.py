@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from signalhub.core.effects import Consult, Fetch, FindTime
@@ -26,14 +25,6 @@ from tests.support.memory.rooms import (
     room_shell,
     unreachable,
 )
-
-
-def erase(shell: RoomShell, *positions: int) -> None:
-    """Entries lose their bodies and keep their places."""
-    stream = shell.engine._streams[shell.inbox().name, 1]
-    for at, one in enumerate(stream):
-        if one.seq in positions:
-            stream[at] = msgspec.structs.replace(one, body=b"", is_erased=True)
 
 
 def one_to(last: int) -> list[int]:
@@ -85,15 +76,6 @@ def test_the_cursor_is_inclusive_and_beyond_the_end_it_stays() -> None:
     page = shell.read(5, inbox="unknown").page
     assert (page.messages, page.next_seq, page.oldest) == ([], 5, None)
     assert shell.known == (2, 2)
-
-
-@pytest.mark.parametrize("buffer", [1, 7, 100, 500])
-def test_pages_join_without_gaps_wherever_memory_begins(buffer: int) -> None:
-    shell = room_shell(buffer=buffer)
-    shell.fill(120)
-
-    for limit in (1, 3, 40, 1_000):
-        assert shell.pages(limit) == one_to(120)
 
 
 def test_memory_answers_at_once_even_while_the_log_cannot_be_read() -> None:
@@ -205,19 +187,6 @@ def test_behind_a_gap_the_log_is_read_to_its_end_before_memory(archive_has: int)
     assert shell.pages(100, 1) == list(range(1 if archive_has else 4, 11))
 
 
-def test_erased_entries_are_passed_over() -> None:
-    shell = room_shell(buffer=2)
-    shell.fill(20)
-    erase(shell, 1, 2, 3, 7, 17, 18)
-
-    expected = [4, 5, 6, *range(8, 17), 19, 20]
-    assert [shell.pages(limit) for limit in (1, 2, 3, 100)] == [expected] * 4
-    erase(shell, *one_to(20))
-    again = shell.restarted()
-    erase(again, *one_to(20))
-    assert again.pages(2) == []
-
-
 @pytest.mark.parametrize("what", ["page", "oldest", "find_time"])
 def test_a_read_that_fails_is_answered_and_can_be_repeated(
     what: str, monkeypatch: pytest.MonkeyPatch
@@ -308,19 +277,6 @@ def test_what_expires_before_or_while_the_log_is_read_is_not_served() -> None:
     shell.clock.advance(20)
     shell.answer_reads()
     assert caller.seqs == shell.read().seqs == [8, 9, 10]
-
-
-def test_an_inbox_whose_messages_have_all_expired_counts_on() -> None:
-    shell = room_shell(retention_s=60.0, buffer=1)
-    shell.fill(3)
-    shell.clock.advance(60)
-    shell.hold_reads()
-    caller = shell.read()
-    shell.fill(2, first=4)
-    shell.answer_reads()
-
-    assert caller.page.next_seq in (0, 6)
-    assert (shell.pages(10), shell.read().page.oldest) == ([4, 5], 4)
 
 
 def test_the_longest_prefix_of_room_or_inbox_says_how_long() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core.rooms import state
-from signalhub.core.rooms.values import PENDING, Blob
-from signalhub.wire.entry import Kind, ProposalBody
+from signalhub.core.rooms.values import Blob
+from signalhub.wire.entry import Kind
 from signalhub.wire.errors import RoomCode, RoomError
 from tests.support.memory.rooms import (
     DAY_S,
@@ -53,41 +53,6 @@ def missing(shell: RoomShell, name: str = "metadata", room: str = ROOM) -> bool:
 # Proposals follow messages.
 
 
-def test_a_proposal_begins_pending_and_ends_a_day_later() -> None:
-    shell = room_shell()
-    shell.clock.advance(7)
-    shell.propose(pseudonym="alice")
-
-    created_ms = 1_760_000_005_000
-    expires_ms = created_ms + DAY_S * 1000
-    assert shell.proposals() == [ProposalBody("x", "alice", TEXT, PENDING, created_ms, expires_ms)]
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_a_proposal_collects_approvals_until_it_is_committed_or_rejected(end: str) -> None:
-    shell = room_shell()
-    visitor = shell.enter()
-    shell.propose(ciphertext=b"b25l")
-    for ciphertext in (b"b25l", b"dHdv"):
-        shell.about("mls_approval", ciphertext=ciphertext)
-    for type in ("mls_app", "mls_group_info"):
-        shell.send(type, type=type, proposal="x")
-    # A second proposal of the same name changes nothing.
-    shell.about("mls_proposal", ciphertext=b"dHdv")
-    (found,) = shell.proposals()
-    assert (found.status, found.content) == ("pending", b"b25l")
-    assert found.approvals == [b"b25l", b"dHdv"]
-
-    shell.about(end)
-
-    assert status(shell) == ENDS[end]
-    before = shell.proposals()
-    for later in ("mls_approval", "mls_rejection", "mls_commit", "mls_proposal"):
-        shell.about(later, ciphertext=b"YW5vdGhlcg")
-    assert shell.proposals() == before
-    assert visitor.seqs == list(range(1, 12))
-
-
 def test_proposals_are_listed_oldest_first_and_by_room() -> None:
     shell = room_shell()
     # Messages about an unknown proposal pass and change nothing.
@@ -120,25 +85,6 @@ def test_a_proposal_is_known_after_the_commit_and_one_the_log_refused_never_was(
     assert [(one.id, one.status) for one in shell.proposals()] == [("x", "pending")]
     assert len(shell.proposals()[0].approvals) == 1
     assert shell.room().in_flight == {}
-
-
-@restarts
-def test_proposals_survive_a_restart(restart: Restart) -> None:
-    shell = room_shell()
-    for name in "abcd":
-        shell.propose(name, pseudonym="alice")
-    shell.about("mls_commit", "a")
-    shell.about("mls_approval", "b")
-    shell.save_snapshot()
-    shell.about("mls_approval", "b")
-    shell.about("mls_rejection", "c")
-
-    again = restart(shell)
-
-    assert again.proposals() == shell.proposals()
-    statuses = [one.status for one in again.proposals()]
-    assert statuses == ["committed", "pending", "rejected", "pending"]
-    assert again.rooms.state.bytes == shell.rooms.state.bytes == state_bytes(shell)
 
 
 # The alarm.
@@ -260,20 +206,6 @@ def test_a_finished_proposal_can_be_read_for_a_week(end: str | None, has_snapsho
 # Blobs.
 
 
-def test_versions_count_from_one_for_each_blob_of_each_room() -> None:
-    shell = room_shell()
-    assert (missing(shell), missing(shell, room="another")) == (True, True)
-
-    written = [shell.put_blob(data).result for data in (b"one", b"two", b"")]
-    shell.put_blob(b"q", name="quorum")
-    shell.put_blob(b"other", room="another")
-
-    assert written == [Blob(1), Blob(2), Blob(3)]
-    assert (shell.blob(), shell.blob("quorum")) == (Blob(3, b""), Blob(1, b"q"))
-    assert shell.blob(room="another") == Blob(1, b"other")
-    assert missing(shell, "quorum", "another")
-
-
 def test_a_condition_must_name_the_version_that_is_there() -> None:
     shell = room_shell()
     assert shell.put_blob(b"x", 1).code == CHANGED
@@ -334,22 +266,6 @@ def test_a_room_that_is_only_written_to_lasts_until_the_write_is_refused() -> No
     assert [caller.code for caller in callers] == [UNAVAILABLE] * 2
     assert (missing(shell), shell.known) == (True, (0, 0))
     assert shell.put_blob(b"one", 0).result == Blob(1)
-
-
-@restarts
-def test_blobs_survive_a_restart_with_their_versions(restart: Restart) -> None:
-    shell = room_shell()
-    shell.put_blob(b"one")
-    shell.put_blob(b"q", name="quorum")
-    shell.save_snapshot()
-    shell.put_blob(b"two")
-
-    again = restart(shell)
-
-    assert (again.blob(), again.blob("quorum")) == (Blob(2, b"two"), Blob(1, b"q"))
-    assert again.put_blob(b"three", 1).code == CHANGED
-    assert again.put_blob(b"three", 2).result == Blob(3)
-    assert again.rooms.state.bytes == len(b"threeq")
 
 
 @pytest.mark.parametrize("written", [0, 1])
