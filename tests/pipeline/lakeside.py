@@ -45,7 +45,7 @@ class Lakeside:
             copytree(_empty(self.spark, name), self.lake.location(name), dirs_exist_ok=True)
 
     def source(self) -> DataFrame:
-        """What the log holds, as rows of `entries`."""
+        """What the log holds, as rows of `entries`, to be written as one file."""
         options = Options(path=str(self.data), beyond_published=True)
         nothing = F.lit(None)
         return (
@@ -53,6 +53,7 @@ class Lakeside:
             .withColumn("removed_at", nothing.cast("timestamp"))
             .withColumn("removed_reason", nothing.cast("string"))
             .select(*ENTRIES.names)
+            .coalesce(1)
         )
 
     def land(self) -> list[tuple[int, int]]:
