@@ -25,10 +25,6 @@ def pytest_asyncio_loop_factories(
     return {"uvloop": uvloop.new_event_loop}
 
 
-# Their tests start Spark in processes of their own.
-OWN_SESSIONS = "tests/pipeline/test_kill.py"
-
-
 class OneSession(LoadScopeScheduling):  # type: ignore[misc]
     """Every test is given out alone, but those that share one Spark session together.
 
@@ -37,8 +33,7 @@ class OneSession(LoadScopeScheduling):  # type: ignore[misc]
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        is_shared = nodeid.startswith("tests/pipeline/") and not nodeid.startswith(OWN_SESSIONS)
-        return "spark" if is_shared else nodeid
+        return "spark" if nodeid.startswith("tests/pipeline/") else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from signalhub.log.folder import look
 from signalhub.pipeline.lake import Lake, application
 from signalhub.pipeline.source.plan import log_of
+from signalhub.pipeline.source.source import BatchReader, Options
 from signalhub.pipeline.tables.catch_up import ORDER, catch_up
 from signalhub.pipeline.tables.create import ensure_table
 from signalhub.pipeline.tables.tables import ENTRIES
@@ -44,14 +45,15 @@ class Lakeside:
             copytree(_empty(self.spark, name), self.lake.location(name), dirs_exist_ok=True)
 
     def source(self) -> DataFrame:
-        """What the log holds, as rows of `entries`."""
-        rows = self.spark.read.format("signalhub").option("beyondPublished", True)
+        """What the log holds, as rows of `entries`, to be written as one file."""
+        options = Options(path=str(self.data), beyond_published=True)
         nothing = F.lit(None)
         return (
-            rows.load(str(self.data))
+            self.spark.createDataFrame(BatchReader(options).read_here())
             .withColumn("removed_at", nothing.cast("timestamp"))
             .withColumn("removed_reason", nothing.cast("string"))
             .select(*ENTRIES.names)
+            .coalesce(1)
         )
 
     def land(self) -> list[tuple[int, int]]:

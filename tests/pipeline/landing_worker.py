@@ -1,11 +1,10 @@
 """A pipeline that kills itself, Spark and all, at a chosen point of its next batch.
 
-    python -m tests.pipeline.landing_worker [--full] DATA POINT [MASTER [TABLE]]
+    python -m tests.pipeline.landing_worker DATA POINT [MASTER TABLE [--full]]
 
-With `--full` its lake, on a small file system of its own, has no room at first: when an attempt has
-failed, room is made, and when that is landed, more is to land. It prints how often it failed.
-
-One that is never killed prints how many entries it has landed, and how many rows the table gained.
+With a table, what there is lands before, and the table takes it in; it prints how many rows that
+are. Then more is to land. With `--full` its lake, on a small file system of its own, has no room at
+first: when an attempt has failed, room is made. It prints how often it failed.
 """
 
 from __future__ import annotations
@@ -87,25 +86,27 @@ def die_when_written(table: Path) -> None:
     die_when(is_so)
 
 
-def land_into_a_full_lake(spark: SparkSession, data: Path) -> int:
-    """How often that failed until there was room."""
-    pipeline = Pipeline(spark, lake_of(data), data, Settings(), tables=())
+def land_before(spark: SparkSession, data: Path, table: str, *, is_full: bool) -> None:
+    """Land what there is, into a lake that may be full at first."""
+    pipeline = Pipeline(spark, lake_of(data), data, Settings(), tables=(table,))
     filler = data / "lake" / "filler"
-    fill(filler)
-    failures: list[int] = []
+    failures = [0]
 
     def make_room() -> None:
         while (status := read_status(data)) is None or not status.failures:
             time.sleep(0.05)
-        failures.append(status.failures)
+        failures[0] = status.failures
         filler.unlink()
         pipeline.hurry()
 
     watcher = threading.Thread(target=make_room)
-    watcher.start()
-    pipeline.once()
-    watcher.join()
-    return failures[0]
+    if is_full:
+        fill(filler)
+        watcher.start()
+    summary = pipeline.once()
+    if is_full:
+        watcher.join()
+    print(summary.tables[table], failures[0], flush=True)
 
 
 def fill(path: Path) -> None:
@@ -117,24 +118,23 @@ def fill(path: Path) -> None:
             return
 
 
-def main(data: Path, chosen: str, master: str = "local[1]", *tables: str, is_full: bool) -> None:
+def main(
+    data: Path, chosen: str, master: str = "local[1]", table: str = "", full: str = ""
+) -> None:
     global point
     spark = open_session(master, memory="512m", is_brief=True)
     folder_of(data).mkdir(exist_ok=True)
     print("ready", flush=True)
-    if is_full:
-        print(land_into_a_full_lake(spark, data), flush=True)
+    if table:
+        land_before(spark, data, table, is_full=full == FULL)
         scene = LogScene(data, segment_bytes=2**16)
         scene.publish(150)
         scene.close()
     point = chosen
     lake = lake_of(data)
-    pipeline = Pipeline(spark, lake, data, Settings(), landing=DyingLanding, tables=tables)
-    summary = pipeline.once()
-    print(summary.rows, *(summary.tables[name] for name in tables), flush=True)
+    Pipeline(spark, lake, data, Settings(), landing=DyingLanding, tables=()).once()
     spark.stop()
 
 
 if __name__ == "__main__":
-    words = [one for one in sys.argv[1:] if one != FULL]
-    main(Path(words[0]), *words[1:], is_full=FULL in sys.argv)
+    main(Path(sys.argv[1]), *sys.argv[2:])

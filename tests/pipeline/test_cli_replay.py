@@ -52,20 +52,25 @@ async def copies(url: str) -> list[Any]:
         return [one.payload["n"] async for one in me.replay("again") if one.is_replay]
 
 
-async def sent_until(url: str, head: int, *arguments: str) -> int:
-    """Begin a replay in a process of its own, kill it on its way, and say how far it came."""
+async def sent_until(url: str, head: int, *arguments: str) -> tuple[int, str]:
+    """Begin a replay in a process of its own, kill it on its way; how far it came, what it said."""
     async with signalhub.connect(url, "@(demo/watcher)") as me:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "signalhub", *arguments, cwd=ROOT, env=environment(url)
+            *(sys.executable, "-m", "signalhub", *arguments),
+            cwd=ROOT,
+            env=environment(url),
+            stderr=asyncio.subprocess.PIPE,
         )
+        assert process.stderr is not None
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while (await me.topic("again")).head < head:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         finally:
             process.kill()
+            said = await process.stderr.read()
             await process.wait()
-        return (await me.topic("again")).head
+        return (await me.topic("again")).head, said.decode()
 
 
 def test_a_killed_replay_goes_on_and_sends_every_message_once_in_order(
@@ -81,7 +86,7 @@ def test_a_killed_replay_goes_on_and_sends_every_message_once_in_order(
 
     dry = command(*orders, "--dry-run")
     nothing = runner.run(copies(hub.url))
-    after_kill = runner.run(sent_until(hub.url, 5, *orders, "--rate", "2"))
+    after_kill, said = runner.run(sent_until(hub.url, 5, *orders, "--rate", "2"))
     runner.run(hub.restart())
     monkeypatch.setenv("SIGNALHUB_URL", hub.url)
     rest = command(*orders, "--rate", "0")
@@ -93,6 +98,9 @@ def test_a_killed_replay_goes_on_and_sends_every_message_once_in_order(
     assert len(summary["examples"]) == 5
     assert nothing == []
     assert 5 <= after_kill < ORDERS
+    # Nothing of what Java says reaches the user.
+    assert "WARN" not in said
+    assert "java" not in said.lower()
     assert rest.rows()[0]["appended"] == ORDERS - after_kill
     assert done.rows()[0]["done"] is True
     assert runner.run(copies(hub.url)) == list(range(ORDERS))

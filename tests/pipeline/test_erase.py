@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from signalhub.core.erasure import Wanted
 from signalhub.pipeline.erase import certificate
+from signalhub.pipeline.erase import subject as search
 from signalhub.pipeline.erase.erase import (
     LakeErasure,
     PipelineBehind,
@@ -22,9 +23,10 @@ from signalhub.pipeline.erase.erase import (
     vacuum_all,
     wait_for,
 )
-from signalhub.pipeline.erase.subject import FOUND, Subject, chosen, ranges
+from signalhub.pipeline.erase.subject import FOUND, Subject, chosen, find, ranges
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
+from signalhub.pipeline.upkeep import compact
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
     Body,
@@ -34,6 +36,8 @@ from signalhub.wire.entry import (
     Kind,
     MessageBody,
     Outcome,
+    ProposalBody,
+    RoomBoundBody,
     SettledBody,
     Settlement,
     encode_body,
@@ -98,11 +102,16 @@ def head(side: Lakeside) -> LogPosition:
     return Segments(log_of(side.data)).valid()
 
 
+def subject_of(name: str) -> Subject:
+    return Subject("inbox", "id", name) if "inbox" in name else Subject("actor", name, name)
+
+
 def removed(
     side: Lakeside, through: LogPosition, name: str = ADA, step: Step = lambda name: None
 ) -> Removal:
-    subject = Subject("actor", name, name) if "@" in name else Subject("inbox", "id", name)
-    erasure = LakeErasure(subject=subject, through=through, pseudonym=STAND_IN, now_ms=NOON_MS)
+    erasure = LakeErasure(
+        subject=subject_of(name), through=through, pseudonym=STAND_IN, now_ms=NOON_MS
+    )
     return erase(side.spark, side.lake, erasure, step)
 
 
@@ -265,9 +274,17 @@ def test_nothing_of_an_actor_is_left_in_any_file(
     assert {side.lake.committed(name, 0, epoch) for name in ("entries", "messages")} == {6}
 
 
+def marks(side: Lakeside, name: str) -> int:
+    """How many files have rows that are only marked as deleted."""
+    table = side.lake.open(name)
+    assert table is not None
+    return int(pa.table(table.deletion_vectors()).num_rows)
+
+
 def test_an_interrupted_erasure_is_finished_by_doing_it_again(
-    side: Lakeside, scene: LogScene
+    side: Lakeside, scene: LogScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """First as if the tables were large, so that rows are only marked."""
     a_life(scene)
     side.shape("messages", "deliveries")
 
@@ -275,13 +292,17 @@ def test_an_interrupted_erasure_is_finished_by_doing_it_again(
         if step == "erasing from entries":
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        removed(side, head(side), step=crash)
+    with monkeypatch.context() as patched:
+        patched.setattr(compact, "FILE_BYTES", -1)
+        with pytest.raises(KeyboardInterrupt):
+            removed(side, head(side), step=crash)
     assert side.count("messages", "sender IS NULL") == 4
+    assert marks(side, "messages")
     done = removed(side, head(side))
 
     assert done.tables == {"entries": 5}
     assert side.count("entries", "body IS NULL") == 5
+    assert not any(marks(side, name) for name in ("entries", "messages", "deliveries"))
 
 
 def test_an_inbox_is_erased_and_the_others_keep_theirs(side: Lakeside, scene: LogScene) -> None:
@@ -315,3 +336,46 @@ def test_what_comes_after_the_erasure_stays(side: Lakeside, scene: LogScene) -> 
 
     streams = [stream for _, stream in side.rows("entries", "offset", "stream")]
     assert streams == [STAND_IN, "", "", ADA]
+
+
+def test_the_same_is_found_with_spark_and_without(
+    lake: Lake, side: Lakeside, scene: LogScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proposal = ProposalBody("p", "her", b"", "open", NOON_MS, LATER_MS)
+    a_life(scene)
+    scene.append(
+        [
+            entry(Kind.SETTLED, "orders", 0, SettledBody("s", 1, [])),  # 7: about a topic
+            entry(Kind.ROOM_BOUND, "attic", 0, RoomBoundBody(INBOX)),
+            entry(Kind.ROOM_BOUND, "hall", 0, RoomBoundBody(INBOX)),
+            entry(Kind.ROOM_BOUND, "attic", 0, RoomBoundBody(OTHER)),
+            entry(Kind.ROOM_PROPOSAL, "attic", 0, proposal),  # 11
+            entry(Kind.ROOM_PROPOSAL, "hall", 0, proposal),
+            scene.said(OTHER),  # 13
+            scene.said(INBOX),
+            entry(Kind.MAIL, ADA, 2, message("a new life", sender=BOB)),  # 15: later
+        ]
+    )
+    ((epoch, last),) = side.land()
+    side.spark.createDataFrame(
+        [(0, epoch, 1, ADA), (0, epoch, 2, ADA)],
+        "shard INT, epoch BIGINT, offset BIGINT, sender STRING",
+    ).write.format("delta").mode("append").save(side.lake.location("messages"))
+
+    def found() -> dict[str, list[tuple[int, bool]]]:
+        through = LogPosition(epoch, last)
+        tables = {
+            name: find(side.spark, side.lake, subject_of(name), through)
+            for name in (ADA, "orders", INBOX)
+        }
+        return {
+            name: [(row["offset"], row["is_named"]) for row in table.to_pylist()]
+            for name, table in tables.items()
+        }
+
+    here = found()
+    monkeypatch.setattr(search, "_FEW_BYTES", -1)
+
+    hers = [(0, False), (1, False), (2, True), (3, False), (5, True), (6, False)]
+    assert here == {ADA: hers, "orders": [(6, False)], INBOX: [(12, False), (14, False)]}
+    assert found() == here

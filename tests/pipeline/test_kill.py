@@ -17,23 +17,22 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from signalhub.pipeline.lake import lake_of
-from signalhub.pipeline.run import spark as jars
+from signalhub.pipeline.run.run import Pipeline
 from signalhub.pipeline.tables.piece import FEW
 from signalhub.pipeline.tables.tables import ENTRIES, MESSAGES
+from signalhub.settings.model import PipelineSettings as Settings
 from tests.pipeline.landing_worker import FULL, NEVER, POINTS, WRITTEN
 from tests.pipeline.scene import LogScene
 from tests.support.process.machine import can_mount
 
 ROOT = Path(__file__).resolve().parents[2]
+# So many that the executors decode them.
+MANY = FEW + 1
+ON_TWO_EXECUTORS = (WRITTEN, "local-cluster[2,1,1024]", MESSAGES.name)
 RANDOM_KILLS = int(os.environ.get("SIGNALHUB_PIPELINE_KILLS", "0"))
-
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(900 + 60 * RANDOM_KILLS),
-    pytest.mark.skipif(jars.java_problem() is not None, reason=str(jars.java_problem())),
-]
 
 
 @pytest.fixture
@@ -41,9 +40,10 @@ def scene(tmp_path: Path) -> LogScene:
     return LogScene(tmp_path, segment_bytes=2**16)
 
 
-def start(*arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start(scene: LogScene, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    worker = [sys.executable, "-m", "tests.pipeline.landing_worker", str(scene.data)]
     return subprocess.Popen(
-        [*before, sys.executable, "-m", "tests.pipeline.landing_worker", *arguments],
+        [*before, *worker, *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
         stdout=subprocess.PIPE,
@@ -63,14 +63,14 @@ def landed(data: Path) -> tuple[int, int, int | None]:
 
 def kill_at(point: str, scene: LogScene) -> None:
     scene.publish(150)
-    worker = start(str(scene.data), point)
+    worker = start(scene, point)
     worker.communicate()
     assert worker.returncode == -signal.SIGKILL, f"it did not come to {point}"
 
 
 def kill_at_random(chance: random.Random, scene: LogScene) -> None:
     scene.publish(150)
-    worker = start(str(scene.data), NEVER)
+    worker = start(scene, NEVER)
     assert worker.stdout is not None
     assert worker.stdout.readline() == "ready\n"
     # The moment is what the test is about: anywhere between planning and checkpointing.
@@ -79,41 +79,52 @@ def kill_at_random(chance: random.Random, scene: LogScene) -> None:
     worker.communicate()
 
 
-def fill_and_kill(scene: LogScene) -> int:
-    """Let a lake be full for a while, and kill what lands in it; how often that failed before.
+def land_and_kill(scene: LogScene) -> int:
+    """Land many entries with two executors, which decode them, and kill that at the next batch."""
+    scene.publish(MANY)
+    scene.close()
+    if can_mount():
+        said = fill_and_kill(scene)
+    else:
+        said, _ = start(scene, *ON_TWO_EXECUTORS).communicate()
+    scene.reopen()
+    ready, found = said.splitlines()
+    rows, failures = map(int, found.split())
+    assert (ready, rows) == ("ready", MANY)
+    return failures
+
+
+def fill_and_kill(scene: LogScene) -> str:
+    """The same in a lake that is full at first; what was said.
 
     The small file system goes with the last process that sees it, so the tables are copied.
     """
     lake, saved = scene.data / "lake", scene.data / "saved"
     lake.mkdir()
-    scene.publish(150)
-    scene.close()
     text = f"mount -t tmpfs -o size=32m tmpfs {lake} && setsid --wait $@; cp -r {lake} {saved}"
     namespace = ("unshare", "--map-root-user", "--mount", "sh", "-c", text, "sh")
-    worker = start(FULL, str(scene.data), WRITTEN, before=namespace)
-    said, _ = worker.communicate()
+    said, _ = start(scene, *ON_TWO_EXECUTORS, FULL, before=namespace).communicate()
     shutil.rmtree(lake)
     saved.rename(lake)
-    scene.reopen()
-    ready, failures = said.splitlines()
-    assert ready == "ready"
-    return int(failures)
+    return said
 
 
-def test_killed_at_any_point_of_a_batch_it_lands_everything_once(scene: LogScene) -> None:
+@pytest.mark.timeout(900 + 60 * RANDOM_KILLS)
+def test_killed_at_any_point_of_a_batch_it_lands_everything_once(
+    spark: SparkSession, scene: LogScene
+) -> None:
     chance = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID", "lake"))
-    if can_mount():
-        assert fill_and_kill(scene) >= 1
-        assert landed(scene.data) == (150, 150, 149)
-    for point in POINTS if RANDOM_KILLS else () if can_mount() else (WRITTEN,):
+    failures = land_and_kill(scene)
+    assert failures >= 1 or not can_mount()
+    assert landed(scene.data) == (MANY, MANY, MANY - 1)
+    assert scene.head > MANY
+    for point in POINTS if RANDOM_KILLS else ():
         kill_at(point, scene)
     for _ in range(RANDOM_KILLS):
         kill_at_random(chance, scene)
-    # So many that the executors decode them.
-    scene.publish(FEW + 1)
-    on_two_executors = start(str(scene.data), NEVER, "local-cluster[2,1,1024]", MESSAGES.name)
-    said, _ = on_two_executors.communicate()
+    lake = lake_of(scene.data)
 
-    assert on_two_executors.returncode == 0
+    summary = Pipeline(spark, lake, scene.data, Settings(), tables=(MESSAGES.name,)).once()
+
     assert landed(scene.data) == (scene.head, scene.head, scene.head - 1)
-    assert said.split()[-1] == str(scene.head)
+    assert summary.tables[MESSAGES.name] == scene.head - MANY

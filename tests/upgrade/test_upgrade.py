@@ -1,32 +1,20 @@
-"""What an earlier release wrote is opened, found whole, and goes on."""
+"""What an earlier release wrote is opened, found whole, and goes on.
+
+Its lake is tested in `tests/pipeline`, where tests share a Spark session.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import signalhub
 from signalhub.actors import ActorHub, Host, op, ref
 from signalhub.testing import run_hub
-from tests.upgrade.folder import MUGS, ORDERS, SETTINGS, SETTLED, Shelf, command, position
-
-ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
-
-
-class Folder:
-    """The unpacked folder of one release."""
-
-    def __init__(self, archive: Path, target: Path) -> None:
-        with tarfile.open(archive) as opened:
-            opened.extractall(target, filter="data")
-        self.data = target / "data"
-        self.host = target / "host"
-        self.known: dict[str, Any] = json.loads((target / "known.json").read_text())
+from tests.upgrade.folder import MUGS, ORDERS, SETTINGS, SETTLED, Shelf, position
+from tests.upgrade.unpacked import ARCHIVES, Folder
 
 
 @pytest.fixture(params=ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.xz"))
@@ -96,25 +84,3 @@ async def test_durable_actors_keep_their_state_and_their_place(folder: Folder) -
         await asyncio.gather(running, return_exceptions=True)
 
     assert count == folder.known["mugs"] + 1 == MUGS + 1
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(600)
-async def test_the_lake_takes_what_is_new_and_is_proven_whole(folder: Folder) -> None:
-    async with (
-        run_hub(data=str(folder.data), **SETTINGS) as hub,
-        signalhub.connect(hub.url, "@(shop/till)") as till,
-    ):
-        await till.publish("orders", "order", {"id": "new"}, durable=True)
-
-    landed = await asyncio.to_thread(command, "pipeline", "once", "--data", str(folder.data))
-    audit = await asyncio.to_thread(command, "audit", "--data", str(folder.data), "--json")
-
-    assert landed.returncode == 0, landed.stderr
-    assert audit.returncode == 0, audit.stdout + audit.stderr
-    *hours, closing = [json.loads(line) for line in audit.stdout.splitlines()]
-    assert hours
-    assert closing["sentence"].startswith("Proven: ")
-    # Nothing of what Java says reaches the user.
-    assert "WARN" not in landed.stderr + audit.stderr
-    assert "java" not in (landed.stderr + audit.stderr).lower()

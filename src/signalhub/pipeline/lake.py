@@ -46,6 +46,11 @@ def application(shard: int, epoch: int) -> str:
     return f"signalhub-{shard}-{epoch}"
 
 
+def literal(text: str) -> str:
+    """Return a text as it is written in a query."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def lake_of(data: str | Path, uri: str = "") -> Lake:
     """Return the lake of a data folder, unless another location is configured."""
     return Lake(uri or str(Path(data).absolute() / FOLDER))

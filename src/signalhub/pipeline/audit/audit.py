@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from signalhub.locks import is_hub_running
+from signalhub.log.errors import EntriesGone, LogDamaged
 from signalhub.pipeline.audit.deliveries import Recipients, name_deliveries
 from signalhub.pipeline.audit.hours import HOUR_S, Bounds, Hour, Hours, seen_hours
 from signalhub.pipeline.audit.log import check_log, compare, look_at, readable
@@ -191,7 +192,7 @@ class Audit:
             try:
                 compare(entries, view, readable(view, is_sound=is_sound), is_kept, hours)
                 return
-            except PySparkException:
+            except (PySparkException, EntriesGone, LogDamaged, OSError):
                 latest = look_at(self._data, is_live=view.is_live)
                 if latest.first == view.first or not attempts_left:
                     raise
@@ -231,11 +232,12 @@ class Audit:
 
     def _audited_first(self) -> list[LogPosition]:
         """Return the first entry an earlier audit has seen: it cannot disappear unnoticed."""
-        if not self._lake.exists(AUDIT.name):
-            return []
-        rows = self._read(AUDIT.name).where(F.col("verdict") != "behind")
-        first = rows.agg(F.min(F.struct("epoch", "from_offset"))).collect()[0][0]
-        return [] if first is None else [LogPosition(first[0], first[1])]
+        where = f"shard = {self._shard} AND verdict <> 'behind'"
+        order = "ORDER BY epoch, from_offset LIMIT 1"
+        query = f"SELECT epoch, from_offset FROM audit WHERE {where} {order}"  # noqa: S608
+        found = self._lake.select(AUDIT.name, query)
+        rows = [] if found is None else found.to_pylist()
+        return [LogPosition(row["epoch"], row["from_offset"]) for row in rows]
 
     def _is_complete(self, bounds: list[Bounds]) -> bool:
         return bounds[0].first == 0

@@ -180,10 +180,11 @@ class Hours:
             faults.withColumn("total", F.count(F.lit(1)).over(window))
             .withColumn("place", F.row_number().over(window.orderBy("offset")))
             .where(F.col("place") <= NAMED_MAX)
-            .orderBy("number", "place")
-            .select("number", "text", "total")
+            .select("number", "place", "text", "total")
             .collect()
         )
+        # So few are sorted here, because Spark would read them twice to sort them.
+        rows.sort(key=lambda row: (row.number, row.place))
         for number in dict.fromkeys(row.number for row in rows):
             mine = [row for row in rows if row.number == number]
             hour = self.by_number(number)

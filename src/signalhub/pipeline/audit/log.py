@@ -25,12 +25,13 @@ from signalhub.log.segment import SegmentInfo
 from signalhub.log.verify import Report, verify
 from signalhub.pipeline.audit.hours import Hours
 from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
-from signalhub.pipeline.source.source import FORMAT
-from signalhub.pipeline.tables.piece import frame
+from signalhub.pipeline.source.source import FORMAT, BatchReader, Options
+from signalhub.pipeline.tables.piece import FEW, frame
 
 BLOCK: Final = 2**16
 """The number of entries per checksum."""
 
+_FEW_BYTES: Final = 16 * 2**20
 _COMPARED: Final = ("kind", "stream_epoch", "seq", "accepted_at", "stream", "body")
 _NAME: Final = re.compile(r"\b(\d{20})\.")
 
@@ -148,16 +149,25 @@ def compare(entries: DataFrame, view: LogView, runs: list[Run], kept: Column, ho
     """
     spark = entries.sparkSession
     for begin, end in runs:
-        log = (
-            spark.read.format(FORMAT)
-            .option("startingOffset", f"{begin.epoch}:{begin.offset}")
-            .option("until", f"{end.epoch}:{end.offset}")
-            .option("beyondPublished", str(not view.is_live).lower())
-            .load(str(view.data))
-        )
+        options = {
+            "path": str(view.data),
+            "startingOffset": f"{begin.epoch}:{begin.offset}",
+            "until": f"{end.epoch}:{end.offset}",
+            "beyondPublished": str(not view.is_live).lower(),
+        }
+        if _is_small(view, begin, end):
+            log = spark.createDataFrame(BatchReader(Options.of(options)).read_here())
+        else:
+            log = spark.read.format(FORMAT).options(**options).load()
         offset, low, high = F.col("offset"), begin.offset, end.offset
         is_within = (offset >= low) & (offset < high) & (F.col("epoch") >= begin.epoch) & kept
         _compare(entries.where(is_within), log.where(is_within), hours)
+
+
+def _is_small(view: LogView, begin: LogPosition, end: LogPosition) -> bool:
+    """Return whether a range has few entries, in small segments."""
+    sizes = (one.bytes for one in view.segments if one.base < end.offset and one.end > begin.offset)
+    return end.offset - begin.offset <= FEW and sum(sizes) <= _FEW_BYTES
 
 
 def _compare(entries: DataFrame, log: DataFrame, hours: Hours) -> None:

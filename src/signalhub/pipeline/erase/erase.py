@@ -20,10 +20,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from signalhub.pipeline.erase.subject import Subject, find, ranges
-from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.lake import Lake, literal
 from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables.catch_up import ORDER
-from signalhub.pipeline.tables.piece import joined
+from signalhub.pipeline.tables.piece import columns_of, joined
 from signalhub.pipeline.tables.tables import (
     AUDIT,
     DEAD_LETTERS,
@@ -123,6 +123,9 @@ def erase(
     for name, forget in work.tables.items():
         if lake.exists(name):
             step(f"erasing from {name}")
+            # A merge of many files would mix their rows, so those are marked, then purged.
+            is_small = lake.bytes(name) <= compact.FILE_BYTES
+            compact.rewrite_at_once(session, is_so=is_small)
             count = repeated(forget)
             if count:
                 removal.tables[name] = count
@@ -191,7 +194,7 @@ class _Erasing:
         return _affected(self._merging(ENTRIES.name).whenMatchedUpdate(holds, values))
 
     def _empty_messages(self) -> int:
-        if self._is_empty:
+        if self._is_empty or not self._holds_some(MESSAGES.name):
             return 0
         holds = " OR ".join(f"t.{name} IS NOT NULL" for name in _EMPTIED)
         values: Values = {name: F.lit(None) for name in _EMPTIED}
@@ -206,7 +209,7 @@ class _Erasing:
 
     def _forget_deliveries(self) -> int:
         count = 0
-        if not self._is_empty:
+        if not self._is_empty and self._holds_some(DELIVERIES.name):
             renames = _RENAMES.replace("t.stream", "t.recipient")
             holds = f"t.reason IS NOT NULL OR s.is_named AND t.consumer IS NOT NULL OR {renames}"
             consumer = F.when(F.col("s.is_named"), F.lit(None)).otherwise(F.col("t.consumer"))
@@ -220,14 +223,14 @@ class _Erasing:
 
     def _forget_consumer(self) -> int:
         """Keep deliveries that the subject received from others, but remove its name."""
-        rows = self._rows_of(DELIVERIES.name)
-        its = rows.where(F.col("consumer") == self._erasure.subject.name)
         key = ("shard", "epoch", "offset", "recipient", "generation")
-        places = self._frame(its.select(*key))
-        if places is None:
+        where = f"consumer = {literal(self._erasure.subject.name)}"
+        places = columns_of(self._lake, DELIVERIES.name, key, where)
+        if not places.num_rows:
             return 0
+        once = self._spark.createDataFrame(places.group_by(list(key)).aggregate([]))
         on = " AND ".join(f"t.{name} = s.{name}" for name in key)
-        merging = self._merging(DELIVERIES.name, places, on)
+        merging = self._merging(DELIVERIES.name, once, on)
         return _affected(merging.whenMatchedUpdate(set={"consumer": F.lit(None)}))
 
     def _rename_in_audits(self) -> int:
@@ -235,13 +238,16 @@ class _Erasing:
         name, stand_in = self._erasure.subject.stream, self._erasure.pseudonym
         if not name:
             return 0
+        texts = "array_to_string(exceptions, ' ')"
+        query = f"SELECT 1 FROM audit WHERE strpos({texts}, {literal(name)}) > 0 LIMIT 1"  # noqa: S608
+        found = self._lake.select(AUDIT.name, query)
+        if found is None or not found.num_rows:
+            return 0
         key = ("run_id", "shard", "epoch", "hour", "from_offset")
         named = F.exists("exceptions", lambda text: F.contains(text, F.lit(name)))
         told = F.transform("exceptions", lambda text: F.replace(text, F.lit(name), F.lit(stand_in)))
         rows = self._rows_of(AUDIT.name).where(named)
-        places = self._frame(rows.select(*key, told.alias("exceptions")))
-        if places is None:
-            return 0
+        places = self._collected(rows.select(*key, told.alias("exceptions")))
         on = " AND ".join(f"t.{column} <=> s.{column}" for column in key)
         merging = self._merging(AUDIT.name, places, on)
         return _affected(merging.whenMatchedUpdate(set={"exceptions": "s.exceptions"}))
@@ -249,11 +255,9 @@ class _Erasing:
     def _rows_of(self, name: str) -> DataFrame:
         return self._spark.read.format("delta").load(self._lake.location(name))
 
-    def _frame(self, rows: DataFrame) -> DataFrame | None:
+    def _collected(self, rows: DataFrame) -> DataFrame:
         """Collect rows found by name, so that the statement that uses them contains no name."""
-        schema = rows.schema
-        found = rows.distinct().toArrow()
-        return self._spark.createDataFrame(found, schema) if found.num_rows else None
+        return self._spark.createDataFrame(rows.distinct().toArrow(), rows.schema)
 
 
 def _affected(merging: DeltaMergeBuilder) -> int:

@@ -11,14 +11,16 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from signalhub.core.erasure import Wanted
 from signalhub.pipeline.erase.certificate import Subject as SubjectKind
-from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.lake import Lake, literal
 from signalhub.pipeline.source.plan import LogPosition
+from signalhub.pipeline.tables.piece import columns_of
 from signalhub.pipeline.tables.tables import DEAD_LETTERS, ENTRIES, MESSAGES
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import Kind, StoredEntry
@@ -33,6 +35,9 @@ FOUND: Final = pa.schema(
         ("is_named", pa.bool_()),
     ]
 )
+_ALSO: Final = ((MESSAGES.name, "sender"), (DEAD_LETTERS.name, "topic"))
+_FEW_BYTES: Final = 8 * 2**20
+"""Tables up to this size together are searched in this process: Spark takes seconds."""
 _OF_TOPICS: Final = ("published", "subscription_created", "subscription_deleted")
 
 
@@ -50,11 +55,13 @@ def find(spark: SparkSession, lake: Lake, subject: Subject, through: LogPosition
 
     Entries after it were written after the erasure and are not affected.
     """
+    if lake.bytes(ENTRIES.name, MESSAGES.name, DEAD_LETTERS.name) <= _FEW_BYTES:
+        return _find_few(lake, subject, through)
     entries = _until(_read(spark, lake, ENTRIES.name), through)
     found = _chosen(entries, subject, _wanted(entries, subject))
     if subject.kind == "actor":
         # Entries whose body was removed long ago may still be recognised here.
-        for name, column in ((MESSAGES.name, "sender"), (DEAD_LETTERS.name, "topic")):
+        for name, column in _ALSO:
             if lake.exists(name):
                 rows = _until(_read(spark, lake, name), through)
                 rows = rows.where(F.col(column) == subject.name)
@@ -62,6 +69,44 @@ def find(spark: SparkSession, lake: Lake, subject: Subject, through: LogPosition
     once = found.groupBy(*_PLACE).agg(F.max("is_named").alias("is_named"))
     table: pa.Table = once.orderBy(*_PLACE).toArrow()
     return table.cast(FOUND)
+
+
+def _find_few(lake: Lake, subject: Subject, through: LogPosition) -> pa.Table:
+    """Return the same, read without Spark."""
+    epoch, offset = through.epoch, through.offset
+    until = f'(epoch < {epoch} OR epoch = {epoch} AND "offset" < {offset})'
+    entries = columns_of(lake, ENTRIES.name, _READ, until)
+    stream, kind = entries["stream"], entries["kind"]
+    may_be = pc.equal(stream, subject.stream)
+    if subject.kind == "actor":
+        of_topics = pc.and_(may_be, pc.is_in(kind, pa.array(_OF_TOPICS)))
+        wanted = Wanted(subject.name, None, None, pc.any(of_topics).as_py() or False, Ranges())
+        may_be = pc.or_(may_be, _contains(entries["body"], subject.name))
+    else:
+        is_bound = pc.equal(kind, "room_bound")
+        bound = entries.filter(pc.and_(is_bound, _contains(entries["body"], subject.stream)))
+        last = bound.sort_by([("epoch", "descending"), ("offset", "descending")])["stream"][:1]
+        room = next(iter(last.to_pylist()), None)
+        wanted = Wanted(None, subject.stream, room, False, Ranges())
+        may_be = pc.or_(may_be, pc.equal(stream, room or subject.stream))
+    rows = [
+        row
+        for batch in entries.filter(may_be).to_batches()
+        for row in chosen(batch, wanted).to_pylist()
+    ]
+    for name, column in _ALSO if subject.kind == "actor" else ():
+        if lake.exists(name):
+            where = f"{until} AND {column} = {literal(subject.name)}"
+            others = columns_of(lake, name, _PLACE, where).to_pylist()
+            rows += [row | {"is_named": False} for row in others]
+    # Of several rows of a place the one that is named comes last, and stays.
+    rows.sort(key=lambda row: tuple(row.values()))
+    once = {tuple(row[name] for name in _PLACE): row for row in rows}
+    return pa.Table.from_pylist(list(once.values()), schema=FOUND)
+
+
+def _contains(bodies: pa.ChunkedArray, text: str) -> pa.ChunkedArray:
+    return pc.fill_null(pc.match_substring(bodies, text), False)
 
 
 def ranges(found: pa.Table) -> list[tuple[int, int, int]]:

@@ -50,6 +50,13 @@ def arrow_fields(columns: Iterable[Column]) -> tuple[tuple[str, pa.DataType], ..
 
 SCHEMA: Final = pa.schema(arrow_fields(SOURCE_COLUMNS))
 
+
+def table_of(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    """Return batches as one table, whose columns have a chunk even if they are empty."""
+    table = pa.Table.from_batches(batches, SCHEMA)
+    return table if table.num_rows else SCHEMA.empty_table()
+
+
 _HEAD: Final = np.dtype(
     [
         ("length", "<u4"),

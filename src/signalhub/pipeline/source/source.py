@@ -37,7 +37,7 @@ from signalhub.pipeline.tables.tables import SOURCE_COLUMNS
 from signalhub.wire.errors import SettingsError
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch
+    from pyarrow import RecordBatch, Table
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "signalhub"
@@ -146,6 +146,12 @@ class BatchReader(_Reader, DataSourceReader):
                 return found
             found += map(LogPartition, plan.slices)
             position = plan.end
+
+    def read_here(self) -> Table:
+        """Return everything, read in this process: Spark starts several others for a few rows."""
+        from signalhub.pipeline.source.columns import table_of
+
+        return table_of(batch for one in self.partitions() for batch in self.read(one))
 
 
 class StreamReader(_Reader, DataSourceStreamReader):

@@ -7,8 +7,8 @@ files by size; it is used for tables whose files overlap anyway.
 
 from __future__ import annotations
 
-import os
 import re
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -39,6 +39,11 @@ _CONF: Final = {
     # The rows to merge were created here, so they are the same whenever they are read.
     "spark.databricks.delta.merge.materializeSource": "none",
 }
+_MARKS: Final = tuple(
+    f"spark.databricks.delta.{one}.deletionVectors.persistent"
+    for one in ("delete", "merge", "update")
+)
+"""Whether statements mark rows as deleted instead of rewriting their files."""
 _SAYS: Final = ("size_bytes", "min.epoch", "max.epoch", "min.offset", "max.offset")
 
 
@@ -74,6 +79,12 @@ def upkeep_session(spark: SparkSession) -> SparkSession:
     for name, value in _CONF.items():
         session.conf.set(name, value)
     return session
+
+
+def rewrite_at_once(spark: SparkSession, *, is_so: bool) -> None:
+    """Let statements rewrite files, so that no row is only marked and `purge` has nothing to do."""
+    for name in _MARKS:
+        spark.conf.set(name, str(not is_so).lower())
 
 
 def compact(spark: SparkSession, lake: Lake, name: str, *, small_max: int = SMALL_MAX) -> int:
@@ -177,7 +188,10 @@ def vacuum(
     Files that were written but never committed are deleted once they cannot belong to a running
     write any more: immediately only if no other process is writing.
     """
-    if _is_tidy(lake, name):
+    unneeded = _unneeded(lake, name)
+    if unneeded is not None and (not unneeded or (is_alone and age_s <= 0)):
+        for one in unneeded:
+            one.unlink()
         return
     if not is_alone and age_s < IN_USE_S:
         folder = Storage(spark, lake.location(name))
@@ -187,14 +201,21 @@ def vacuum(
     spark.sql(f"VACUUM delta.`{lake.location(name)}` RETAIN {age_s / 3600:.6f} HOURS").collect()
 
 
-def _is_tidy(lake: Lake, name: str) -> bool:
-    """Return whether a local folder has no file that its table does not name."""
+def _unneeded(lake: Lake, name: str) -> list[Path] | None:
+    """Return the files of a local folder that its table does not name; `None` if that is unknown.
+
+    Rows that are only marked as deleted are in files that delta-rs does not list.
+    """
+    if "://" in lake.uri:
+        return None
+    # Before the table is opened, so that no file can be new to it.
+    there = list(Path(lake.location(name)).iterdir())
     table = lake.open(name)
-    if table is None or "://" in lake.uri:
-        return False
+    if table is None or pa.table(table.deletion_vectors()).num_rows:
+        return None
     needed = {uri.rsplit("/", 1)[-1] for uri in table.file_uris()}
-    sums = {f".{one}.crc" for one in needed}
-    return set(os.listdir(lake.location(name))) <= needed | sums | {LOG}
+    needed |= {f".{one}.crc" for one in needed} | {LOG}
+    return [path for path in there if path.name not in needed and path.is_file()]
 
 
 def replaced(spark: SparkSession, lake: Lake, name: str, before_ms: int) -> list[str]:

@@ -125,7 +125,7 @@ def expire(spark: SparkSession, lake: Lake, ages: Ages) -> dict[str, int]:
 
 
 def _delete(spark: SparkSession, lake: Lake, name: str, due: Due) -> int:
-    if not _is_there(spark, lake, name, due):
+    if not _is_there(lake, name, due):
         return 0
     statement = f"DELETE FROM delta.`{lake.location(name)}` WHERE {due.condition}"  # noqa: S608
     return _changed(spark, statement)
@@ -134,7 +134,7 @@ def _delete(spark: SparkSession, lake: Lake, name: str, due: Due) -> int:
 def _strip(spark: SparkSession, lake: Lake, due: Due, which: str, reason: str, ages: Ages) -> int:
     """Remove the content of entries."""
     which += " AND removed_at IS NULL"
-    if not _is_there(spark, lake, ENTRIES.name, due, which):
+    if not _is_there(lake, ENTRIES.name, due, which):
         return 0
     target = f"delta.`{lake.location(ENTRIES.name)}`"
     values = f"removed_at = timestamp_millis({ages.now_ms}), removed_reason = '{reason}'"
@@ -143,13 +143,14 @@ def _strip(spark: SparkSession, lake: Lake, due: Due, which: str, reason: str, a
     return _changed(spark, statement)
 
 
-def _is_there(spark: SparkSession, lake: Lake, name: str, due: Due, which: str = "true") -> bool:
-    """Usually the statistics of the files are enough, and Spark has nothing to do."""
+def _is_there(lake: Lake, name: str, due: Due, which: str = "true") -> bool:
+    """Usually the statistics of the files are enough, and nothing is read."""
     table = lake.open(name)
     if table is None or not due.may_be_in(pa.table(table.get_add_actions(flatten=True))):
         return False
-    rows = spark.read.format("delta").load(lake.location(name))
-    return not rows.where(f"{due.condition} AND {which}").isEmpty()
+    where = f"{due.condition} AND {which}".replace("timestamp_millis", "to_timestamp_millis")
+    found = lake.select(name, f"SELECT 1 FROM {name} WHERE {where} LIMIT 1")  # noqa: S608
+    return found is not None and found.num_rows > 0
 
 
 def _changed(spark: SparkSession, statement: str) -> int:

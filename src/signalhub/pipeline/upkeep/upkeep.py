@@ -75,7 +75,10 @@ def _maintain(
         retention_ms=int(settings.retention_s * 1000),
         since_ms=0 if thorough or last is None else last.looked_ms,
     )
-    work = _Round(compact.upkeep_session(spark), lake, pause)
+    session = compact.upkeep_session(spark)
+    # What is due now would be purged below, so it is not marked first.
+    compact.rewrite_at_once(session, is_so=thorough or bool(due))
+    work = _Round(session, lake, pause)
     removed = work.expire(ages)
     compacted = work.each(compact.compact)
     purged: dict[str, int] = {}
