@@ -177,7 +177,7 @@ def move(
     async def work(hosts: ConnectedHosts) -> Row:
         directory = hosts.directory
         if goal not in directory.present and not (even_if_away and goal in directory.away):
-            raise _no_goal(goal, target, hosts)
+            raise _no_goal(goal, hosts)
         kinds = directory.present.get(goal) or directory.away.get(goal) or frozenset()
         if target.partition("/")[0] not in kinds:
             raise Failure(
@@ -207,7 +207,7 @@ def move(
     connection.output.fact(facts, sentence)
 
 
-def _no_goal(goal: str, actor: str, hosts: ConnectedHosts) -> Failure:
+def _no_goal(goal: str, hosts: ConnectedHosts) -> Failure:
     failure = no_such_host(goal, hosts.directory)
     if goal in hosts.directory.away:
         failure.resolution = (

@@ -278,7 +278,7 @@ def listen(
         bool | None,
         Parameter(
             negative="--no-durable",
-            help="Keep a mailbox for the address, or drop it.",
+            help="Keep a mailbox for the address, or delete it.",
         ),
     ] = None,
     ack: Annotated[

@@ -218,8 +218,10 @@ def _row(message: Message) -> dict[str, Any]:
 
 def _chosen(seqs: tuple[int, ...], *, all: bool) -> list[int] | None:
     """`None` means all."""
-    if all == bool(seqs):
-        raise usage("no dead letters chosen", "give --seq, once or more, or --all, but not both")
+    if all and seqs:
+        raise usage("--seq and --all exclude each other", "give one of them")
+    if not all and not seqs:
+        raise usage("no dead letters chosen", "give --seq, once or more, or --all")
     return None if all else sorted(set(seqs))
 
 
@@ -228,10 +230,12 @@ def _count(
 ) -> None:
     (count,) = facts.values()
     connection.output.fact(facts, f"{counted(count, 'dead letter')} {action}")
-    if seqs is not None and count < len(seqs):
+    missing = 0 if seqs is None else len(seqs) - count
+    if missing > 0:
+        verb = "holds" if missing == 1 else "hold"
         raise Failure(
             Exit.FAILED,
             "unknown_dead_letter",
-            f"{len(seqs) - count} of the given positions hold no dead letter",
+            f"{missing} of the given positions {verb} no dead letter",
             "list them with `signalhub dlq ls`",
         )

@@ -107,8 +107,8 @@ def seek(
 ) -> None:
     """Move a durable subscription to another position in its topic.
 
-    Messages it has settled after that position are delivered again, earlier
-    ones are skipped. Both are counted and shown before anything changes.
+    Settled messages after that position are redelivered, unsettled ones before
+    it are skipped. Both are counted and shown before anything changes.
     """
     stream, subscription = checked_topic(topic), checked_name(name, "a subscription")
     target = position(to)
