@@ -27,6 +27,7 @@ from signalhub.core import requests as payloads
 from signalhub.core.hub import UNLIMITED, Hub
 from signalhub.log import log
 from signalhub.server.app import App
+from signalhub.server.lake import Lakeside
 from signalhub.settings.model import OutboundSettings, Settings
 from signalhub.testing import FakeClock
 from signalhub.wire import envelope
@@ -254,8 +255,9 @@ def test_every_reason_to_send_a_consumer_away_is_documented() -> None:
 
 
 def test_every_degradation_is_documented() -> None:
-    source = inspect.getsource(Hub.degradations) + inspect.getsource(App._degradations)
-    named = set(re.findall(r'append\("(\w+)"\)', source))
+    methods = (Hub.degradations, App._degradations, Lakeside.degradations)
+    source = "".join(inspect.getsource(method) for method in methods)
+    named = set(re.findall(r'(?:append\(|\[)"(\w+)"', source))
     of_storage = {f"storage_{state}" for state in get_args(log.State) if state != "open"}
 
     documented = {name.strip("`") for name, _ in table("Degradation", "Meaning")}
