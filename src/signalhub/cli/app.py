@@ -76,7 +76,7 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
     },
     _LAKE: {
         "pipeline": (
-            "Land the log in the lake, and show how far it is.",
+            "Land the log in the lake, and show the progress.",
             (pipeline.up, pipeline.once, pipeline.status, pipeline.redrive, pipeline.maintain),
         ),
     },

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import signalhub
-from signalhub import OutcomeUnknown, Refused
+from signalhub import OutcomeUnknown, Refused, Unavailable
 from signalhub.log.disk import SystemDisk
 from signalhub.log.verify import verify
+from signalhub.operate import erase as operations
 from signalhub.operate.arguments import InvalidArgument
 from signalhub.operate.erase import HubElsewhere, erase, subject_of
 from signalhub.settings.model import AuthSettings, Settings
@@ -128,6 +129,25 @@ async def test_what_cannot_be_erased_is_refused_before_anything_happens(
     assert done.code == 2
     assert words in done.err or "exactly one of --actor, --inbox and --certificate" in done.err
     assert remains(tmp_path, "") == []
+
+
+async def test_the_hub_has_ten_minutes_unless_a_timeout_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def note(settings: Settings, *, timeout_s: float, **options: object) -> None:
+        waits.append(timeout_s)
+        raise Unavailable("not asked")
+
+    async with run_hub(data=str(tmp_path)):
+        pass
+    monkeypatch.setattr(operations, "erase", note)
+    words = ("erase", "--actor", ADA, "--yes", "--data", str(tmp_path))
+    for option in ((), ("--timeout", "5")):
+        await command(unused_url(), *words, *option)
+
+    assert waits == [operations.ANSWER_S, 5.0] == [600.0, 5.0]
 
 
 async def test_an_unknown_certificate_is_a_failure(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path  # noqa: F401
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -15,14 +17,26 @@ from signalhub.cli.lake.lake import (
     spark_session,
 )
 from signalhub.cli.terminal.arguments import DASHED
-from signalhub.cli.terminal.connection import LOCAL, HubConnection, failure_of
+
+# The parser resolves inherited annotations in the module of the subclass; hence unused imports.
+from signalhub.cli.terminal.connection import HubConnection, Timeout, Url, failure_of  # noqa: F401
 from signalhub.cli.terminal.failures import Yes, confirm, usage
-from signalhub.cli.terminal.output import Output, counted
-from signalhub.operate.session import TIMEOUT_S
+from signalhub.cli.terminal.output import AsJson, Output, counted  # noqa: F401
 
 if TYPE_CHECKING:
     from signalhub.pipeline.erase.certificate import Certificate
     from signalhub.pipeline.erase.subject import Subject
+
+
+@Parameter(name="*", group="Connection")
+@dataclass(frozen=True, kw_only=True)
+class EraseOptions(HubConnection):
+    """The options of an erasure, for which the hub may have a long log to search."""
+
+    timeout_s: Timeout = 600.0
+
+
+ERASE_DEFAULTS = EraseOptions()
 
 
 def erase(
@@ -44,7 +58,7 @@ def erase(
     data: DataOption = None,
     lake: LakeOption = None,
     config: Config = None,
-    connection: HubConnection = LOCAL,
+    connection: EraseOptions = ERASE_DEFAULTS,
 ) -> None:
     """Erase what an actor sent and received, or an inbox, from log and lake.
 
@@ -66,17 +80,13 @@ def erase(
 
         subject = operation.subject_of(settings, actor=actor, inbox=inbox)
         confirm(f"erase all data of {_name(subject)}", yes=yes)
-        hub = connection.hub_options()
-        if hub["timeout_s"] == TIMEOUT_S:
-            # The default is for requests that need no search of the log.
-            hub["timeout_s"] = operation.ANSWER_S
         try:
             done = operation.erase(
                 settings,
                 actor=actor,
                 inbox=inbox,
                 now=now,
-                **hub,
+                **connection.hub_options(),
                 progress=lambda step: connection.note(f"{step}…"),
                 open_spark=spark_session,
             )
