@@ -15,7 +15,7 @@ help: ## print this menu
 setup: $(READY) ## create .venv from the pinned versions
 
 $(READY): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" && "$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed: install it, or say make PYTHON=/path/to/python3.11"; exit 1; }
+	@test -n "$(PYTHON)" && "$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed: install it, or run make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "Setting up $(VENV) (about two minutes, once)…"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pipeline,dev]'
@@ -46,14 +46,14 @@ bench: $(READY) ## ratios against peers, medians of interleaved runs
 compare: $(READY) ## CPU per message now and in another checkout: make compare BEFORE=folder
 	@$(BIN)/python -m bench.compare $(BEFORE) $(ARGS)
 
-# What repeats; the rest of the tests has nothing to gain from hours.
+# The suites with repetitions; the others would only do the same again.
 SOAKED = tests/chaos tests/compliance tests/faults tests/fuzz tests/property tests/simulation tests/spec \
 	tests/pipeline/test_kill.py tests/unit/actors/test_crash_matrix.py
 
 soak: $(READY) ## the same tests for hours: many seeds, rounds and faults, a thousand kills of the hub, fifty of the pipeline
 	@SIGNALHUB_SOAK=1 SIGNALHUB_CHAOS_CYCLES=$(CYCLES) SIGNALHUB_PIPELINE_KILLS=$${KILLS:-50} $(BIN)/python -m pytest -n $(WORKERS) $(SOAKED) $(ARGS)
 
-shape: $(READY) ## sizes, names, ownership and tests in figures, beside what is wanted
+shape: $(READY) ## sizes, names, ownership and tests in figures, next to the targets
 	@$(BIN)/python tools/shape.py $(ARGS)
 
 clean: ## remove .venv and caches

@@ -68,7 +68,7 @@ def _perform(console: Console, runs: Sequence[Run], session: Session, cores: mac
     try:
         perform(runs, session, cores, progress)
     except KeyboardInterrupt:
-        console.print("interrupted; what follows is what was measured until now")
+        console.print("interrupted; these are the results so far")
         return False
     return True
 

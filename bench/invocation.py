@@ -27,15 +27,15 @@ def open_console() -> Console:
 def parser(
     program: str, about: str, *, rounds: int, only: str, share: str
 ) -> argparse.ArgumentParser:
-    """Return a parser with the common options; `only` and `share` are their help texts."""
+    """Return a parser with the common options; `only` and `share` complete their help texts."""
     made = argparse.ArgumentParser(prog=program, description=about)
     made.add_argument("--quick", action="store_true", help=f"one round instead of {rounds}")
-    made.add_argument("--only", metavar="NAMES", help=only)
-    made.add_argument("--runs", type=_count, metavar="N", help="rounds")
-    made.add_argument("--json", type=Path, metavar="FILE", help="where the result goes")
-    made.add_argument("--share", type=_share, default=1.0, metavar="S", help=share)
+    made.add_argument("--only", metavar="NAMES", help=f"only some {only}")
+    made.add_argument("--runs", type=_count, metavar="N", help="number of rounds")
+    made.add_argument("--json", type=Path, metavar="FILE", help="file for the result")
+    made.add_argument("--share", type=_share, default=1.0, metavar="S", help=f"a share {share}")
     made.add_argument(
-        "--seed", type=int, default=random.randrange(10**6), help="of the order, to repeat one"
+        "--seed", type=int, default=random.randrange(10**6), help="seed of the order, to repeat it"
     )
     made.set_defaults(rounds=rounds)
     return made
@@ -50,7 +50,7 @@ def names_of(only: str, known: Sequence[str], what: str) -> list[str]:
     """Return what `--only` names; raises `ValueError` for unknown names."""
     wanted = [name.strip() for name in only.split(",")]
     if unknown := [name for name in wanted if name not in known]:
-        raise ValueError(f"no {what} is called {', '.join(unknown)}; there are {', '.join(known)}")
+        raise ValueError(f"unknown {what} {', '.join(unknown)}; choose from {', '.join(known)}")
     return wanted
 
 
@@ -59,7 +59,7 @@ def warn(console: Console, disk: str) -> None:
     if (load := os.getloadavg()[0]) > QUIET_LOAD:
         console.print(f"load average {load:.2f}: other work is running, expect wide ranges")
     if disk in machine.IN_MEMORY:
-        console.print(f"the data lies on {disk}, not on a disk: what is durable looks too good")
+        console.print(f"the data is on {disk}, not on a disk: durable messages look too fast")
 
 
 def refuse(console: Console, error: Exception) -> int:

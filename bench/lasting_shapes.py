@@ -51,7 +51,7 @@ class Idle:
             time.sleep(self.seconds)
             share = meter.cpu_s() / (time.monotonic() - began)
         if made < each * self.sessions:
-            raise LoadFailed(f"only {made} of {each * self.sessions} subscriptions were made")
+            raise LoadFailed(f"only {made} of {each * self.sessions} subscriptions were created")
         return Measurement({"server_share": share})
 
     @staticmethod

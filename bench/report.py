@@ -153,9 +153,9 @@ def print_report(console: Console, session: Session, shapes: Sequence[Shape]) ->
 
 def notes(session: Session, summaries: Summaries) -> list[str]:
     """Return everything that makes a figure less reliable."""
-    found = [f"{name} is not installed here and takes no part" for name in session.absent]
+    found = [f"{name} is not installed and was left out" for name in session.absent]
     if session.share < 1:
-        found.append(f"only {session.share:.0%} of the load: nothing here is a figure to quote")
+        found.append(f"only {session.share:.0%} of the load: do not quote these figures")
     for (shape, server), summary in summaries.items():
         if was_generator_bound(summary):
             found.append(

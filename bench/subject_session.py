@@ -63,7 +63,7 @@ def _perform(console: Console, subjects: Sequence[Subject], plan: Plan, results:
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
                 began = time.monotonic()
         except KeyboardInterrupt:
-            console.print("interrupted; what follows is what was measured until now")
+            console.print("interrupted; these are the results so far")
             return False
         except Exception as failure:
             if _interrupted.is_set():

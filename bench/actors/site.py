@@ -84,7 +84,7 @@ def calling(url: str, work: Callable[[ActorHub], Awaitable[T]]) -> T:
     try:
         return asyncio.run(run())
     except TimeoutError as error:
-        raise MeasurementFailed(f"not every call came back within {ASK_S_MAX:.0f} s") from error
+        raise MeasurementFailed(f"not every call was answered within {ASK_S_MAX:.0f} s") from error
 
 
 class Meter:

@@ -142,7 +142,7 @@ class _Watch:
     def __init__(self, data: Path) -> None:
         head = Segments(log_of(data)).published()
         if head is None:
-            raise MeasurementFailed("the hub has not published how far its log is")
+            raise MeasurementFailed("the hub has not published its durable head")
         self._epoch = head.epoch
         self._lake = lake_of(data)
         self._seen = _Seen()

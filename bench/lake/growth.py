@@ -178,7 +178,7 @@ def _grow(plan: Plan, spark: SparkSession) -> Iterator[Sample]:
                 wanted = plan.count(units * UNIT_COMMITS, at_least=number)
                 lake.grow(wanted, deadline)
                 is_short = lake.commits < wanted
-                note = f"the time was up before {wanted:,} commits" if is_short else ""
+                note = f"time ran out before {wanted:,} commits" if is_short else ""
                 yield Sample(f"{lake.commits:,} commits", lake.figures(plan.order), note)
         finally:
             lake.close()

@@ -38,7 +38,7 @@ class Hub(Running):
                 return
             time.sleep(_POLL_S)
         tail = (self.folder / "output.txt").read_text(errors="replace")[-600:]
-        raise MeasurementFailed(f"the pipeline did not come up; the hub printed: {tail}")
+        raise MeasurementFailed(f"the pipeline did not start; the hub printed: {tail}")
 
     def stop(self) -> None:
         """Make sure that no process is left: it would write into a folder that is being deleted."""

@@ -91,7 +91,7 @@ async def _read(uri: str, epoch: int, places: list[tuple[str, int]]) -> list[flo
             found = await answer
             took_s.append(time.perf_counter() - began)
             if found is None or [one.seq for one in found] != list(range(first, first + PAGE)):
-                raise MeasurementFailed(f"the page from {first} on was not whole")
+                raise MeasurementFailed(f"the page from {first} on is incomplete")
     finally:
         archive.close()
     return took_s

@@ -50,7 +50,9 @@ def send_on_schedule(fd: int, frames: bytes, messages: int, rate_s: float, answe
         while len(sent.answered) < messages:
             now = time.monotonic()
             if now > deadline:
-                raise MeasurementFailed(f"{len(sent.answered)} of {messages} answers came in time")
+                raise MeasurementFailed(
+                    f"{len(sent.answered)} of {messages} answers arrived in time"
+                )
             if due < messages and now >= sent.due[due]:
                 sent.lag_s = max(sent.lag_s, now - sent.due[due])
                 due = min(messages, int((now - begin) * rate_s) + 1)
