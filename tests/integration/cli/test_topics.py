@@ -143,6 +143,16 @@ async def test_a_refused_line_ends_the_command_and_is_named() -> None:
     assert "message 2 failed; all before it are published" in done.err
 
 
+async def test_only_newlines_end_a_line_of_the_input(run: Run, me: Client) -> None:
+    texts = ["one\u2028still one", "two\x85\x0cstill two", "three"]
+    given = "".join(f"{text}\r\n\n" for text in texts).encode()
+
+    done = await run("publish", "orders", "-", "--lines", "--durable", stdin=given)
+
+    assert done.out.startswith("3 messages")
+    assert [one.payload async for one in me.replay("orders")] == texts
+
+
 async def test_a_delayed_message_is_delivered_when_it_is_due(run: Run, me: Client) -> None:
     await fill(me, 0)
     due = datetime.now(UTC) + timedelta(hours=1)

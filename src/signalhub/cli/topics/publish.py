@@ -214,7 +214,8 @@ def _report_failed(connection: HubConnection, number: int) -> None:
 
 def _lines(*, as_text: bool) -> list[Any]:
     """The messages on standard input; empty lines are skipped."""
-    lines = [line for line in standard_input().splitlines() if line]
+    # `splitlines` would also split at characters that JSON allows inside a string.
+    lines = [line for line in standard_input().replace("\r\n", "\n").split("\n") if line]
     if not lines:
         raise usage("standard input is empty", "send at least one line")
     return [decoded(line, as_text=as_text) for line in lines]
