@@ -95,7 +95,7 @@ def judge(found: LogSurvey) -> LogRecovery:
 
 
 def _rot(tail: Tail | None, head: int) -> Damage | None:
-    """An invalid batch before valid ones written after its sync: damage, not a torn tail."""
+    """An invalid batch before valid ones written after its sync: damage, not a torn end."""
     if tail is None or tail.known_beyond <= head:
         return None
     text = f"entries from {head} on were on disk and cannot be read: {tail.torn_reason}"
