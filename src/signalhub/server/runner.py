@@ -337,7 +337,8 @@ class HubRunner:
         """Return the callback that passes a result of the engine to the core."""
 
         def tell(result: R) -> None:
-            self.run(lambda now: then(result, now))
+            if not self._is_stopped:
+                self.run(lambda now: then(result, now))
 
         return tell
 
