@@ -144,6 +144,10 @@ def prepare_segment(disk: Disk, size: int) -> Generator[None, None, File]:
         with contextlib.suppress(OSError):
             disk.remove(PREPARED_NAME)
         raise
+    except GeneratorExit:
+        # The hub stops before it is ready; the next start removes the file.
+        file.close()
+        raise
     return file
 
 
