@@ -263,43 +263,36 @@ class RoomAnchors:
         self._rooms = rooms
 
     def anchored(self) -> int | None:
-        return anchored(self._rooms)
+        """Return the offset up to which the log may be cut; `None` if no room needs it."""
+        directory = self._rooms.directory
+        offsets = [one.defined_at for one in directory.every() if _is_durable(one)]
+        if directory.key_mark is not None:
+            offsets.append(directory.key_defined_at)
+        return min(offsets, default=None)
 
     def anchor(self, end: int, now: int) -> list[Effect]:
-        return anchor(self._rooms, end, now)
-
-
-def anchored(rooms: Rooms) -> int | None:
-    """Return the offset up to which the log may be cut; `None` if it holds nothing about rooms."""
-    offsets = [one.defined_at for one in rooms.directory.every() if _is_durable(one)]
-    if rooms.directory.key_mark is not None:
-        offsets.append(rooms.directory.key_defined_at)
-    return min(offsets, default=None)
+        """Rewrite every definition that is before `end`."""
+        directory, at_ms = self._rooms.directory, self._rooms.times.floored(now)
+        effects: list[Effect] = []
+        if directory.key_mark is not None and directory.key_defined_at < end:
+            effects.append(directory.write_key_mark(now))
+        for one in directory.every():
+            if one.defined_at >= end or not _is_durable(one):
+                continue
+            if isinstance(one, Room) and (one.in_flight or one.is_being_bound):
+                # Its state is about to change; it is anchored at the next attempt.
+                continue
+            appends = [Append(entry) for entry in _entries(one, at_ms)]
+            # Anchored once the last of its entries is committed.
+            appends[-1].committed = partial(_anchored, one, len(appends))
+            effects += appends
+        return effects
 
 
 def _is_durable(one: Room | Inbox) -> bool:
     if isinstance(one, Inbox):
         return one.head > 0
     return bool(one.is_bound or one.blobs or one.proposals)
-
-
-def anchor(rooms: Rooms, end: int, now: int) -> list[Effect]:
-    """Rewrite every definition that is before `end`."""
-    effects: list[Effect] = []
-    if rooms.directory.key_mark is not None and rooms.directory.key_defined_at < end:
-        effects.append(rooms.directory.write_key_mark(now))
-    for one in rooms.directory.every():
-        if one.defined_at >= end or not _is_durable(one):
-            continue
-        if isinstance(one, Room) and (one.in_flight or one.is_being_bound):
-            # Its state is about to change; it is anchored at the next attempt.
-            continue
-        entries = _entries(one, rooms.times.floored(now))
-        appends = [Append(entry) for entry in entries]
-        # Anchored once the last of its entries is committed.
-        appends[-1].committed = partial(_anchored, one, len(appends))
-        effects += appends
-    return effects
 
 
 def _entries(one: Room | Inbox, at_ms: int) -> list[Entry]:
