@@ -29,7 +29,7 @@ from signalhub.log.index import Index
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.recovery import LogRecovery, recover
-from signalhub.log.retention import Expendable, expendable
+from signalhub.log.retention import expendable
 from signalhub.log.segment import SegmentInfo
 from signalhub.settings import model
 from signalhub.wire.entry import StoredEntry
@@ -270,13 +270,13 @@ class LocalEngine:
         wait: Callable[[list[SegmentInfo]], None],
     ) -> None:
         try:
-            chosen = self._expendable(self._floor(needs), needs.saved).segments
+            chosen = self._expendable(self._floor(needs), needs.saved)
         except Exception:
             log_lines.exception("retention failed")
             return
         landed = self.log.head if needs.landed is None else needs.landed
         self._loop.call_soon_threadsafe(wait, [info for info in chosen if info.end > landed])
-        chosen = tuple(info for info in chosen if info.end <= landed)
+        chosen = [info for info in chosen if info.end <= landed]
         if chosen and chosen[-1].end > needs.anchored:
             self._loop.call_soon_threadsafe(anchor, chosen[-1].end)
         free = [info for info in chosen if info.end <= needs.anchored]
@@ -294,14 +294,14 @@ class LocalEngine:
             floor = min([floor, *(one.offset for one in found)])
         return floor
 
-    def _expendable(self, floor: int, saved: int) -> Expendable:
+    def _expendable(self, floor: int, saved: int) -> list[SegmentInfo]:
         return expendable(
             self.log.segments,
             self._clock.now_ms(),
             age_s=self._settings.retention_s,
             bytes_max=self._settings.retention_bytes,
             floor=floor,
-            archived=saved,
+            saved=saved,
             keep_unsettled=self._settings.keep_unsettled,
         )
 
