@@ -18,13 +18,12 @@ from typing import TypeVar
 import msgspec
 
 from signalhub.clock import Clock
-from signalhub.core import refusals
 from signalhub.core.effects import Append, EraseEntries, Fetch, FindTime, Locate, Located
 from signalhub.engine.port import Outcomes
-from signalhub.engine.upkeep import Expirer, SegmentEraser
+from signalhub.engine.upkeep import Expirer, SegmentEraser, refusal_of
 from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, UpkeepThread
 from signalhub.log.disk import Disk, SystemDisk
-from signalhub.log.errors import LogDamaged, LogFailed, LogFull
+from signalhub.log.errors import LogDamaged, LogFull
 from signalhub.log.index import Index
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
@@ -147,7 +146,7 @@ class LocalEngine:
         taken, self._taken = self._taken, []
         fault = self.log.fault
         if fault is not None:
-            self._outcomes.refused(taken, _final(fault), is_final=True)
+            self._outcomes.refused(taken, refusal_of(fault), is_final=True)
             return
         self._pending.extend(taken)
         self._commit.submit([one.entry for one in taken])
@@ -170,11 +169,13 @@ class LocalEngine:
         self._pending.clear()
         self._taken = []
         is_full = isinstance(outcome.error, LogFull)
-        refusal = refusals.storage_full() if is_full else refusals.storage_failed()
         log_lines.error("the log refused entries", extra={"reason": str(outcome.error)})
-        self._outcomes.refused(lost, refusal, is_final=not is_full)
-        self._commit.resume()
-        self._is_written.set()
+        try:
+            self._outcomes.refused(lost, refusal_of(outcome.error), is_final=not is_full)
+        finally:
+            # Without this, later entries would be dropped and never be reported.
+            self._commit.resume()
+            self._is_written.set()
 
     @property
     def waiting(self) -> int:
@@ -331,12 +332,6 @@ class LocalEngine:
             rest.callback(self._threads.shutdown, wait=True)
             rest.callback(self._upkeep.close)
             rest.callback(self._commit.close)
-
-
-def _final(fault: LogFailed | LogDamaged) -> Refusal:
-    if isinstance(fault, LogDamaged):
-        return refusals.storage_damaged(f"{fault.segment}: {fault.reason}")
-    return refusals.storage_failed()
 
 
 def _report(recovery: LogRecovery) -> None:

@@ -102,7 +102,7 @@ class SegmentEraser:
             rewritten = yield from self._log.erase(erasures)
         except Exception as error:
             log_lines.exception("entries could not be erased; retrying later")
-            self._loop.call_soon_threadsafe(done, _refusal(error))
+            self._loop.call_soon_threadsafe(done, refusal_of(error))
             return
         bases = [one.info.base for one in rewritten]
         if bases:
@@ -111,13 +111,15 @@ class SegmentEraser:
         self._forget(bases, lambda: done(len(bases)))
 
 
-def _refusal(error: Exception) -> Refusal:
+def refusal_of(error: Exception) -> Refusal:
+    """Return the refusal for entries that the log could not write or erase."""
     if isinstance(error, OSError):
         error = storage_error(error)
     if isinstance(error, LogFull):
         return refusals.storage_full()
     if isinstance(error, LogDamaged):
-        return refusals.storage_damaged(f"{error.segment}: {error.reason}")
+        where = f"{error.segment}, byte {error.position}"
+        return refusals.storage_damaged(f"{where}: {error.reason}")
     return refusals.storage_failed()
 
 
