@@ -237,9 +237,11 @@ class LocalEngine:
         self._expirer.look(self._clock.now_ms())
 
     def _forget(self, bases: list[int], done: Callable[[], None]) -> None:
-        """Rebuild the index of replaced segments, on the reading thread after running reads."""
+        """Forget replaced segments and index them again, on the reading thread."""
 
         def forget() -> None:
+            # An open file would keep the erased content on the disk.
+            self._reader.close()
             if self._index is not None:
                 self._index.forget(bases)
                 list(self._index.update(self.log.segments))
@@ -318,6 +320,9 @@ class LocalEngine:
         log_lines.info("old segments were deleted", extra={"segments": names})
 
     def _earliest(self, streams: list[tuple[str, int]]) -> dict[int, int]:
+        """Return the oldest position of each stream after a deletion."""
+        # An open file would keep the space of a deleted segment.
+        self._reader.close()
         return {epoch: self._reader.earliest(name, epoch) or 0 for name, epoch in streams}
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The local engine: what happens when the log refuses entries."""
+"""The local engine: what happens when the log refuses entries, and when segments are removed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from typing import Any
 
 import pytest
 
-from signalhub.core.effects import Append
-from signalhub.engine.local import LocalEngine
+from signalhub.core.effects import Append, EraseEntries, Fetch, Locate, Located
+from signalhub.engine.local import LocalEngine, Needs
 from signalhub.engine.upkeep import refusal_of
 from signalhub.log.errors import LogDamaged, LogFailed, LogFull
 from signalhub.settings import model
 from signalhub.testing import FakeClock, FaultyDisk
+from signalhub.wire.entry import ErasedBody, StoredEntry
 from signalhub.wire.errors import Refusal
 from tests.support.memory.log import entry
+
+HOUR_S = 3_600.0
+
+
+def nothing(*_: Any) -> Any:
+    return []
 
 
 class Stage:
@@ -25,9 +32,10 @@ class Stage:
 
     def __init__(self) -> None:
         self.disk = FaultyDisk()
+        self.clock = FakeClock()
         loop = asyncio.get_running_loop()
-        log = model.LogSettings(segment_bytes=2**16)
-        self.engine = LocalEngine(Path("log"), log, FakeClock(), loop, disk=self.disk)
+        log = model.LogSettings(segment_bytes=2**16, retention_s=HOUR_S)
+        self.engine = LocalEngine(Path("log"), log, self.clock, loop, disk=self.disk)
         self.engine.report_to(self)
         self.committed_count = 0
         self.refusals: list[Refusal] = []
@@ -40,11 +48,39 @@ class Stage:
         self.refusals += [refusal] * len(appends)
         self.on_refusal()
 
-    async def append(self, *seqs: int) -> None:
+    async def append(self, *seqs: int, size: int = 100) -> None:
         for seq in seqs:
-            self.engine.append(Append(entry(seq)))
+            self.engine.append(Append(entry(seq, body=bytes(size))))
         self.engine.flush()
         await asyncio.wait_for(self.engine.wait_until_written(), 10)
+
+    async def fill_segments(self, count: int) -> None:
+        """Add sealed segments, each with one entry that fills it."""
+        for seq in range(1, count + 2):
+            await self.append(seq, size=2**15 + 1)
+        # A search runs on the upkeep thread, after the sealing.
+        sealed: asyncio.Future[Located | None] = asyncio.Future()
+        self.engine.locate(Locate(nothing, 0, 0, 1, b"", nothing), sealed.set_result)
+        await asyncio.wait_for(sealed, 10)
+
+    async def read(self) -> list[StoredEntry]:
+        answer: asyncio.Future[list[StoredEntry] | None] = asyncio.Future()
+        self.engine.fetch(Fetch("orders", 1, 1, 100, 2**20, nothing), answer.set_result)
+        return await asyncio.wait_for(answer, 10) or []
+
+    async def erase(self, offset: int) -> None:
+        answer: asyncio.Future[int | Refusal] = asyncio.Future()
+        erase = EraseEntries([ErasedBody("actor", [(offset, offset)])], nothing)
+        self.engine.erase(erase, answer.set_result)
+        assert await asyncio.wait_for(answer, 10) == 1
+
+    async def retain(self) -> None:
+        """Delete what is older than the retention."""
+        cut: asyncio.Future[dict[int, int]] = asyncio.Future()
+        head = self.engine.head
+        needs = Needs(unsettled=[], needed=None, saved=head, landed=None, anchored=head, streams=[])
+        self.engine.retain(needs, cut.set_result, nothing, nothing)
+        await asyncio.wait_for(cut, 10)
 
 
 @pytest.fixture
@@ -95,3 +131,20 @@ def test_a_refusal_says_what_is_wrong_with_the_log(
 
     assert refusal.code == code
     assert message in refusal.message
+
+
+@pytest.mark.parametrize("is_erased", [False, True], ids=["deleted", "erased"])
+async def test_no_file_of_a_removed_segment_stays_open(stage: Stage, is_erased: bool) -> None:
+    """An open file would keep the content and the space on the disk."""
+    await stage.fill_segments(3)
+    before = stage.disk.open_files
+    assert len(await stage.read()) == 4
+    assert stage.disk.open_files > before
+
+    if is_erased:
+        await stage.erase(0)
+    else:
+        stage.clock.advance(2 * HOUR_S)
+        await stage.retain()
+
+    assert stage.disk.open_files == before
