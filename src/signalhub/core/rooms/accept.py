@@ -392,7 +392,7 @@ class MessageOnItsWay:
 
     def _announce(self, room: Room, request: SendToRoom, alike: bytes) -> Announce:
         but = None if self._acceptance.settings.echo_to_sender else request.guest
-        self._acceptance.tally.announced += len(room.guests) - (but is not None)
+        self._acceptance.tally.announced += len(room.guests) - (but in room.guests)
         return Announce(tuple(room.guests), values.live_frame(alike, request), but)
 
     def refused(self, refusal: Refusal, now: int) -> list[Effect]:
