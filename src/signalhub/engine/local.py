@@ -147,6 +147,7 @@ class LocalEngine:
         fault = self.log.fault
         if fault is not None:
             self._outcomes.refused(taken, refusal_of(fault), is_final=True)
+            self._is_written.set()
             return
         self._pending.extend(taken)
         self._commit.submit([one.entry for one in taken])

@@ -109,6 +109,20 @@ async def test_entries_are_accepted_again_even_if_a_refusal_could_not_be_handled
     assert [type(one["exception"]) for one in faults] == [LookupError]
 
 
+async def test_whoever_waits_for_entries_learns_that_a_failed_log_refused_them(
+    stage: Stage,
+) -> None:
+    stage.engine.append(Append(entry(1)))
+    waiting = asyncio.create_task(stage.engine.wait_until_written())
+    await asyncio.sleep(0)
+    stage.engine.log.fail("Input/output error")
+
+    stage.engine.flush()
+
+    await asyncio.wait_for(waiting, 1)
+    assert [one.code for one in stage.refusals] == ["storage_failed"]
+
+
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
