@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from signalhub.log.disk import Disk
 from signalhub.log.footer import encode_summary, footer_name, read_summary
-from signalhub.log.segment import SegmentInfo
+from signalhub.log.segment import SegmentInfo, temporary_name
 
 
 def expendable(
@@ -49,7 +49,7 @@ def keep_footer(disk: Disk, info: SegmentInfo) -> None:
         summary = read_summary(file)
     finally:
         file.close()
-    temporary = f"{info.base:020d}.tmp"
+    temporary = temporary_name(info.base)
     disk.remove(temporary)
     copy = disk.create(temporary)
     try:
