@@ -18,7 +18,7 @@ from signalhub.wire.entry import RoomMessageBody, StoredEntry, decode_body
 
 if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
-    from signalhub.core.rooms.accept import MessageOnItsWay, WaitingMessage
+    from signalhub.core.rooms.accept import PendingMessage, WaitingMessage
     from signalhub.core.rooms.room import Room
     from signalhub.settings.model import RoomsSettings as RoomSettings
 
@@ -93,7 +93,7 @@ class Inbox:
         self.recent: dict[int, KeptMessage] = {}
         self.recent_first = 1
         # Being written to the log, by message id.
-        self.pending: dict[str, MessageOnItsWay] = {}
+        self.pending: dict[str, PendingMessage] = {}
         # Messages that wait for a look-up on disk; `None` if no look-up is running.
         self.queue: deque[WaitingMessage] | None = None
         self.unarchived: deque[UnarchivedBatch] = deque()
@@ -193,13 +193,13 @@ class Buffer:
         self._order.append((inbox, kept.seq))
         self.bytes += len(kept.json)
         if len(recent) > self._count_max:
-            self._let_go(inbox)
+            self._evict(inbox)
             self._stale += 1
             if self._stale > _STALE_MAX and self._stale * 2 > len(self._order):
                 self._order = deque(one for one in self._order if one[1] in one[0].recent)
                 self._stale = 0
         while self.bytes > self._bytes_max:
-            self._let_go_oldest()
+            self._evict_oldest()
 
     def expire(self, now: int) -> None:
         """Evict expired messages."""
@@ -208,7 +208,7 @@ class Buffer:
             kept = inbox.recent.get(seq)
             if kept is not None and kept.expires_ms > now:
                 return
-            self._let_go_oldest()
+            self._evict_oldest()
 
     def blank(self, inbox: Inbox, seq: int) -> None:
         """Remove the content of a message; its position stays, as if it had expired."""
@@ -217,14 +217,14 @@ class Buffer:
             self.bytes -= len(kept.json)
             kept.json, kept.expires_ms = b"", 0
 
-    def _let_go(self, inbox: Inbox) -> None:
+    def _evict(self, inbox: Inbox) -> None:
         self.bytes -= len(inbox.recent.pop(inbox.recent_first).json)
         inbox.recent_first += 1
 
-    def _let_go_oldest(self) -> None:
+    def _evict_oldest(self) -> None:
         inbox, seq = self._order.popleft()
         if seq in inbox.recent:
-            self._let_go(inbox)
+            self._evict(inbox)
         else:
             self._stale -= 1
 
