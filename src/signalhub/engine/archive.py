@@ -350,7 +350,7 @@ class LakeArchive:
         if holds is False and self._doubted != info.base:
             self._doubted = info.base
             log.error(
-                "the lake should hold a segment and does not; the segment stays",
+                "the lake does not hold each entry of a segment exactly once; the segment is kept",
                 extra={"segment": info.name, "advice": "run: signalhub audit"},
             )
         return bool(holds)

@@ -118,7 +118,7 @@ class HubRunner:
                 self._perform_one(effect, now)
 
     def leaving(self, connection: Connection[Session]) -> None:
-        """End the session: the peer closes or is gone."""
+        """End the session: the peer is closing or has disconnected."""
         now = self._now_ms()
         self.perform(self.hub.closed(connection.session, now), now)
 
