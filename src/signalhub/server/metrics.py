@@ -241,12 +241,12 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
     gauge(
         "storage_errors",
         lambda of: of.store.errors,
-        "Failed writes and look-ups of the state store.",
+        "Failed writes and look-ups of state.db.",
     ),
     gauge(
         "storage_usage_bytes",
         lambda of: of.store.size_bytes(),
-        "Disk used by the state store.",
+        "Disk used by state.db.",
     ),
 )
 
