@@ -26,13 +26,14 @@ from signalhub.counters import LakeTally
 from signalhub.log.segment import SegmentInfo
 from signalhub.pacing import Period
 from signalhub.pipeline.lake import Lake, LakeUnreachable
+from signalhub.wire.room_ids import INBOX_PREFIX
 
 SHARD: Final = 0
 
 _INBOX: Final = "inbox"
 _ENTRIES: Final = "entries"
 # Names are inserted into SQL, so only this form is accepted.
-_STREAM: Final = re.compile(r"inbox\.(\d{1,9})\.([A-Za-z0-9_-]{22})")
+_STREAM: Final = re.compile(rf"{re.escape(INBOX_PREFIX)}(\d{{1,9}})\.([A-Za-z0-9_-]{{22}})")
 # Factor by which the searched range grows.
 _WIDER: Final = 8
 

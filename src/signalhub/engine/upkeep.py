@@ -22,6 +22,7 @@ from signalhub.log.record import Unreadable
 from signalhub.log.segment import SegmentInfo
 from signalhub.wire.entry import Kind, RoomEffect, StoredEntry, decode_body
 from signalhub.wire.errors import Refusal, SignalHubError
+from signalhub.wire.room_ids import INBOX_PREFIX
 
 log_lines = logging.getLogger("signalhub.log")
 
@@ -123,7 +124,6 @@ def refusal_of(error: Exception) -> Refusal:
     return refusals.storage_failed()
 
 
-INBOX_PREFIX: Final = "inbox."
 # Expired messages of a segment are erased together, up to this much later.
 LINGER_MS: Final = 3_600_000
 # Recovery rebuilds proposals from their messages, until a week after the proposals are finished.

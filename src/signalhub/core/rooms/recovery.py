@@ -29,6 +29,7 @@ from signalhub.wire.entry import (
     decode_body,
     encode_body,
 )
+from signalhub.wire.room_ids import INBOX_PREFIX
 
 if TYPE_CHECKING:
     from signalhub.core.rooms.rooms import Rooms
@@ -128,7 +129,7 @@ def restore(rooms: Rooms, states: dict[str, bytes]) -> None:
     for name, state in states.items():
         if name == SHARED:
             shared = decode_body(SharedState, state)
-        elif name.startswith("inbox."):
+        elif name.startswith(INBOX_PREFIX):
             found.append((name, decode_body(InboxState, state)))
         else:
             found.append((name, decode_body(RoomState, state)))
