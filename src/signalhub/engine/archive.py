@@ -108,8 +108,8 @@ class LakeReader:
         """Is every entry of the segment in `entries` exactly once? `None` if it has not landed."""
         if self._position(_ENTRIES, segment.epoch) < segment.end:
             return None
-        place = {"shard": SHARD, "epoch": segment.epoch, "base": segment.base, "end": segment.end}
-        table = self._query(_ENTRIES, _COUNT.format(**place))
+        bounds = {"shard": SHARD, "epoch": segment.epoch, "base": segment.base, "end": segment.end}
+        table = self._query(_ENTRIES, _COUNT.format(**bounds))
         count = segment.end - segment.base
         return table is not None and [one[0].as_py() for one in table.columns] == [count, count]
 
@@ -234,8 +234,8 @@ class LakeArchive:
 
         def read() -> list[Archived]:
             now_ms = self._clock.now_ms()
-            place = consult.inbox, consult.from_seq, consult.to_seq, consult.count_max
-            return self._reader.page(*place, now_ms, before, needed)
+            wanted = consult.inbox, consult.from_seq, consult.to_seq, consult.count_max
+            return self._reader.page(*wanted, now_ms, before, needed)
 
         self._ask(read, done)
 

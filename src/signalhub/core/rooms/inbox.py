@@ -35,7 +35,7 @@ class KeptMessage(msgspec.Struct, gc=False):
     json: bytes
 
 
-class UnarchivedBatch(msgspec.Struct, array_like=True, gc=False):
+class UnarchivedGroup(msgspec.Struct, array_like=True, gc=False):
     """Messages that are not archived yet, counted in groups to save memory."""
 
     last_offset: int
@@ -44,7 +44,7 @@ class UnarchivedBatch(msgspec.Struct, array_like=True, gc=False):
 
 
 # Messages per group; the cap on unarchived messages need not be exact.
-_BATCH_COUNT = 100
+_GROUP_COUNT = 100
 
 
 class Inbox:
@@ -96,7 +96,7 @@ class Inbox:
         self.pending: dict[str, PendingMessage] = {}
         # Messages that wait for a look-up on disk; `None` if no look-up is running.
         self.queue: deque[WaitingMessage] | None = None
-        self.unarchived: deque[UnarchivedBatch] = deque()
+        self.unarchived: deque[UnarchivedGroup] = deque()
         self.unarchived_count = 0
         self.unarchived_bytes = 0
         # An offset of the log from which `head` can be recovered.
@@ -151,8 +151,8 @@ class Inbox:
         self.unarchived_count += 1
         self.unarchived_bytes += size
         newest = self.unarchived[-1] if self.unarchived else None
-        if newest is None or newest.count >= _BATCH_COUNT:
-            self.unarchived.append(UnarchivedBatch(offset, 1, size))
+        if newest is None or newest.count >= _GROUP_COUNT:
+            self.unarchived.append(UnarchivedGroup(offset, 1, size))
             return
         newest.last_offset = offset
         newest.count += 1
@@ -161,9 +161,9 @@ class Inbox:
     def archived(self, offset: int) -> None:
         """Stop counting messages before `offset`: they are archived."""
         while self.unarchived and self.unarchived[0].last_offset < offset:
-            batch = self.unarchived.popleft()
-            self.unarchived_count -= batch.count
-            self.unarchived_bytes -= batch.bytes
+            group = self.unarchived.popleft()
+            self.unarchived_count -= group.count
+            self.unarchived_bytes -= group.bytes
 
 
 # Evicted entries that may remain in the order before it is compacted.
@@ -310,8 +310,8 @@ class KnownIds:
 
 
 # Offsets per pin at first; beyond the maximum number of pins, neighbours are merged.
-_STRETCH: Final = 1_024
-_MARKS_MAX: Final = 4_096
+_PIN_OFFSETS: Final = 1_024
+_PINS_MAX: Final = 4_096
 
 
 class Pins:
@@ -319,21 +319,21 @@ class Pins:
 
     def __init__(self) -> None:
         # First offset and latest expiry of each range, oldest first.
-        self._marks: deque[tuple[int, int]] = deque()
-        self._stretch = _STRETCH
+        self._pins: deque[tuple[int, int]] = deque()
+        self._pin_offsets = _PIN_OFFSETS
 
     def add(self, offset: int, expires_ms: int) -> None:
         """Pin a message at `offset` until `expires_ms`."""
-        if self._marks:
-            first, latest = self._marks[-1]
+        if self._pins:
+            first, latest = self._pins[-1]
             if offset < first:
                 return
-            if offset - first < self._stretch:
+            if offset - first < self._pin_offsets:
                 if expires_ms > latest:
-                    self._marks[-1] = (first, expires_ms)
+                    self._pins[-1] = (first, expires_ms)
                 return
-        self._marks.append((offset, expires_ms))
-        if len(self._marks) > _MARKS_MAX:
+        self._pins.append((offset, expires_ms))
+        if len(self._pins) > _PINS_MAX:
             self._merge()
 
     def needed_from(self, now: int) -> int | None:
@@ -341,29 +341,29 @@ class Pins:
 
         Expired pins are kept, because the clock may be wrong now and corrected later.
         """
-        return next((first for first, expires_ms in self._marks if expires_ms > now), None)
+        return next((first for first, expires_ms in self._pins if expires_ms > now), None)
 
     def cut(self, offset: int) -> None:
         """Remove pins before the new start of the log."""
-        while len(self._marks) > 1 and self._marks[1][0] <= offset:
-            self._marks.popleft()
+        while len(self._pins) > 1 and self._pins[1][0] <= offset:
+            self._pins.popleft()
 
-    def marks(self) -> list[tuple[int, int]]:
+    def all(self) -> list[tuple[int, int]]:
         """Return all pins for a snapshot."""
-        return list(self._marks)
+        return list(self._pins)
 
-    def restore(self, marks: Iterable[tuple[int, int]]) -> None:
+    def restore(self, pins: Iterable[tuple[int, int]]) -> None:
         """Restore the pins of a snapshot."""
-        self._marks = deque(marks)
+        self._pins = deque(pins)
 
     def _merge(self) -> None:
         """Merge neighbouring ranges, two into one."""
-        self._stretch *= 2
-        marks = list(self._marks)
-        odd = [marks.pop()] if len(marks) % 2 else []
-        pairs = zip(marks[::2], marks[1::2], strict=True)
-        self._marks = deque((one[0], max(one[1], other[1])) for one, other in pairs)
-        self._marks.extend(odd)
+        self._pin_offsets *= 2
+        pins = list(self._pins)
+        odd = [pins.pop()] if len(pins) % 2 else []
+        pairs = zip(pins[::2], pins[1::2], strict=True)
+        self._pins = deque((one[0], max(one[1], other[1])) for one, other in pairs)
+        self._pins.extend(odd)
 
 
 class Messages:
@@ -403,12 +403,12 @@ class Messages:
             self._waiting.add(inbox)
         return at_ms
 
-    def await_archive(self, inbox: Inbox, batches: Iterable[UnarchivedBatch]) -> None:
+    def await_archive(self, inbox: Inbox, groups: Iterable[UnarchivedGroup]) -> None:
         """Restore the unarchived messages of an inbox from a snapshot."""
-        for batch in batches:
-            inbox.unarchived.append(batch)
-            inbox.unarchived_count += batch.count
-            inbox.unarchived_bytes += batch.bytes
+        for group in groups:
+            inbox.unarchived.append(group)
+            inbox.unarchived_count += group.count
+            inbox.unarchived_bytes += group.bytes
             self._waiting.add(inbox)
 
     def archived_to(self, offset: int) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from signalhub.core.effects import Append, Effect
 from signalhub.core.messages.dedup import fingerprint
 from signalhub.core.rooms.directory import bound_entry
-from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, UnarchivedBatch
+from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, UnarchivedGroup
 from signalhub.core.rooms.room import Room
 from signalhub.core.rooms.state import blob_entry, proposal_entry
 from signalhub.wire.entry import (
@@ -63,7 +63,7 @@ class InboxState(Body):
     since_ms: int
     retention_s: float | None
     retention_max_s: float
-    unarchived: list[UnarchivedBatch]
+    unarchived: list[UnarchivedGroup]
     erased_to: int = 0
 
 
@@ -96,7 +96,7 @@ def take_states(rooms: Rooms, *, is_whole: bool) -> dict[str, bytes | None]:
     if states or is_whole or directory.is_key_dirty:
         directory.is_key_dirty = False
         key = directory.key_mark if directory.is_key_marked else None
-        states[SHARED] = encode_body(SharedState(key, rooms.messages.pins.marks()))
+        states[SHARED] = encode_body(SharedState(key, rooms.messages.pins.all()))
     return states
 
 
