@@ -158,12 +158,14 @@ class Inbox:
         newest.count += 1
         newest.bytes += size
 
-    def archived(self, offset: int) -> None:
-        """Stop counting messages before `offset`: they are archived."""
+    def archived(self, offset: int) -> bool:
+        """Stop counting messages before `offset`: they are archived. Return whether any were."""
+        before = self.unarchived_count
         while self.unarchived and self.unarchived[0].last_offset < offset:
             group = self.unarchived.popleft()
             self.unarchived_count -= group.count
             self.unarchived_bytes -= group.bytes
+        return self.unarchived_count < before
 
 
 # Evicted entries that may remain in the order before it is compacted.
@@ -415,8 +417,8 @@ class Messages:
         """Everything before this offset is archived."""
         self.archived = offset
         for inbox in list(self._waiting):
-            inbox.archived(offset)
-            self._dirty.add(inbox)
+            if inbox.archived(offset):
+                self._dirty.add(inbox)
             if not inbox.unarchived:
                 self._waiting.discard(inbox)
 
