@@ -12,7 +12,7 @@ import pytest
 from signalhub.log.disk import SystemDisk
 from signalhub.log.index import Index
 from signalhub.log.reader import Reader
-from tests.faults.archive import archive, flipped
+from tests.faults.healthy_folder import flipped, healthy_folder
 from tests.support.memory.log_workload import STREAMS, assert_stream, explained, opened
 from tests.support.volume import SEEDS, volume
 
@@ -22,7 +22,7 @@ FLIPS = volume(SEEDS, 400)
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with an index of all its sealed segments."""
-    for name, content in archive().files.items():
+    for name, content in healthy_folder().files.items():
         (tmp_path / name).write_bytes(content)
     assert_reads_right(tmp_path)
     return tmp_path
@@ -41,7 +41,7 @@ def assert_reads_right(folder: Path) -> None:
     for stream in STREAMS:
         assert_stream(reader, stream, stored)
     known, _ = index.find(*STREAMS[0], 1)
-    assert known == {int(name[:20]) for name in archive().sealed}
+    assert known == {int(name[:20]) for name in healthy_folder().sealed}
     reader.close()
     index.close()
     log.close()
@@ -83,7 +83,7 @@ def test_a_broken_index_is_made_again(folder: Path, hurt: Callable[[bytes], byte
 
 def test_without_an_index_the_reader_asks_the_footers(folder: Path) -> None:
     reader = Reader.of_folder(SystemDisk(folder, read_only=True))
-    stored = [*reader.scan(archive().first)]
+    stored = [*reader.scan(healthy_folder().first)]
 
     for stream in STREAMS:
         assert_stream(reader, stream, stored)

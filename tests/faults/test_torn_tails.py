@@ -22,7 +22,7 @@ from signalhub.log.segment import BATCHES_BEGIN
 from signalhub.testing import FaultyDisk, PowerCut
 from signalhub.testing.disk import SECTOR_BYTES
 from signalhub.wire.entry import Entry
-from tests.faults.archive import flipped
+from tests.faults.healthy_folder import flipped
 from tests.support.memory.log import as_entry
 from tests.support.memory.log_workload import (
     EPOCH,

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from signalhub.core.effects import Answer
 from signalhub.core.messages.dedup import Dedup
 from signalhub.core.rooms import recovery, state
-from signalhub.core.rooms.accept import Acceptance, MessageOnItsWay
+from signalhub.core.rooms.accept import Acceptance, PendingMessage
 from signalhub.core.rooms.inbox import Buffer, Inbox, Pins
 from signalhub.core.rooms.read import PageRead
 from signalhub.core.rooms.room import Room
@@ -99,7 +99,7 @@ BUGS = {
         "acknowledged before its commit",
     ),
     "announces twice": Bug(
-        *(MessageOnItsWay, "_announce"),
+        *(PendingMessage, "_announce"),
         lambda announce: (
             lambda self, room, *given: replace(
                 announce(self, room, *given), guests=tuple(room.guests) * 2

@@ -26,13 +26,14 @@ from signalhub.counters import LakeTally
 from signalhub.log.segment import SegmentInfo
 from signalhub.pacing import Period
 from signalhub.pipeline.lake import Lake, LakeUnreachable
+from signalhub.wire.room_ids import INBOX_PREFIX
 
 SHARD: Final = 0
 
 _INBOX: Final = "inbox"
 _ENTRIES: Final = "entries"
 # Names are inserted into SQL, so only this form is accepted.
-_STREAM: Final = re.compile(r"inbox\.(\d{1,9})\.([A-Za-z0-9_-]{22})")
+_STREAM: Final = re.compile(rf"{re.escape(INBOX_PREFIX)}(\d{{1,9}})\.([A-Za-z0-9_-]{{22}})")
 # Factor by which the searched range grows.
 _WIDER: Final = 8
 
@@ -107,8 +108,8 @@ class LakeReader:
         """Is every entry of the segment in `entries` exactly once? `None` if it has not landed."""
         if self._position(_ENTRIES, segment.epoch) < segment.end:
             return None
-        place = {"shard": SHARD, "epoch": segment.epoch, "base": segment.base, "end": segment.end}
-        table = self._query(_ENTRIES, _COUNT.format(**place))
+        bounds = {"shard": SHARD, "epoch": segment.epoch, "base": segment.base, "end": segment.end}
+        table = self._query(_ENTRIES, _COUNT.format(**bounds))
         count = segment.end - segment.base
         return table is not None and [one[0].as_py() for one in table.columns] == [count, count]
 
@@ -233,8 +234,8 @@ class LakeArchive:
 
         def read() -> list[Archived]:
             now_ms = self._clock.now_ms()
-            place = consult.inbox, consult.from_seq, consult.to_seq, consult.count_max
-            return self._reader.page(*place, now_ms, before, needed)
+            wanted = consult.inbox, consult.from_seq, consult.to_seq, consult.count_max
+            return self._reader.page(*wanted, now_ms, before, needed)
 
         self._ask(read, done)
 
@@ -350,7 +351,7 @@ class LakeArchive:
         if holds is False and self._doubted != info.base:
             self._doubted = info.base
             log.error(
-                "the lake should hold a segment and does not; the segment stays",
+                "the lake does not hold each entry of a segment exactly once; the segment is kept",
                 extra={"segment": info.name, "advice": "run: signalhub audit"},
             )
         return bool(holds)

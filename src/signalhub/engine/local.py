@@ -18,18 +18,17 @@ from typing import TypeVar
 import msgspec
 
 from signalhub.clock import Clock
-from signalhub.core import refusals
 from signalhub.core.effects import Append, EraseEntries, Fetch, FindTime, Locate, Located
 from signalhub.engine.port import Outcomes
-from signalhub.engine.upkeep import Expirer, SegmentEraser
+from signalhub.engine.upkeep import Expirer, SegmentEraser, refusal_of
 from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, UpkeepThread
 from signalhub.log.disk import Disk, SystemDisk
-from signalhub.log.errors import LogDamaged, LogFailed, LogFull
+from signalhub.log.errors import LogDamaged, LogFull
 from signalhub.log.index import Index
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.recovery import LogRecovery, recover
-from signalhub.log.retention import Expendable, expendable
+from signalhub.log.retention import expendable
 from signalhub.log.segment import SegmentInfo
 from signalhub.settings import model
 from signalhub.wire.entry import StoredEntry
@@ -147,7 +146,8 @@ class LocalEngine:
         taken, self._taken = self._taken, []
         fault = self.log.fault
         if fault is not None:
-            self._outcomes.refused(taken, _final(fault), is_final=True)
+            self._outcomes.refused(taken, refusal_of(fault), is_final=True)
+            self._is_written.set()
             return
         self._pending.extend(taken)
         self._commit.submit([one.entry for one in taken])
@@ -170,11 +170,13 @@ class LocalEngine:
         self._pending.clear()
         self._taken = []
         is_full = isinstance(outcome.error, LogFull)
-        refusal = refusals.storage_full() if is_full else refusals.storage_failed()
         log_lines.error("the log refused entries", extra={"reason": str(outcome.error)})
-        self._outcomes.refused(lost, refusal, is_final=not is_full)
-        self._commit.resume()
-        self._is_written.set()
+        try:
+            self._outcomes.refused(lost, refusal_of(outcome.error), is_final=not is_full)
+        finally:
+            # Without this, later entries would be dropped and never be reported.
+            self._commit.resume()
+            self._is_written.set()
 
     @property
     def waiting(self) -> int:
@@ -236,9 +238,11 @@ class LocalEngine:
         self._expirer.look(self._clock.now_ms())
 
     def _forget(self, bases: list[int], done: Callable[[], None]) -> None:
-        """Rebuild the index of replaced segments, on the reading thread after running reads."""
+        """Forget replaced segments and index them again, on the reading thread."""
 
         def forget() -> None:
+            # An open file would keep the erased content on the disk.
+            self._reader.close()
             if self._index is not None:
                 self._index.forget(bases)
                 list(self._index.update(self.log.segments))
@@ -270,13 +274,13 @@ class LocalEngine:
         wait: Callable[[list[SegmentInfo]], None],
     ) -> None:
         try:
-            chosen = self._expendable(self._floor(needs), needs.saved).segments
+            chosen = self._expendable(self._floor(needs), needs.saved)
         except Exception:
             log_lines.exception("retention failed")
             return
         landed = self.log.head if needs.landed is None else needs.landed
         self._loop.call_soon_threadsafe(wait, [info for info in chosen if info.end > landed])
-        chosen = tuple(info for info in chosen if info.end <= landed)
+        chosen = [info for info in chosen if info.end <= landed]
         if chosen and chosen[-1].end > needs.anchored:
             self._loop.call_soon_threadsafe(anchor, chosen[-1].end)
         free = [info for info in chosen if info.end <= needs.anchored]
@@ -294,14 +298,14 @@ class LocalEngine:
             floor = min([floor, *(one.offset for one in found)])
         return floor
 
-    def _expendable(self, floor: int, saved: int) -> Expendable:
+    def _expendable(self, floor: int, saved: int) -> list[SegmentInfo]:
         return expendable(
             self.log.segments,
             self._clock.now_ms(),
             age_s=self._settings.retention_s,
             bytes_max=self._settings.retention_bytes,
             floor=floor,
-            archived=saved,
+            saved=saved,
             keep_unsettled=self._settings.keep_unsettled,
         )
 
@@ -317,6 +321,9 @@ class LocalEngine:
         log_lines.info("old segments were deleted", extra={"segments": names})
 
     def _earliest(self, streams: list[tuple[str, int]]) -> dict[int, int]:
+        """Return the oldest position of each stream after a deletion."""
+        # An open file would keep the space of a deleted segment.
+        self._reader.close()
         return {epoch: self._reader.earliest(name, epoch) or 0 for name, epoch in streams}
 
     def close(self) -> None:
@@ -331,12 +338,6 @@ class LocalEngine:
             rest.callback(self._threads.shutdown, wait=True)
             rest.callback(self._upkeep.close)
             rest.callback(self._commit.close)
-
-
-def _final(fault: LogFailed | LogDamaged) -> Refusal:
-    if isinstance(fault, LogDamaged):
-        return refusals.storage_damaged(f"{fault.segment}: {fault.reason}")
-    return refusals.storage_failed()
 
 
 def _report(recovery: LogRecovery) -> None:

@@ -22,6 +22,7 @@ from signalhub.log.record import Unreadable
 from signalhub.log.segment import SegmentInfo
 from signalhub.wire.entry import Kind, RoomEffect, StoredEntry, decode_body
 from signalhub.wire.errors import Refusal, SignalHubError
+from signalhub.wire.room_ids import INBOX_PREFIX
 
 log_lines = logging.getLogger("signalhub.log")
 
@@ -102,7 +103,7 @@ class SegmentEraser:
             rewritten = yield from self._log.erase(erasures)
         except Exception as error:
             log_lines.exception("entries could not be erased; retrying later")
-            self._loop.call_soon_threadsafe(done, _refusal(error))
+            self._loop.call_soon_threadsafe(done, refusal_of(error))
             return
         bases = [one.info.base for one in rewritten]
         if bases:
@@ -111,17 +112,18 @@ class SegmentEraser:
         self._forget(bases, lambda: done(len(bases)))
 
 
-def _refusal(error: Exception) -> Refusal:
+def refusal_of(error: Exception) -> Refusal:
+    """Return the refusal for entries that the log could not write or erase."""
     if isinstance(error, OSError):
         error = storage_error(error)
     if isinstance(error, LogFull):
         return refusals.storage_full()
     if isinstance(error, LogDamaged):
-        return refusals.storage_damaged(f"{error.segment}: {error.reason}")
+        where = f"{error.segment}, byte {error.position}"
+        return refusals.storage_damaged(f"{where}: {error.reason}")
     return refusals.storage_failed()
 
 
-INBOX_PREFIX: Final = "inbox."
 # Expired messages of a segment are erased together, up to this much later.
 LINGER_MS: Final = 3_600_000
 # Recovery rebuilds proposals from their messages, until a week after the proposals are finished.

@@ -120,7 +120,7 @@ class GroupCommit:
                 self._refuse(error)
             except BaseException as error:
                 # Whatever the error, the waiting callers must learn that the outcome is unknown.
-                log_lines.exception("The commit thread failed")
+                log_lines.exception("the commit thread failed")
                 self._refuse(self._log.fail(repr(error)))
 
     def _take(self) -> list[Entry] | None:
@@ -151,7 +151,7 @@ class GroupCommit:
         try:
             self._report(outcome)
         except Exception:
-            log_lines.exception("The report about committed entries failed")
+            log_lines.exception("an outcome of the commit thread could not be reported")
 
     def _sync_wait_s(self) -> float | None:
         """The time until a sync is due; None if no sync is scheduled."""
@@ -234,7 +234,7 @@ class UpkeepThread:
                     return
                 self._pause()
         except BaseException:
-            log_lines.exception("Upkeep of the log failed")
+            log_lines.exception("upkeep of the log failed")
 
     def _pause(self) -> None:
         with self._changed:

@@ -27,11 +27,15 @@ from signalhub.log.record import (
     read_entry_heads,
 )
 from signalhub.log.seal import SegmentSealing, write_footer
-from signalhub.log.segment import BATCHES_BEGIN, LocatedBatch, SegmentInfo, scan_batches
+from signalhub.log.segment import (
+    BATCHES_BEGIN,
+    LocatedBatch,
+    SegmentInfo,
+    scan_batches,
+    temporary_name,
+)
+from signalhub.log.survey import TORN_SUFFIX
 from signalhub.wire.entry import PSEUDONYM_PREFIX, Range
-
-TORN_SUFFIX: Final = ".torn"
-
 
 # A batch takes a few microseconds, an entry about two.
 _SLICE_BATCHES: Final = 60
@@ -129,7 +133,7 @@ def rewrite(
     try:
         if not (yield from _has_changes(old, info, choice)):
             return None
-        temporary = f"{info.base:020d}.tmp"
+        temporary = temporary_name(info.base)
         disk.remove(temporary)
         new = disk.create(temporary)
         try:

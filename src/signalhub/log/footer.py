@@ -4,7 +4,8 @@ The summary can be read and checked alone; it is kept for a deleted segment, in 
 chain is a SHA-256 over the chain of the previous segment and the digests of all entries, so nothing
 in the past can be changed without changing every later chain. All numbers are little-endian.
 
-    footer   summary | mark offsets u32… | mark positions u32… | hashes u64… | places u32… | runs
+    footer   summary | mark offsets u32… | mark positions u32… | hashes u64… | run positions u32…
+             | runs
     summary  magic 8 | version u32 | epoch u32 | base u64 | end u64 | bytes u64 | created u64
              | earliest u64 | latest u64 | marks u32 | runs u32 | previous chain 32 | chain 32
              | crc32c u32
@@ -13,7 +14,7 @@ in the past can be changed without changing every later chain. All numbers are l
     trailer  position of the footer u64 | its length u32 | its crc32c u32 | crc32c u32 | magic 8
 
 Marks are the blocks of `positions.py`, their offsets counted from the base. Hashes are sorted;
-the place of a run is counted from the first.
+the position of a run is counted from the first run.
 """
 
 from __future__ import annotations
@@ -146,22 +147,22 @@ def encode_trailer(position: int, length: int, crc: int) -> bytes:
     return fields + _TRAILER_END.pack(crc32c(fields), TRAILER_MAGIC)
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _Trailer(msgspec.Struct, frozen=True):
     position: int
     length: int
     crc: int
 
 
-def _read_trailer(file: File) -> _Place:
+def _read_trailer(file: File) -> _Trailer:
     data = file.read(TRAILER_BYTES, max(0, file.size() - TRAILER_BYTES))
     if len(data) < TRAILER_BYTES or not data.endswith(TRAILER_MAGIC):
         raise Unreadable("there is no footer")
     if crc32c(data[: _TRAILER.size]) != _TRAILER_END.unpack_from(data, _TRAILER.size)[0]:
         raise Unreadable("the checksum of the footer's trailer does not match")
-    place = _Place(*_TRAILER.unpack_from(data))
-    if place.position + place.length + TRAILER_BYTES != file.size():
+    trailer = _Trailer(*_TRAILER.unpack_from(data))
+    if trailer.position + trailer.length + TRAILER_BYTES != file.size():
         raise Unreadable("the footer is not where its trailer says")
-    return place
+    return trailer
 
 
 def has_trailer(file: File) -> bool:
@@ -175,9 +176,9 @@ def has_trailer(file: File) -> bool:
 
 def read_summary(file: File) -> SegmentSummary:
     """The summary of a sealed segment, without the rest of its footer; raises `Unreadable`."""
-    place = _read_trailer(file)
-    summary = decode_summary(file.read(SUMMARY_BYTES, place.position))
-    if summary.bytes != place.position:
+    trailer = _read_trailer(file)
+    summary = decode_summary(file.read(SUMMARY_BYTES, trailer.position))
+    if summary.bytes != trailer.position:
         raise Unreadable("the footer belongs to another position")
     return summary
 
@@ -189,9 +190,9 @@ def footer_crc(file: File) -> int:
 
 def read_footer(file: File) -> Footer:
     """The whole verified footer of a sealed segment; raises `Unreadable`."""
-    place = _read_trailer(file)
-    data = file.read(place.length, place.position)
-    if len(data) < place.length or crc32c(data) != place.crc:
+    trailer = _read_trailer(file)
+    data = file.read(trailer.length, trailer.position)
+    if len(data) < trailer.length or crc32c(data) != trailer.crc:
         raise Unreadable("the checksum of the footer does not match")
     return Footer(data)
 
@@ -210,7 +211,7 @@ class Footer:
         self._mark_offsets = self._view[at : (at := at + 4 * marks)].cast("I")
         self._mark_positions = self._view[at : (at := at + 4 * marks)].cast("I")
         self._hashes = self._view[at : (at := at + 8 * runs)].cast("Q")
-        self._places = self._view[at : (at := at + 4 * runs)].cast("I")
+        self._run_positions = self._view[at : (at := at + 4 * runs)].cast("I")
         self._runs_begin = at
 
     def runs(self, stream: str, stream_epoch: int) -> list[Run]:
@@ -250,9 +251,9 @@ class Footer:
         return Span(positions[mark], end, self.base + self._mark_offsets[mark])
 
     def _run(self, at: int) -> tuple[bytes, int, Run]:
-        place = self._runs_begin + self._places[at]
-        stream_epoch, first_seq, max_ms, count, length = _RUN.unpack_from(self._view, place)
-        begin = place + _RUN.size
+        position = self._runs_begin + self._run_positions[at]
+        stream_epoch, first_seq, max_ms, count, length = _RUN.unpack_from(self._view, position)
+        begin = position + _RUN.size
         middle = begin + length
         positions = self._view[middle : middle + 4 * count].cast("I")
         return bytes(self._view[begin:middle]), stream_epoch, Run(first_seq, positions, max_ms)

@@ -1,7 +1,7 @@
 """The published heads: how far the log may be read, and how far it may have been read.
 
 The file `head` is written in place after every commit and never synced. It fits into one sector; if
-it is torn or missing, a reader knows less but nothing wrong.
+it is torn or missing, a reader relies on the batches alone.
 
     magic 4 | epoch u32 | durable head u64 | head u64 | zero u32 | crc32c u32
 """

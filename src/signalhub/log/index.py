@@ -76,7 +76,7 @@ class Index:
             rows = self._connection.execute(_FIND, (stream, stream_epoch, from_seq))
             return self._known, frozenset(base for (base,) in rows)
         except apsw.Error:
-            log_lines.warning("The look-up index of the log cannot be read", exc_info=True)
+            log_lines.warning("the look-up index of the log cannot be read", exc_info=True)
             self._known, self._is_checked = frozenset(), False
             return frozenset(), frozenset()
 
@@ -85,7 +85,7 @@ class Index:
         try:
             yield from self._update(segments)
         except apsw.Error:
-            log_lines.warning("The look-up index of the log is rebuilt", exc_info=True)
+            log_lines.warning("the look-up index of the log is rebuilt", exc_info=True)
             self._known = frozenset()
             self._connection.close()
             self._remove()
@@ -102,7 +102,7 @@ class Index:
             # Otherwise overwritten content would stay readable in the write-ahead log.
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except apsw.Error:
-            log_lines.warning("The look-up index of the log cannot be changed", exc_info=True)
+            log_lines.warning("the look-up index of the log cannot be changed", exc_info=True)
             self._known, self._is_checked = frozenset(), False
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ class Index:
         try:
             return self._connect()
         except apsw.Error:
-            log_lines.warning("The look-up index of the log is unusable", exc_info=True)
+            log_lines.warning("the look-up index of the log is unusable", exc_info=True)
             self._remove()
             return self._connect()
 

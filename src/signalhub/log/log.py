@@ -310,7 +310,7 @@ class Log:
         try:
             self._published.write(encode_head(Head(self.epoch, durable, shown)), 0)
         except OSError as error:
-            # Without space for these few bytes readers know less, but nothing wrong.
+            # If there is no space for these few bytes, readers go on with the older head.
             if isinstance(storage_error(error), LogFailed):
                 raise self._fail(error) from error
 

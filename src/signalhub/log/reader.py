@@ -127,7 +127,7 @@ class Reader:
         return self._attempt(find)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files; the next read opens those it needs."""
         self._blocks.close()
         self._footers.clear()
 

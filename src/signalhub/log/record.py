@@ -65,7 +65,7 @@ class Unreadable(ValueError):
 
 
 class UnknownVersion(Unreadable):
-    """A whole batch that another program has written."""
+    """A complete batch in a format that this program does not know."""
 
 
 def encode_entry(entry: Entry, salt: bytes) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from signalhub.log.disk import Disk, File
-from signalhub.log.survey import RESERVE_NAME
+from signalhub.log.survey import RESERVE_NAME, TORN_SUFFIX
 
 _PIECE_BYTES: Final = 2**20
 
@@ -50,7 +50,7 @@ def save_aside(disk: Disk, file: File, base: int, position: int, size: int) -> s
     number = 0
     while True:
         suffix = f".{number}" if number else ""
-        name = f"{base:020d}.{position}{suffix}.torn"
+        name = f"{base:020d}.{position}{suffix}{TORN_SUFFIX}"
         if name not in disk.names():
             copy = disk.create(name)
             break

@@ -1,28 +1,17 @@
 """Retention: which segments are deleted, and when.
 
-A segment is deleted when it is too old or the log is too large, oldest first. It stays while it is
-not archived, and while a subscription has unsettled messages in it, unless the settings say
-otherwise; then the loss is counted. Its footer is kept permanently, as proof of the chain.
+A segment is deleted when it is too old or the log is too large, oldest first. It stays while the
+snapshot does not cover it, and while a subscription has unsettled messages in it, unless the
+settings say otherwise. Its footer is kept permanently, as proof of the chain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from signalhub.log.disk import Disk
 from signalhub.log.footer import encode_summary, footer_name, read_summary
-from signalhub.log.segment import SegmentInfo
-
-
-class Expendable(msgspec.Struct, frozen=True):
-    """Segments to delete, oldest first, and what is lost with them."""
-
-    segments: tuple[SegmentInfo, ...]
-    lost_from: int
-    lost_to: int
-    """Entries `lost_from` to `lost_to - 1` are deleted unsettled, by policy; equal: none."""
+from signalhub.log.segment import SegmentInfo, temporary_name
 
 
 def expendable(
@@ -32,28 +21,25 @@ def expendable(
     age_s: float,
     bytes_max: int,
     floor: int,
-    archived: int | None,
-    keep_unsettled: bool = True,
-) -> Expendable:
+    saved: int,
+    keep_unsettled: bool,
+) -> list[SegmentInfo]:
     """The oldest sealed segments that exceed a limit and may be deleted.
 
-    Below `floor` every subscription has settled everything; below `archived` everything is in the
-    lake, None without a lake.
+    Below `floor` every subscription has settled everything; below `saved` everything is in the
+    snapshot.
     """
     expired_ms = now_ms - age_s * 1000
     excess = sum(info.bytes for info in segments) - bytes_max
     chosen: list[SegmentInfo] = []
     for info in segments[:-1]:
         is_unwanted = info.max_ms < expired_ms or excess > 0
-        is_kept = info.end > floor and keep_unsettled
-        is_archived = archived is None or info.end <= archived
-        if not info.is_sealed or not is_unwanted or is_kept or not is_archived:
+        is_unsettled = info.end > floor and keep_unsettled
+        if not info.is_sealed or not is_unwanted or is_unsettled or info.end > saved:
             break
         chosen.append(info)
         excess -= info.bytes
-    end = chosen[-1].end if chosen else 0
-    lost_from = max(floor, segments[0].base) if end > floor else end
-    return Expendable(tuple(chosen), lost_from, end)
+    return chosen
 
 
 def keep_footer(disk: Disk, info: SegmentInfo) -> None:
@@ -63,7 +49,7 @@ def keep_footer(disk: Disk, info: SegmentInfo) -> None:
         summary = read_summary(file)
     finally:
         file.close()
-    temporary = f"{info.base:020d}.tmp"
+    temporary = temporary_name(info.base)
     disk.remove(temporary)
     copy = disk.create(temporary)
     try:

@@ -94,7 +94,7 @@ class SegmentSealing:
 
     def footer(self) -> Generator[None, None, tuple[SegmentSummary, list[bytes]]]:
         """The footer in pieces, with its summary; can be called once."""
-        hashes, places, pieces = yield from self._encode_runs()
+        hashes, run_positions, pieces = yield from self._encode_runs()
         marks = self._positions.mark_offsets
         info = self._info
         summary = SegmentSummary(
@@ -111,7 +111,7 @@ class SegmentSealing:
             chain=self.chain,
         )
         relative = array("I", (offset - info.base for offset in marks))
-        tables = (relative, self._positions.mark_positions, hashes, places)
+        tables = (relative, self._positions.mark_positions, hashes, run_positions)
         return summary, _gathered([encode_summary(summary), *map(bytes, tables), *pieces])
 
     def _encode_runs(self) -> Generator[None, None, tuple[array[int], array[int], list[bytes]]]:
@@ -126,20 +126,20 @@ class SegmentSealing:
                 key = run_hash(name, stream_epoch).to_bytes(_HASH_BYTES, "big")
                 buckets[key[0]] += [key + encode_run(name, stream_epoch, run) for run in runs]
             yield
-        hashes, places, pieces, place = array("Q"), array("I"), [], 0
+        hashes, run_positions, pieces, position = array("Q"), array("I"), [], 0
         done = 0
         for bucket in buckets:
             bucket.sort()
             for run in bucket:
                 hashes.append(int.from_bytes(run[:_HASH_BYTES], "big"))
-                places.append(place)
-                place += len(run) - _HASH_BYTES
+                run_positions.append(position)
+                position += len(run) - _HASH_BYTES
             pieces.append(b"".join([run[_HASH_BYTES:] for run in bucket]))
             bucket.clear()
             if len(hashes) - done >= _SLICE_RUNS:
                 done = len(hashes)
                 yield
-        return hashes, places, pieces
+        return hashes, run_positions, pieces
 
 
 def _gathered(pieces: list[bytes]) -> list[bytes]:

@@ -76,6 +76,11 @@ def segment_name(base: int) -> str:
     return f"{base:020d}.log"
 
 
+def temporary_name(base: int) -> str:
+    """The name of a segment, or of its footer, while it is being written."""
+    return f"{base:020d}.tmp"
+
+
 def base_of(name: str) -> int | None:
     """The base offset in the name of a segment; None for other files."""
     found = _SEGMENT_NAME.fullmatch(name)
@@ -107,7 +112,7 @@ def create_segment(disk: Disk, header: Header, *, prepared: File | None = None) 
 
     `prepared` is the file `PREPARED_NAME`, filled with zeros. An existing file is replaced.
     """
-    temporary = PREPARED_NAME if prepared else f"{header.base:020d}.tmp"
+    temporary = PREPARED_NAME if prepared else temporary_name(header.base)
     if prepared is None:
         disk.remove(temporary)
     file = prepared or disk.create(temporary)
@@ -143,6 +148,10 @@ def prepare_segment(disk: Disk, size: int) -> Generator[None, None, File]:
         file.close()
         with contextlib.suppress(OSError):
             disk.remove(PREPARED_NAME)
+        raise
+    except GeneratorExit:
+        # The hub stops before it is ready; the next start removes the file.
+        file.close()
         raise
     return file
 

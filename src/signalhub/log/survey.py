@@ -42,10 +42,12 @@ from signalhub.log.segment import (
 
 RESERVE_NAME: Final = "reserve"
 INDEX_NAME: Final = "index.db"
+TORN_SUFFIX: Final = ".torn"
 
 _LEFTOVER_NAME: Final = re.compile(rf"\d{{20}}\.tmp|{re.escape(PREPARED_NAME)}")
 _OTHER_NAME: Final = re.compile(
-    rf"\d{{20}}\.\d+(\.\d+)?\.torn|{HEAD_NAME}|{RESERVE_NAME}|{re.escape(INDEX_NAME)}(-wal|-shm)?"
+    rf"\d{{20}}\.\d+(\.\d+)?{re.escape(TORN_SUFFIX)}"
+    rf"|{HEAD_NAME}|{RESERVE_NAME}|{re.escape(INDEX_NAME)}(-wal|-shm)?"
 )
 _STEPS_BEYOND_MAX: Final = 10_000
 

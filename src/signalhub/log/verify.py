@@ -24,7 +24,7 @@ from signalhub.log.footer import (
 from signalhub.log.record import Unreadable
 from signalhub.log.recovery import TornTail, judge
 from signalhub.log.seal import SegmentSealing
-from signalhub.log.segment import SegmentInfo
+from signalhub.log.segment import SegmentInfo, segment_name
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class _Audit:
         segments = set(names)
         for name in names:
             base = footer_base(name)
-            if base is None or f"{base:020d}.log" in segments:
+            if base is None or segment_name(base) in segments:
                 continue
             file = self._disk.open(name, read_only=True)
             try:

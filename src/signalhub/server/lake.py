@@ -30,7 +30,7 @@ _LOOK_MS: Final = 5_000
 _PATIENCE_MS: Final = 60_000
 _INBOX_FAILURES_MAX: Final = 6
 _SAMPLES_MAX: Final = 4_096
-_ILL: Final = ("retrying", "stopped", "failed")
+_FAILING: Final = ("retrying", "stopped", "failed")
 
 
 async def open_lakeside(
@@ -108,7 +108,7 @@ class Lakeside:
         self.status: PipelineStatus | None = None
         # Samples of (time, head of the log) that have not landed yet, oldest first.
         self._samples: deque[tuple[int, int]] = deque()
-        self._ill_since_ms: int | None = None
+        self._failing_since_ms: int | None = None
         self._position_before = -1
 
     # Lifecycle.
@@ -166,12 +166,12 @@ class Lakeside:
     def _note_health(self, now: int) -> None:
         status = self.status
         is_stuck = self.lag > 0 and self.position == self._position_before
-        is_ill = status is None or status.state in _ILL or is_stuck
+        is_failing = status is None or status.state in _FAILING or is_stuck
         self._position_before = self.position
-        if not is_ill:
-            self._ill_since_ms = None
-        elif self._ill_since_ms is None:
-            self._ill_since_ms = now
+        if not is_failing:
+            self._failing_since_ms = None
+        elif self._failing_since_ms is None:
+            self._failing_since_ms = now
 
     # State.
 
@@ -196,7 +196,7 @@ class Lakeside:
 
     def is_down(self, now: int) -> bool:
         """Has the pipeline been silent, failing or stuck for too long?"""
-        return self._ill_since_ms is not None and now - self._ill_since_ms > _PATIENCE_MS
+        return self._failing_since_ms is not None and now - self._failing_since_ms > _PATIENCE_MS
 
     def degradations(self, now: int) -> list[str]:
         """Return the degradations for `/health`."""

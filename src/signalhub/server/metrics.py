@@ -239,12 +239,14 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
         "Memory used to detect repeats.",
     ),
     gauge(
-        "storage_errors", lambda of: of.store.errors, "Writes of the durable registry that failed."
+        "storage_errors",
+        lambda of: of.store.errors,
+        "Failed writes and look-ups of state.db.",
     ),
     gauge(
         "storage_usage_bytes",
         lambda of: of.store.size_bytes(),
-        "Disk used by the durable registry.",
+        "Disk used by state.db.",
     ),
 )
 
@@ -433,7 +435,7 @@ _ROOMS: Final[tuple[Declaration[Gauges], ...]] = (
     histogram(
         "room_accept_latency",
         lambda of: of.tally.rooms.accept_latency,
-        "From receipt of a message to its broadcast and acknowledgement.",
+        "From receipt of a room message to its acknowledgement.",
     ),
 )
 

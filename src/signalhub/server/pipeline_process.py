@@ -91,7 +91,7 @@ class Beside:
         while not self._is_stopping.is_set():
             began_s = loop.time()
             try:
-                reason = f"exit code {await self._live()}"
+                reason = f"exit code {await self._run_once()}"
             except OSError as error:
                 reason = str(error)
             if self._is_stopping.is_set():
@@ -106,7 +106,7 @@ class Beside:
                 return
             self._tally.restarts += 1
 
-    async def _live(self) -> int:
+    async def _run_once(self) -> int:
         """Run the child once; return its exit code."""
         process = await asyncio.create_subprocess_exec(
             *self._command,

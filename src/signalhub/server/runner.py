@@ -118,7 +118,7 @@ class HubRunner:
                 self._perform_one(effect, now)
 
     def leaving(self, connection: Connection[Session]) -> None:
-        """End the session: the peer closes or is gone."""
+        """End the session: the peer is closing or has disconnected."""
         now = self._now_ms()
         self.perform(self.hub.closed(connection.session, now), now)
 
@@ -337,7 +337,8 @@ class HubRunner:
         """Return the callback that passes a result of the engine to the core."""
 
         def tell(result: R) -> None:
-            self.run(lambda now: then(result, now))
+            if not self._is_stopped:
+                self.run(lambda now: then(result, now))
 
         return tell
 

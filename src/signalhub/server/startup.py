@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from signalhub.core import refusals
 from signalhub.core.hub import Hub
 from signalhub.core.streams.recovery import Recovery
 from signalhub.engine.local import LocalEngine
+from signalhub.engine.upkeep import refusal_of
 from signalhub.log.errors import EntriesGone, LogDamaged
 from signalhub.settings.model import Settings
 from signalhub.state import inbox_key
@@ -34,7 +34,7 @@ def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> No
     damage = engine.log.fault
     if damage is not None:
         # Serve what can be read, from any snapshot there is, and accept nothing new.
-        hub.storage.stop(refusals.storage_damaged(str(damage)))
+        hub.storage.stop(refusal_of(damage))
     if snapshot is not None and _begin(recovery, snapshot, engine):
         start, since = snapshot.offset, snapshot.seen_from
     elif snapshot is not None:
@@ -52,7 +52,7 @@ def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> No
     except LogDamaged as found:
         log.error("the log is damaged and opened read-only", extra={"reason": str(found)})
         engine.log.found_damaged(found)
-        hub.storage.stop(refusals.storage_damaged(str(found)))
+        hub.storage.stop(refusal_of(found))
     except EntriesGone:
         if damage is None:
             raise

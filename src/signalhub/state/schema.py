@@ -1,4 +1,4 @@
-"""Every SQL statement of the durable tier, and how its file is recognised."""
+"""The schema of `state.db`, every SQL statement for it, and the table of room message ids."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _ROOMS: Final = """
         state BLOB NOT NULL             -- MessagePack, see core/rooms/recovery.py.
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE room_id (
-        slot INTEGER NOT NULL,          -- Of time; whole slots are forgotten.
+        slot INTEGER NOT NULL,          -- Of time; whole slots are deleted.
         record BLOB NOT NULL,           -- See core/messages/dedup.py; it begins with the key.
         PRIMARY KEY (slot, record)
     ) STRICT, WITHOUT ROWID;
@@ -82,7 +82,7 @@ CREATE: Final = f"""
         address TEXT NOT NULL PRIMARY KEY,
         capabilities TEXT NOT NULL,     -- A JSON array of strings.
         metadata TEXT NOT NULL,         -- A JSON object.
-        registered_at INTEGER NOT NULL, -- Times in milliseconds since the epoch.
+        registered_at INTEGER NOT NULL, -- Times in milliseconds since the Unix epoch.
         expires_at INTEGER NOT NULL,
         lease_ms INTEGER NOT NULL,
         version INTEGER NOT NULL

@@ -1,9 +1,9 @@
 """What is stored besides the log: registrations, the snapshot, ids of room messages.
 
-All in SQLite, written in the background: one thread owns the connection. `persist` and `forget`
-queue a change, the newest per address, and the thread writes queued changes in one transaction.
-Changes that cannot be written are logged, counted and dropped: the hub continues, the next renewal
-of a registration writes it again, and the log contains what a snapshot lacks.
+All of it is in one SQLite file, and one thread owns the connection. `persist` and `forget` queue a
+change, the newest per address, and the thread writes queued changes in one transaction. Changes
+that cannot be written are logged, counted and dropped: the hub continues, the next renewal of a
+registration writes it again, and the log contains what a snapshot lacks.
 
 A file that is damaged or belongs to another program is refused and left unchanged.
 """
@@ -76,9 +76,10 @@ class KnownIdsWindow(msgspec.Struct, frozen=True):
 
 
 class StateStore:
-    """Registrations that survive the process.
+    """The file `state.db`.
 
-    Only `load`, `flush`, `close` and the constructor wait for the disk.
+    Only the constructor, `load`, `load_snapshot`, `forget_snapshot`, `flush` and `close` wait for
+    the disk; everything else is queued.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -104,7 +105,7 @@ class StateStore:
 
     @property
     def errors(self) -> int:
-        """How many transactions failed."""
+        """How many writes and look-ups failed."""
         return self._errors
 
     def persist(self, row: RegistrationRow) -> None:
@@ -213,7 +214,8 @@ class StateStore:
         def look() -> None:
             try:
                 seqs = [self._room_ids.recall(key, oldest_ms) for key in keys]
-            except apsw.Error:
+            except Exception:
+                # Messages wait for the answer, so there must be one.
                 done(None)
                 raise
             done(seqs)
@@ -354,7 +356,7 @@ class StateStore:
             work()
         except Exception:
             self._errors += 1
-            log.exception("the state could not be written")
+            log.exception("a request to the state store failed")
 
     def _write(self, notes: dict[str, RegistrationRow | None]) -> None:
         rows = [_columns(row) for row in notes.values() if row is not None]

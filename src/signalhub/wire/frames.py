@@ -41,6 +41,8 @@ class CloseCode(IntEnum):
     POLICY_VIOLATION = 1008
     TOO_BIG = 1009
     INTERNAL_ERROR = 1011
+    RESTARTING = 1012
+    TRY_AGAIN_LATER = 1013
 
 
 class Violation(Exception):

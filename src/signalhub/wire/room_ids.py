@@ -15,6 +15,8 @@ from signalhub.wire.base64url import encoded
 from signalhub.wire.entry import InboxKeyBody
 
 KEY_VERSION: Final = 1
+# The stored names of inboxes begin with this, those of rooms do not.
+INBOX_PREFIX: Final = "inbox."
 _HASH_BYTES: Final = 16
 # Every message names its room; the cache saves busy rooms two hashes.
 _CACHED: Final = 16_384
@@ -78,7 +80,7 @@ class Names:
         return f"room.{self._version}.{self._hash(b'room', name)}"
 
     def _inbox(self, inbox_id: str) -> str:
-        return f"inbox.{self._version}.{self._hash(b'inbox', inbox_id)}"
+        return f"{INBOX_PREFIX}{self._version}.{self._hash(b'inbox', inbox_id)}"
 
     def _hash(self, domain: bytes, text: str) -> str:
         digest = hmac.digest(self._secret, domain + b"\0" + text.encode(), "sha256")

@@ -198,7 +198,7 @@ def test_a_listener_that_fails_does_not_harm_the_log(
 
     assert (log.head, log.state) == (1, "open")
     assert [line.message for line in caplog.records] == [
-        "The report about committed entries failed"
+        "an outcome of the commit thread could not be reported"
     ]
 
 
@@ -295,7 +295,7 @@ def test_a_job_may_come_in_slices_and_one_that_fails_does_not_stop_the_others(
     upkeep.close()
 
     assert steps == [0, 1, 2]
-    assert [line.message for line in caplog.records] == ["Upkeep of the log failed"]
+    assert [line.message for line in caplog.records] == ["upkeep of the log failed"]
 
 
 def test_upkeep_ends_in_the_middle_of_its_work_when_it_is_closed(disk: FaultyDisk) -> None:

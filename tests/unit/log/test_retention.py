@@ -6,7 +6,7 @@ import pytest
 
 from signalhub.log.errors import LogFull
 from signalhub.log.footer import decode_summary, footer_name
-from signalhub.log.retention import Expendable, expendable
+from signalhub.log.retention import expendable
 from signalhub.log.segment import SegmentInfo, segment_name
 from signalhub.log.survey import RESERVE_NAME
 from signalhub.log.verify import verify
@@ -43,9 +43,9 @@ def segments(*ages_h: int, sealed: int | None = None) -> list[SegmentInfo]:
     ]
 
 
-def decide(some: list[SegmentInfo], **changes: Any) -> Expendable:
+def decide(some: list[SegmentInfo], **changes: Any) -> list[SegmentInfo]:
     values: dict[str, Any] = {"age_s": 48 * 3600, "bytes_max": 10_000, "floor": 1_000}
-    return expendable(some, NOW_MS, **(values | {"archived": None} | changes))
+    return expendable(some, NOW_MS, **(values | {"saved": 1_000, "keep_unsettled": True} | changes))
 
 
 @pytest.mark.parametrize(
@@ -64,45 +64,29 @@ def decide(some: list[SegmentInfo], **changes: Any) -> Expendable:
 def test_the_oldest_go_by_age_and_size(
     some: list[SegmentInfo], changes: dict[str, Any], count: int
 ) -> None:
-    assert decide(some, **changes) == Expendable(tuple(some[:count]), 10 * count, 10 * count)
+    assert decide(some, **changes) == some[:count]
 
 
 @pytest.mark.parametrize(("floor", "count"), [(0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (99, 3)])
 def test_nothing_goes_that_is_yet_to_be_settled(floor: int, count: int) -> None:
     some = segments(*OLD)
 
-    assert decide(some, floor=floor) == Expendable(tuple(some[:count]), 10 * count, 10 * count)
+    assert decide(some, floor=floor) == some[:count]
 
 
-@pytest.mark.parametrize(("archived", "count"), [(0, 0), (9, 0), (10, 1), (25, 2), (40, 3)])
-def test_nothing_goes_before_it_is_archived(archived: int, count: int) -> None:
+@pytest.mark.parametrize(("saved", "count"), [(0, 0), (9, 0), (10, 1), (25, 2), (40, 3)])
+def test_nothing_goes_before_it_is_in_the_snapshot(saved: int, count: int) -> None:
     some = segments(*OLD)
 
     for forced in ({}, {"floor": 0, "keep_unsettled": False}):
-        assert decide(some, archived=archived, **forced).segments == tuple(some[:count])
+        assert decide(some, saved=saved, **forced) == some[:count]
 
 
-@pytest.mark.parametrize(
-    ("first", "floor", "lost"),
-    [
-        *(
-            (0, 0, (0, 30)),
-            (0, 7, (7, 30)),
-            (0, 29, (29, 30)),
-            (0, 30, (30, 30)),
-            (0, 40, (30, 30)),
-        ),
-        pytest.param(1, 3, (10, 30), id="what went earlier does not count"),
-    ],
-)
-def test_policy_may_override_the_unsettled_and_counts_the_loss(
-    first: int, floor: int, lost: tuple[int, int]
-) -> None:
-    some = segments(*OLD)[first:]
+@pytest.mark.parametrize("floor", [0, 7, 29, 30, 40])
+def test_the_settings_may_allow_the_deletion_of_unsettled_messages(floor: int) -> None:
+    some = segments(*OLD)
 
-    found = decide(some, floor=floor, keep_unsettled=False)
-
-    assert found == Expendable(tuple(some[:-1]), *lost)
+    assert decide(some, floor=floor, keep_unsettled=False) == some[:-1]
 
 
 def test_a_deleted_segment_leaves_its_footer_and_the_log_goes_on() -> None:

@@ -186,6 +186,16 @@ def test_a_prepared_segment_is_made_in_steps_and_keeps_its_size() -> None:
     assert disk.crash(1).open(NAME).size() == 3 * 2**18
 
 
+def test_a_preparation_that_is_abandoned_leaves_no_open_file() -> None:
+    disk = FaultyDisk()
+    slices = prepare_segment(disk, 2**20)
+    next(slices)
+
+    slices.close()
+
+    assert disk.open_files == 0
+
+
 def test_a_scan_finds_batches_of_all_sizes_in_place() -> None:
     batches = [batch(0, 10), batch(1, 3 * 2**20), batch(2, 0), *(batch(n, 2**18) for n in (3, 4))]
     content = b"head" + b"".join(batches) + bytes(100)

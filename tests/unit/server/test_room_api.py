@@ -196,6 +196,7 @@ def test_a_fault_in_the_core_is_answered_and_its_text_is_not() -> None:
         ("limit=5000", [1, 2, 3], 4),
         ("limit=9007199254740991", [1, 2, 3], 4),
         ("fromSeq=0002", [2, 3], 4),
+        pytest.param(f"fromSeq={'0' * 5_000}2", [2, 3], 4, id="many zeros"),
         ("from%53eq=%32", [2, 3], 4),
         ("fromSeq=9007199254740991", [], 9007199254740991),
         ("unknown=1&unknown=2&fromSeq=3&=&", [3], 4),

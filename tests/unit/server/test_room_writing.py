@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from signalhub.core.rooms.room import TRY_AGAIN_LATER
 from signalhub.server import runner as runner_module
 from signalhub.server.rooms.socket import BAD_FRAMES_MAX
 from signalhub.settings.model import OutboundSettings
@@ -122,7 +121,7 @@ def test_a_socket_with_too_many_frames_waiting_is_closed_and_leaves(
     assert len(a.told("ack")) == QUEUE + 5
     assert other.heard() == ["still here"]
     slow.read()
-    assert slow.close_code == TRY_AGAIN_LATER
+    assert slow.close_code == CloseCode.TRY_AGAIN_LATER
     assert slow.heard() == [1]
     assert [record.getMessage() for record in caplog.records] == ["a slow consumer was closed"]
 
@@ -154,7 +153,7 @@ def test_a_socket_that_takes_nothing_for_too_long_is_closed(
 
     assert stage.present == 1
     b.read()
-    assert b.close_code == TRY_AGAIN_LATER
+    assert b.close_code == CloseCode.TRY_AGAIN_LATER
 
 
 def test_a_slow_sender_is_closed_by_its_own_acks() -> None:

@@ -149,6 +149,20 @@ def test_what_the_store_recalls_comes_back_to_the_loop_unless_it_has_stopped(
     assert recalled == ([] if is_stopped else [seqs])
 
 
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_what_the_log_finds_comes_back_unless_the_runner_has_stopped(is_stopped: bool) -> None:
+    found: list[Any] = []
+
+    with Stage() as stage:
+        stage.runner.run(lambda now: [Fetch("a stream", 1, 1, 1, 1, kept_in(found))])
+        assert found == []
+        if is_stopped:
+            stage.runner.stop()
+        stage.loop.run_dry()
+
+    assert found == ([] if is_stopped else [[]])
+
+
 @pytest.mark.parametrize("some", [None, [], [Archived(1, "m1", b"AAAA", None, 10)]])
 def test_the_archive_is_consulted_if_there_is_one(some: list[Archived] | None) -> None:
     shelf = Shelf()

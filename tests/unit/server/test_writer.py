@@ -245,7 +245,7 @@ def test_a_fault_of_ours_on_one_connection_does_not_stop_the_others(
     stage.loop.run_dry()
     assert c.heard() == [2, 3]
     assert not b.is_open
-    assert [record.message for record in caplog.records] == ["a connection could not be written"]
+    assert [record.message for record in caplog.records] == ["a connection could not be written to"]
 
 
 MEGABYTE = "x" * 1_000_000

@@ -215,13 +215,20 @@ def test_ids_of_a_snapshot_that_was_not_written_come_with_the_next_one(
     assert [recall(store, name) for name in "abcd"] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DROP TABLE room_id",
+        # Records that are too short to be read.
+        "UPDATE room_id SET record = substr(record, 1, 12)",
+    ],
+    ids=["no table", "short records"],
+)
 def test_a_look_up_that_fails_says_so_and_is_counted(
-    store: StateStore, caplog: pytest.LogCaptureFixture
+    store: StateStore, caplog: pytest.LogCaptureFixture, sql: str
 ) -> None:
-    def spoil() -> None:
-        store._connection.execute("DROP TABLE room_id")
-
-    store._submit(spoil)
+    save(store, recorded(("a", NOW, 1)))
+    store._submit(lambda: store._connection.execute(sql))
 
     assert recall(store, "a") is None
     store.flush()

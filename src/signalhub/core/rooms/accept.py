@@ -131,8 +131,8 @@ class Acceptance:
         directory.dirty.add(room)
         self._busy.pop(room, None)
         self._busy[room] = request.mono_ms
-        delivery = MessageOnItsWay(self, inbox, room, request, key, windows)
-        # Later deposits are kept as long.
+        delivery = PendingMessage(self, inbox, room, request, key, windows)
+        # Later deposits are kept for the same time.
         inbox.retention_s = self._retention_s(request.room, request.inbox)
         effects.append(delivery.append(now, inbox.retention_s or self.settings.retention_s))
         return effects
@@ -154,7 +154,7 @@ class Acceptance:
         self._check_cap(found)
         inbox = found or directory.inbox(name)
         retention_s = self._retention_s("", request.inbox) or inbox.retention_s
-        delivery = MessageOnItsWay(self, inbox, None, request, key, [window])
+        delivery = PendingMessage(self, inbox, None, request, key, [window])
         append = delivery.append(now, retention_s or self.settings.retention_s)
         return [*directory.mark_key(now), append]
 
@@ -292,7 +292,7 @@ class Acceptance:
         return found
 
 
-class MessageOnItsWay:
+class PendingMessage:
     """A message that is being written to the log, and the requests to answer after that."""
 
     __slots__ = (
@@ -392,7 +392,7 @@ class MessageOnItsWay:
 
     def _announce(self, room: Room, request: SendToRoom, alike: bytes) -> Announce:
         but = None if self._acceptance.settings.echo_to_sender else request.guest
-        self._acceptance.tally.announced += len(room.guests) - (but is not None)
+        self._acceptance.tally.announced += len(room.guests) - (but in room.guests)
         return Announce(tuple(room.guests), values.live_frame(alike, request), but)
 
     def refused(self, refusal: Refusal, now: int) -> list[Effect]:

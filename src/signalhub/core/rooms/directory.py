@@ -197,7 +197,7 @@ class RoomDirectory:
     # The key.
 
     def mark_key(self, now: int) -> list[Effect]:
-        """Write the key mark before the first entry about rooms, unless it is there."""
+        """Write the key mark before the first entry about rooms, unless it was written."""
         if self.key_mark is not None:
             return []
         self.key_mark = self.names.mark

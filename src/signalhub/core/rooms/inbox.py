@@ -18,7 +18,7 @@ from signalhub.wire.entry import RoomMessageBody, StoredEntry, decode_body
 
 if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
-    from signalhub.core.rooms.accept import MessageOnItsWay, WaitingMessage
+    from signalhub.core.rooms.accept import PendingMessage, WaitingMessage
     from signalhub.core.rooms.room import Room
     from signalhub.settings.model import RoomsSettings as RoomSettings
 
@@ -35,7 +35,7 @@ class KeptMessage(msgspec.Struct, gc=False):
     json: bytes
 
 
-class UnarchivedBatch(msgspec.Struct, array_like=True, gc=False):
+class UnarchivedGroup(msgspec.Struct, array_like=True, gc=False):
     """Messages that are not archived yet, counted in groups to save memory."""
 
     last_offset: int
@@ -44,7 +44,7 @@ class UnarchivedBatch(msgspec.Struct, array_like=True, gc=False):
 
 
 # Messages per group; the cap on unarchived messages need not be exact.
-_BATCH_COUNT = 100
+_GROUP_COUNT = 100
 
 
 class Inbox:
@@ -93,10 +93,10 @@ class Inbox:
         self.recent: dict[int, KeptMessage] = {}
         self.recent_first = 1
         # Being written to the log, by message id.
-        self.pending: dict[str, MessageOnItsWay] = {}
+        self.pending: dict[str, PendingMessage] = {}
         # Messages that wait for a look-up on disk; `None` if no look-up is running.
         self.queue: deque[WaitingMessage] | None = None
-        self.unarchived: deque[UnarchivedBatch] = deque()
+        self.unarchived: deque[UnarchivedGroup] = deque()
         self.unarchived_count = 0
         self.unarchived_bytes = 0
         # An offset of the log from which `head` can be recovered.
@@ -151,19 +151,21 @@ class Inbox:
         self.unarchived_count += 1
         self.unarchived_bytes += size
         newest = self.unarchived[-1] if self.unarchived else None
-        if newest is None or newest.count >= _BATCH_COUNT:
-            self.unarchived.append(UnarchivedBatch(offset, 1, size))
+        if newest is None or newest.count >= _GROUP_COUNT:
+            self.unarchived.append(UnarchivedGroup(offset, 1, size))
             return
         newest.last_offset = offset
         newest.count += 1
         newest.bytes += size
 
-    def archived(self, offset: int) -> None:
-        """Stop counting messages before `offset`: they are archived."""
+    def archived(self, offset: int) -> bool:
+        """Stop counting messages before `offset`: they are archived. Return whether any were."""
+        before = self.unarchived_count
         while self.unarchived and self.unarchived[0].last_offset < offset:
-            batch = self.unarchived.popleft()
-            self.unarchived_count -= batch.count
-            self.unarchived_bytes -= batch.bytes
+            group = self.unarchived.popleft()
+            self.unarchived_count -= group.count
+            self.unarchived_bytes -= group.bytes
+        return self.unarchived_count < before
 
 
 # Evicted entries that may remain in the order before it is compacted.
@@ -193,13 +195,13 @@ class Buffer:
         self._order.append((inbox, kept.seq))
         self.bytes += len(kept.json)
         if len(recent) > self._count_max:
-            self._let_go(inbox)
+            self._evict(inbox)
             self._stale += 1
             if self._stale > _STALE_MAX and self._stale * 2 > len(self._order):
                 self._order = deque(one for one in self._order if one[1] in one[0].recent)
                 self._stale = 0
         while self.bytes > self._bytes_max:
-            self._let_go_oldest()
+            self._evict_oldest()
 
     def expire(self, now: int) -> None:
         """Evict expired messages."""
@@ -208,7 +210,7 @@ class Buffer:
             kept = inbox.recent.get(seq)
             if kept is not None and kept.expires_ms > now:
                 return
-            self._let_go_oldest()
+            self._evict_oldest()
 
     def blank(self, inbox: Inbox, seq: int) -> None:
         """Remove the content of a message; its position stays, as if it had expired."""
@@ -217,14 +219,14 @@ class Buffer:
             self.bytes -= len(kept.json)
             kept.json, kept.expires_ms = b"", 0
 
-    def _let_go(self, inbox: Inbox) -> None:
+    def _evict(self, inbox: Inbox) -> None:
         self.bytes -= len(inbox.recent.pop(inbox.recent_first).json)
         inbox.recent_first += 1
 
-    def _let_go_oldest(self) -> None:
+    def _evict_oldest(self) -> None:
         inbox, seq = self._order.popleft()
         if seq in inbox.recent:
-            self._let_go(inbox)
+            self._evict(inbox)
         else:
             self._stale -= 1
 
@@ -310,8 +312,8 @@ class KnownIds:
 
 
 # Offsets per pin at first; beyond the maximum number of pins, neighbours are merged.
-_STRETCH: Final = 1_024
-_MARKS_MAX: Final = 4_096
+_PIN_OFFSETS: Final = 1_024
+_PINS_MAX: Final = 4_096
 
 
 class Pins:
@@ -319,21 +321,21 @@ class Pins:
 
     def __init__(self) -> None:
         # First offset and latest expiry of each range, oldest first.
-        self._marks: deque[tuple[int, int]] = deque()
-        self._stretch = _STRETCH
+        self._pins: deque[tuple[int, int]] = deque()
+        self._pin_offsets = _PIN_OFFSETS
 
     def add(self, offset: int, expires_ms: int) -> None:
         """Pin a message at `offset` until `expires_ms`."""
-        if self._marks:
-            first, latest = self._marks[-1]
+        if self._pins:
+            first, latest = self._pins[-1]
             if offset < first:
                 return
-            if offset - first < self._stretch:
+            if offset - first < self._pin_offsets:
                 if expires_ms > latest:
-                    self._marks[-1] = (first, expires_ms)
+                    self._pins[-1] = (first, expires_ms)
                 return
-        self._marks.append((offset, expires_ms))
-        if len(self._marks) > _MARKS_MAX:
+        self._pins.append((offset, expires_ms))
+        if len(self._pins) > _PINS_MAX:
             self._merge()
 
     def needed_from(self, now: int) -> int | None:
@@ -341,29 +343,29 @@ class Pins:
 
         Expired pins are kept, because the clock may be wrong now and corrected later.
         """
-        return next((first for first, expires_ms in self._marks if expires_ms > now), None)
+        return next((first for first, expires_ms in self._pins if expires_ms > now), None)
 
     def cut(self, offset: int) -> None:
         """Remove pins before the new start of the log."""
-        while len(self._marks) > 1 and self._marks[1][0] <= offset:
-            self._marks.popleft()
+        while len(self._pins) > 1 and self._pins[1][0] <= offset:
+            self._pins.popleft()
 
-    def marks(self) -> list[tuple[int, int]]:
+    def all(self) -> list[tuple[int, int]]:
         """Return all pins for a snapshot."""
-        return list(self._marks)
+        return list(self._pins)
 
-    def restore(self, marks: Iterable[tuple[int, int]]) -> None:
+    def restore(self, pins: Iterable[tuple[int, int]]) -> None:
         """Restore the pins of a snapshot."""
-        self._marks = deque(marks)
+        self._pins = deque(pins)
 
     def _merge(self) -> None:
         """Merge neighbouring ranges, two into one."""
-        self._stretch *= 2
-        marks = list(self._marks)
-        odd = [marks.pop()] if len(marks) % 2 else []
-        pairs = zip(marks[::2], marks[1::2], strict=True)
-        self._marks = deque((one[0], max(one[1], other[1])) for one, other in pairs)
-        self._marks.extend(odd)
+        self._pin_offsets *= 2
+        pins = list(self._pins)
+        odd = [pins.pop()] if len(pins) % 2 else []
+        pairs = zip(pins[::2], pins[1::2], strict=True)
+        self._pins = deque((one[0], max(one[1], other[1])) for one, other in pairs)
+        self._pins.extend(odd)
 
 
 class Messages:
@@ -403,20 +405,20 @@ class Messages:
             self._waiting.add(inbox)
         return at_ms
 
-    def await_archive(self, inbox: Inbox, batches: Iterable[UnarchivedBatch]) -> None:
+    def await_archive(self, inbox: Inbox, groups: Iterable[UnarchivedGroup]) -> None:
         """Restore the unarchived messages of an inbox from a snapshot."""
-        for batch in batches:
-            inbox.unarchived.append(batch)
-            inbox.unarchived_count += batch.count
-            inbox.unarchived_bytes += batch.bytes
+        for group in groups:
+            inbox.unarchived.append(group)
+            inbox.unarchived_count += group.count
+            inbox.unarchived_bytes += group.bytes
             self._waiting.add(inbox)
 
     def archived_to(self, offset: int) -> None:
         """Everything before this offset is archived."""
         self.archived = offset
         for inbox in list(self._waiting):
-            inbox.archived(offset)
-            self._dirty.add(inbox)
+            if inbox.archived(offset):
+                self._dirty.add(inbox)
             if not inbox.unarchived:
                 self._waiting.discard(inbox)
 

@@ -204,7 +204,7 @@ class PageRead:
         return [Fetch(inbox.name, STREAM_EPOCH, from_seq, count_max, bytes_max, guard)]
 
     def _gone(self, first: int, last: int) -> None:
-        """These are no longer in the log: a gap for the archive, or lost without one."""
+        """Note positions that are not in the log: a gap for the archive, or lost without one."""
         inbox = self._inbox
         if self._pages.messages.archived is not None:
             self._gap = (first if self._gap is None else self._gap[0], last)
@@ -237,7 +237,7 @@ class PageRead:
         return [Consult(self._inbox.name, first, last, request.limit, guard)]
 
     def _merge(self, archived: list[Archived]) -> None:
-        """Merge messages of the archive; they win, and of two with one id the lower position."""
+        """Merge messages of the archive, which win; of two with one id, keep the lower position."""
         stored: dict[str, Archived] = {}
         for one in sorted(archived, key=lambda one: one.seq):
             stored.setdefault(one.message_id, one)
@@ -263,7 +263,7 @@ class PageRead:
         """Answer with a partial page: the cursor does not advance."""
         self._pages.tally.partial += 1
         if self._pages.settings.strict_store:
-            return self.fail(refusals.archive_away())
+            return self.fail(refusals.archive_unreachable())
         messages, _ = self._choose(now)
         page = Page(messages, self._request.from_seq, self._oldest(), True)
         return [Answer(self._request.caller, page)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from signalhub.core.effects import Append, Effect
 from signalhub.core.messages.dedup import fingerprint
 from signalhub.core.rooms.directory import bound_entry
-from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, UnarchivedBatch
+from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, UnarchivedGroup
 from signalhub.core.rooms.room import Room
 from signalhub.core.rooms.state import blob_entry, proposal_entry
 from signalhub.wire.entry import (
@@ -29,6 +29,7 @@ from signalhub.wire.entry import (
     decode_body,
     encode_body,
 )
+from signalhub.wire.room_ids import INBOX_PREFIX
 
 if TYPE_CHECKING:
     from signalhub.core.rooms.rooms import Rooms
@@ -62,7 +63,7 @@ class InboxState(Body):
     since_ms: int
     retention_s: float | None
     retention_max_s: float
-    unarchived: list[UnarchivedBatch]
+    unarchived: list[UnarchivedGroup]
     erased_to: int = 0
 
 
@@ -95,7 +96,7 @@ def take_states(rooms: Rooms, *, is_whole: bool) -> dict[str, bytes | None]:
     if states or is_whole or directory.is_key_dirty:
         directory.is_key_dirty = False
         key = directory.key_mark if directory.is_key_marked else None
-        states[SHARED] = encode_body(SharedState(key, rooms.messages.pins.marks()))
+        states[SHARED] = encode_body(SharedState(key, rooms.messages.pins.all()))
     return states
 
 
@@ -128,7 +129,7 @@ def restore(rooms: Rooms, states: dict[str, bytes]) -> None:
     for name, state in states.items():
         if name == SHARED:
             shared = decode_body(SharedState, state)
-        elif name.startswith("inbox."):
+        elif name.startswith(INBOX_PREFIX):
             found.append((name, decode_body(InboxState, state)))
         else:
             found.append((name, decode_body(RoomState, state)))
@@ -263,43 +264,36 @@ class RoomAnchors:
         self._rooms = rooms
 
     def anchored(self) -> int | None:
-        return anchored(self._rooms)
+        """Return the offset up to which the log may be cut; `None` if no room needs it."""
+        directory = self._rooms.directory
+        offsets = [one.defined_at for one in directory.every() if _is_durable(one)]
+        if directory.key_mark is not None:
+            offsets.append(directory.key_defined_at)
+        return min(offsets, default=None)
 
     def anchor(self, end: int, now: int) -> list[Effect]:
-        return anchor(self._rooms, end, now)
-
-
-def anchored(rooms: Rooms) -> int | None:
-    """Return the offset up to which the log may be cut; `None` if it holds nothing about rooms."""
-    offsets = [one.defined_at for one in rooms.directory.every() if _is_durable(one)]
-    if rooms.directory.key_mark is not None:
-        offsets.append(rooms.directory.key_defined_at)
-    return min(offsets, default=None)
+        """Rewrite every definition that is before `end`."""
+        directory, at_ms = self._rooms.directory, self._rooms.times.floored(now)
+        effects: list[Effect] = []
+        if directory.key_mark is not None and directory.key_defined_at < end:
+            effects.append(directory.write_key_mark(now))
+        for one in directory.every():
+            if one.defined_at >= end or not _is_durable(one):
+                continue
+            if isinstance(one, Room) and (one.in_flight or one.is_being_bound):
+                # Its state is about to change; it is anchored at the next attempt.
+                continue
+            appends = [Append(entry) for entry in _entries(one, at_ms)]
+            # Anchored once the last of its entries is committed.
+            appends[-1].committed = partial(_anchored, one, len(appends))
+            effects += appends
+        return effects
 
 
 def _is_durable(one: Room | Inbox) -> bool:
     if isinstance(one, Inbox):
         return one.head > 0
     return bool(one.is_bound or one.blobs or one.proposals)
-
-
-def anchor(rooms: Rooms, end: int, now: int) -> list[Effect]:
-    """Rewrite every definition that is before `end`."""
-    effects: list[Effect] = []
-    if rooms.directory.key_mark is not None and rooms.directory.key_defined_at < end:
-        effects.append(rooms.directory.write_key_mark(now))
-    for one in rooms.directory.every():
-        if one.defined_at >= end or not _is_durable(one):
-            continue
-        if isinstance(one, Room) and (one.in_flight or one.is_being_bound):
-            # Its state is about to change; it is anchored at the next attempt.
-            continue
-        entries = _entries(one, rooms.times.floored(now))
-        appends = [Append(entry) for entry in entries]
-        # Anchored once the last of its entries is committed.
-        appends[-1].committed = partial(_anchored, one, len(appends))
-        effects += appends
-    return effects
 
 
 def _entries(one: Room | Inbox, at_ms: int) -> list[Entry]:

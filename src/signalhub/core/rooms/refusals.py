@@ -62,7 +62,7 @@ def unreadable() -> RoomError:
     )
 
 
-def archive_away() -> RoomError:
+def archive_unreachable() -> RoomError:
     """The archive that holds old messages is unreachable."""
     return RoomError(
         RoomCode.UNAVAILABLE,
@@ -102,7 +102,7 @@ def state_full() -> RoomError:
     """The limit of proposals and blobs is reached."""
     return RoomError(
         RoomCode.UNAVAILABLE,
-        "There is no room for another proposal or blob (rooms.proposals_max,"
+        "There is no space for another proposal or blob (rooms.proposals_max,"
         " rooms.room_state_bytes_max, rooms.state_bytes_max). Finish proposals, or wait until they"
         " expire.",
         retry_after_ms=60 * _RETRY_MS,

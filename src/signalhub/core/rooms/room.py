@@ -10,11 +10,11 @@ from signalhub.core.effects import Answer, Dismiss, Effect
 from signalhub.core.rooms import refusals
 from signalhub.core.rooms.values import Guest, RoomWelcome
 from signalhub.wire.entry import ProposalBody, RoomBlobBody
+from signalhub.wire.frames import CloseCode
 
 if TYPE_CHECKING:
     from signalhub.core.rooms.inbox import Inbox
 
-TRY_AGAIN_LATER: Final = 1013
 # Limit of pseudonyms with a rate window per room; the least recently used is dropped first.
 _MEMBERS_MAX: Final = 1_000
 
@@ -202,10 +202,10 @@ class Room:
 
     def turn_away(self) -> list[Effect]:
         """Close the waiting sockets: the binding was refused."""
+        code, reason = CloseCode.TRY_AGAIN_LATER, "the log cannot be written to"
         effects: list[Effect] = []
         for guest in self._take_unwelcomed():
-            effects.append(Answer(guest.link, refusals.storage()))
-            effects.append(Dismiss(guest, TRY_AGAIN_LATER, "the log cannot be written to"))
+            effects += [Answer(guest.link, refusals.storage()), Dismiss(guest, code, reason)]
         return effects
 
     def _take_unwelcomed(self) -> list[Guest]:

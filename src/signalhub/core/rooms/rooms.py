@@ -18,6 +18,7 @@ from signalhub.core.rooms.read import Pages
 from signalhub.core.rooms.room import Windows, welcome
 from signalhub.core.rooms.state import RoomStates, every_proposal, find_blob, find_proposal
 from signalhub.core.rooms.values import Blob, Deposit, Guest, PutBlob, Read, SendToRoom, Times
+from signalhub.wire.frames import CloseCode
 
 if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from signalhub.wire.room_ids import Names
 
 _MINUTE_MS: Final = 60_000
-RESTARTING: Final = 1012
 # A smaller step back is taken for a normal clock adjustment.
 _SET_BACK_MS: Final = 5_000
 
@@ -145,7 +145,7 @@ class Rooms:
     def drain(self) -> list[Effect]:
         """Close all sockets before the hub stops; clients reconnect."""
         return [
-            Dismiss(guest, RESTARTING, "the hub is restarting")
+            Dismiss(guest, CloseCode.RESTARTING, "the hub is restarting")
             for room in self.directory.rooms.values()
             for guest in room.guests
         ]

@@ -164,7 +164,7 @@ class RoomStates:
         self._set_alarm(_due_ms(proposal), room, proposal)
 
     def restore(self, room: Room, proposal: ProposalBody) -> None:
-        """Restore a proposal from the log; a finished one only while there is room."""
+        """Restore a proposal from the log; a finished one only while there is space."""
         is_full = len(room.proposals) >= self._settings.proposals_max
         if proposal.status == PENDING or proposal.id in room.proposals or not is_full:
             self.add(room, proposal)

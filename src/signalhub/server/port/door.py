@@ -43,15 +43,17 @@ if TYPE_CHECKING:
 
 WEBSOCKET_VERSION = "13"
 
-UPGRADE_REQUIRED = text(426, "WebSocket only: ask for an upgrade.", {"Upgrade": "websocket"})
-ORIGIN_REFUSED = text(403, "This origin is not on the hub's list.")
+UPGRADE_REQUIRED = text(
+    426, "This path is for WebSockets only: request an upgrade.", {"Upgrade": "websocket"}
+)
+ORIGIN_REFUSED = text(403, "This origin is not allowed.")
 _OTHER_VERSION = text(
     426,
-    f"The hub speaks WebSocket version {WEBSOCKET_VERSION}.",
+    f"The hub supports only WebSocket version {WEBSOCKET_VERSION}.",
     {"Upgrade": "websocket", "Sec-WebSocket-Version": WEBSOCKET_VERSION},
 )
-_NOT_GET = text(400, "A WebSocket begins with GET in HTTP/1.1 and without a body.")
-NO_CONNECTION = text(400, "The Connection header must name Upgrade.")
+_NOT_GET = text(400, "A WebSocket handshake is a GET request in HTTP/1.1 without a body.")
+NO_CONNECTION = text(400, "The Connection header must contain Upgrade.")
 _BAD_KEY = text(400, "Sec-WebSocket-Key must be 16 bytes in base64.")
 
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[^/?#@:\[\]\s]+)(?::([0-9]{1,5}))?")
@@ -197,7 +199,7 @@ class Door(asyncio.BufferedProtocol):
         self._listener.expect(self)
 
     def give_up(self) -> None:
-        """Abort: too many clients do not read their answers, and this one has not for longest."""
+        """Abort: too many clients do not read their answers, and this is the oldest of them."""
         self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,8 +1,8 @@
 """HTTP/1.1 for the hub's port: requests, responses and routes. No I/O.
 
 httptools parses; this module enforces the limits: 16 KiB for the head, 2 MiB for the body, and no
-repeated headers that must be single. A violation is answered with an error, and the connection is
-closed.
+repetition of headers that may occur only once. A violation is answered with an error, and the
+connection is closed.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Routes:
             return self._options(request)
         else:
             allowed = (*route.methods, "OPTIONS")
-        sentence = f"This path does not answer {request.method}."
+        sentence = f"This path does not support {request.method}."
         return _json_error(
             405, RoomCode.METHOD_NOT_ALLOWED, sentence, {"Allow": ", ".join(allowed)}
         )
@@ -275,10 +275,10 @@ _FAILED_JSON = _json_error(500, RoomCode.INTERNAL_ERROR, _FAULT)
 LATE = text(408, "The request did not arrive in time.")
 _BAD = text(400, "Invalid HTTP request.")
 _NO_HOST = text(400, "The request needs a Host header.")
-_REPEATED = text(400, "A header that must be single was repeated.")
+_REPEATED = text(400, "A header that may occur only once was repeated.")
 _HEAD_TOO_BIG = text(431, f"The request head is longer than {HEAD_BYTES_MAX} bytes.")
 _BODY_TOO_BIG = text(413, f"The request body is longer than {BODY_BYTES_MAX} bytes.")
-_VERSION = text(505, "The hub speaks HTTP/1.0 and HTTP/1.1.")
+_VERSION = text(505, "The hub supports HTTP/1.0 and HTTP/1.1.")
 
 
 class RequestReader:

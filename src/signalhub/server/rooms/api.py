@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from signalhub.clock import Clock
-from signalhub.core.effects import Effect
 from signalhub.core.hub import Hub
 from signalhub.core.rooms.values import BLOBS, Deposit, Read, Result, SendToRoom
 from signalhub.server.port.door import ORIGIN_REFUSED, origin_allowed
 from signalhub.server.port.http import HttpRequest, Later, Response, Routes
 from signalhub.server.rooms import answers, envelopes, openapi
 from signalhub.server.rooms.answers import ETAG, OLDEST_SEQ, REPLAY, RETRY_AFTER
-from signalhub.server.rooms.state_api import StateApi
+from signalhub.server.rooms.state_api import Render, StateApi, Step
 from signalhub.server.runner import HubRunner
 from signalhub.wire.errors import RoomCode, RoomError
 
@@ -66,8 +65,6 @@ class Cors:
         return msgspec.structs.replace(response, headers=headers)
 
 
-Step = Callable[[int], list[Effect]]
-Render = Callable[[Any], Response]
 # Converts a request and the parts of its path into a call of the core and a renderer.
 Prepare = Callable[..., tuple[Step, Render]]
 

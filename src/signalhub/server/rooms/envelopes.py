@@ -72,8 +72,10 @@ class Parameter(msgspec.Struct, frozen=True):
 
     def read(self, text: str) -> int:
         """Parse the number."""
-        if text.isascii() and text.isdigit() and len(text.lstrip("0")) <= _INTEGER_CHARS_MAX:
-            number = int(text)
+        # Python refuses to parse thousands of digits, even if they are zeros.
+        significant = text.lstrip("0") or "0"
+        if text.isascii() and text.isdigit() and len(significant) <= _INTEGER_CHARS_MAX:
+            number = int(significant)
             if self.least <= number <= INTEGER_MAX:
                 return number
         raise RoomError(

@@ -13,7 +13,6 @@ import msgspec
 from signalhub.clock import Clock
 from signalhub.core.effects import Effect
 from signalhub.core.rooms import refusals
-from signalhub.core.rooms.room import TRY_AGAIN_LATER
 from signalhub.core.rooms.values import Accepted, Guest, Result, RoomWelcome, SendToRoom
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.server.rooms.answers import RATE_LIMITED, RETRY_AFTER_MS, is_retried
@@ -113,7 +112,7 @@ class RoomSocket:
 
     # Appears in the log, so it must not identify the room.
     id = "room"
-    slow_code = TRY_AGAIN_LATER
+    slow_code = CloseCode.TRY_AGAIN_LATER
 
     def __init__(self, terms: Terms, visit: Visit) -> None:
         self._terms = terms

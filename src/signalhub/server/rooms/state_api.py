@@ -21,6 +21,7 @@ from signalhub.server.rooms import answers, envelopes
 from signalhub.settings.model import RoomsSettings as RoomSettings
 from signalhub.wire.errors import RoomCode, RoomError
 
+# A call of the core with the time, and what turns its result into a response.
 Step = Callable[[int], list[Effect]]
 Render = Callable[[Any], Response]
 

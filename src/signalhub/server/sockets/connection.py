@@ -352,12 +352,13 @@ class Connection(WSListener, Generic[P]):
         """Return the receipts of complete messages; hold the others until the transport drains."""
         done: list[AskReceipt | Attempt] = []
         ends = list(accumulate(map(len, pieces), initial=0))
-        kernel_end = self._buffered_total - (ends[-1] - written) - written
+        # Where the data starts in `_buffered_total`; what the kernel took is not counted there.
+        begin = self._buffered_total - ends[-1]
         for count, receipt in marks:
             if ends[count] <= written:
                 done.append(receipt)
             else:
-                self.held.append((kernel_end + ends[count], receipt))
+                self.held.append((begin + ends[count], receipt))
         return done
 
     def settle(self) -> list[AskReceipt | Attempt]:

@@ -141,7 +141,9 @@ class Writer:
 
     def _give_up(self, connection: Connection[Party]) -> None:
         """Log an exception and abort the connection, so that others are not affected."""
-        log.exception("a connection could not be written", extra={"session": connection.session.id})
+        log.exception(
+            "a connection could not be written to", extra={"session": connection.session.id}
+        )
         connection.abort()
 
     def _write_bulk(self) -> None:

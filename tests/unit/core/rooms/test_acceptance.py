@@ -189,6 +189,18 @@ def test_without_echo_a_socket_does_not_hear_its_own_messages() -> None:
     assert shell.counts.announced == 3
 
 
+def test_a_sender_that_has_left_is_not_counted_as_spared() -> None:
+    shell = room_shell(echo_to_sender=False)
+    sender, other = shell.enter(), shell.enter()
+    shell.hold()
+    shell.say(sender, "a")
+    shell.leave(sender)
+    shell.commit()
+
+    assert other.seqs == [1]
+    assert shell.counts.announced == 1
+
+
 def test_a_socket_hears_what_is_committed_while_it_is_there() -> None:
     shell = room_shell()
     shell.fill(2)

@@ -310,7 +310,7 @@ def test_neither_disk_nor_errors_hold_a_clear_name() -> None:
 
 
 WITHOUT_FACTS = {
-    *("capability_missing", "not_blind", "storage", "broken", "unreadable", "archive_away"),
+    *("capability_missing", "not_blind", "storage", "broken", "unreadable", "archive_unreachable"),
     *("over_cap", "too_many_rooms", "busy", "state_full", "no_blob", "no_proposal"),
 }
 

@@ -548,3 +548,16 @@ def test_the_count_of_what_waits_goes_down_in_time() -> None:
     assert inbox.unarchived_bytes == 7 * inbox.unarchived_count
     shell.rooms.archived_to(shell.engine.head)
     assert (inbox.unarchived_count, inbox.unarchived_bytes) == (0, 0)
+
+
+def test_only_inboxes_of_which_something_was_archived_are_saved_again() -> None:
+    shell = room_shell()
+    shell.rooms.archived_to(0)
+    first, second = "first", "second"
+    for inbox in (first, second):
+        shell.deposit(inbox, inbox=inbox)
+    shell.rooms.directory.dirty.clear()
+
+    shell.rooms.archived_to(shell.inbox(first).defined_at + 1)
+
+    assert shell.rooms.directory.dirty == {shell.inbox(first)}

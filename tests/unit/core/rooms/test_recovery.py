@@ -350,15 +350,15 @@ def test_a_week_of_messages_takes_little_memory_and_can_be_restored() -> None:
     found, restored = Pins(), Pins()
     for number in range(20_000):
         found.add(number * 2_000, NOW + number)
-    restored.restore(found.marks())
+    restored.restore(found.all())
     for one in (found, restored):
         one.add(50_000_000, NOW + 60_000)
 
-    assert len(found.marks()) <= 4_096
+    assert len(found.all()) <= 4_096
     # What was cut off the log is forgotten.
     short = pins(*((number * 2_000, 10) for number in range(10)))
     short.cut(7_000)
-    assert [first for first, _ in short.marks()] == list(range(6_000, 20_000, 2_000))
+    assert [first for first, _ in short.all()] == list(range(6_000, 20_000, 2_000))
     assert short.needed_from(NOW) == 6_000
     assert restored.needed_from(NOW + 10_000) == found.needed_from(NOW + 10_000)
     assert restored.needed_from(NOW + 59_999) is not None
@@ -368,8 +368,8 @@ def test_a_week_of_messages_takes_little_memory_and_can_be_restored() -> None:
 def short_stretches() -> Iterator[None]:
     """Marks so few and short that they have to be merged soon."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pins_module, "_STRETCH", 4)
-        patch.setattr(pins_module, "_MARKS_MAX", 8)
+        patch.setattr(pins_module, "_PIN_OFFSETS", 4)
+        patch.setattr(pins_module, "_PINS_MAX", 8)
         yield
 
 
@@ -396,7 +396,7 @@ def test_the_log_is_never_free_where_a_message_can_still_be_read(
         found.add(offset, now + lasts_ms)
         now += passes_ms
         if event == "restart":
-            marks, found = found.marks(), Pins()
+            marks, found = found.all(), Pins()
             found.restore(marks)
         needed = found.needed_from(now)
         if event == "cut":
@@ -405,7 +405,7 @@ def test_the_log_is_never_free_where_a_message_can_still_be_read(
         if readable:
             assert needed is not None
             assert needed <= min(readable)
-        assert len(found.marks()) <= 9
+        assert len(found.all()) <= 9
     assert found.needed_from(now + 101) is None
 
 

@@ -33,7 +33,7 @@ Files = dict[str, bytes]
 
 
 @dataclass(frozen=True)
-class Archive:
+class HealthyFolder:
     """A healthy folder: one segment deleted, some sealed, one waiting for its seal, one active."""
 
     files: Files
@@ -57,7 +57,7 @@ class Archive:
 
 
 @cache
-def archive() -> Archive:
+def healthy_folder() -> HealthyFolder:
     disk, ledger = FaultyDisk(), Ledger()
     run = Run(disk, ledger, Random(21))
     while len(run.log.segments) < 6:
@@ -70,7 +70,7 @@ def archive() -> Archive:
     *sealed, unsealed, active = run.log.segments
     assert all(one.is_sealed for one in sealed)
     assert not unsealed.is_sealed
-    return Archive(
+    return HealthyFolder(
         files=disk.files(),
         submitted=ledger.submitted,
         first=run.log.first,
@@ -113,7 +113,7 @@ def examine(files: Files) -> Finding:
     if recovery.damage:
         assert disk.files() == files, "a damaged log is left as it is"
     log = Log(disk, log_settings(), recovery, clock=FakeClock())
-    submitted = archive().submitted[log.first : log.head]
+    submitted = healthy_folder().submitted[log.first : log.head]
     errors = read_up_to_an_error(Reader(log).scan(log.first), submitted)
     for stream in STREAMS:
         own = [one for one in submitted if (one.stream, one.stream_epoch) == stream and one.seq]
@@ -147,7 +147,7 @@ def read_up_to_an_error(entries: Iterator[StoredEntry], expected: list[Entry]) -
 def assert_read_only(log: Log, disk: FaultyDisk, files: Files) -> None:
     assert log.state == "damaged"
     with pytest.raises(LogDamaged):
-        log.append(make_entries(Random(1), archive().ledger(), 1, 0))
+        log.append(make_entries(Random(1), healthy_folder().ledger(), 1, 0))
     for _ in log.upkeep():
         pass
     assert disk.files() == files
