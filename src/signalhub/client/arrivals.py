@@ -24,13 +24,14 @@ log = logging.getLogger("signalhub.client")
 
 
 class HandlerLane:
-    """Messages in order; `took` is called with every message that leaves the queue."""
+    """Messages in order; `took` is told how many were returned, handled or discarded."""
 
-    def __init__(self, took: Callable[[], None]) -> None:
+    def __init__(self, took: Callable[[int], None]) -> None:
         self.waiting: deque[Message] = deque()
         self.ended = asyncio.Event()
         self.failure: ClientError | None = None
         self._took = took
+        self._is_released = False
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -54,7 +55,8 @@ class HandlerLane:
                 if self.failure is not None:
                     raise self.failure.with_traceback(None)
                 raise StopAsyncIteration
-            self._took()
+            if not self._is_released:
+                self._took(1)
             if message.is_open:
                 return message
 
@@ -62,13 +64,18 @@ class HandlerLane:
         """Give all messages to a handler from now on."""
         self._task = asyncio.create_task(self._serve(handler), name=f"signalhub handler of {name}")
 
-    def discard(self) -> int:
-        """Drop unsettled messages, which the hub will redeliver; return how many."""
+    def discard(self) -> None:
+        """Drop unsettled messages, which the hub will redeliver."""
         kept = [message for message in self.waiting if not message.is_settleable]
         count = len(self.waiting) - len(kept)
         if count:
             self.waiting = deque(kept)
-        return count
+            self._took(count)
+
+    def release(self) -> None:
+        """Count all messages as taken, because after the end nobody may read them."""
+        self._took(len(self.waiting))
+        self._is_released = True
 
     def end(self, failure: ClientError | None = None) -> None:
         """End the queue; then `next` raises `failure`, if given."""
@@ -94,9 +101,13 @@ class HandlerLane:
 
     async def _serve(self, handler: Handler) -> None:
         while (message := await self._first()) is not None:
-            if message.is_open:
-                await _handle(handler, message)
-            self._took()
+            is_counted = not self._is_released
+            try:
+                if message.is_open:
+                    await _handle(handler, message)
+            finally:
+                if is_counted:
+                    self._took(1)
 
 
 async def _handle(handler: Handler, message: Message) -> None:
@@ -179,7 +190,8 @@ class Arrivals:
         """End the queue of a durable subscription; the hub redelivers what is not settled."""
         lane = self._by_subscription.pop(key, None)
         if lane is not None:
-            self._forget(lane)
+            lane.discard()
+            lane.release()
             lane.end(failure)
             # Its handler may still be running; it ends with the inbox at the latest.
             self._retired = [one for one in (*self._retired, lane) if one.is_serving]
@@ -196,7 +208,7 @@ class Arrivals:
         """Drop unsettled messages after the link is lost; the next link is read again."""
         self._is_reading = True
         for lane in self._lanes():
-            self._forget(lane)
+            lane.discard()
 
     def end(self, failure: ClientError | None = None) -> None:
         """End all queues; then `next` raises `failure`, if given."""
@@ -221,12 +233,8 @@ class Arrivals:
             return self._by_subscription.get((message.topic or "", delivery.subscription))
         return self._by_type.get(message.type, self._unhandled)
 
-    def _forget(self, lane: HandlerLane) -> None:
-        for _ in range(lane.discard()):
-            self._took()
-
-    def _took(self) -> None:
-        self._count -= 1
+    def _took(self, count: int) -> None:
+        self._count -= count
         if not self._is_reading and self._count <= self.limit // 2:
             self._is_reading = True
             self._reading(True)

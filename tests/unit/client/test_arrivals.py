@@ -325,3 +325,36 @@ async def test_a_handler_at_work_when_its_lane_ends_is_ended_with_the_inbox(link
 
     assert cancelled.is_set()
     assert link.settled == []
+
+
+async def test_messages_left_in_an_ended_queue_can_be_read_and_do_not_count(link: Link) -> None:
+    orders = link.inbox.open_lane(KEY)
+    for seq in (1, 2, 3):
+        delivery = Delivery(epoch="e", seq=seq, subscription="billing")
+        link.inbox.put(message(seq, "order", topic="orders", delivery=delivery))
+    link.inbox.end_lane(KEY)
+
+    reader = asyncio.create_task(link.inbox.next())
+    await asyncio.sleep(0)
+    link.inbox.put(message(0))
+    assert (await reader).payload == 0
+    assert [(await orders.next()).payload for _ in range(2)] == [1, 2]
+    for number in (4, 5, 6):
+        link.inbox.put(message(number))
+    assert link.told == []
+    link.inbox.put(message(7))
+    assert link.told == [False]
+
+
+async def test_a_message_whose_handler_was_cancelled_does_not_count(link: Link) -> None:
+    for seq in (1, 2, 3, 4):
+        orders = link.inbox.open_lane(KEY)
+        orders.serve(lambda each: asyncio.Event().wait(), "orders")
+        link.inbox.put(link.message(seq))
+        await turns()
+        link.inbox.end_lane(KEY)
+        await orders.close()
+
+    link.inbox.on("note", lambda each: None)
+    link.inbox.put(message(5))
+    assert link.told == []
