@@ -18,7 +18,7 @@ from signalhub.client.protocol.pending import (
     Pending,
 )
 from signalhub.client.protocol.protocol import WAITING_MAX
-from signalhub.client.requests import Discover, Tell
+from signalhub.client.requests import Discover, Register, Tell
 from signalhub.client.stream_requests import Ack
 from signalhub.clock import Ids
 from signalhub.wire.errors import Unavailable
@@ -156,6 +156,18 @@ def test_the_line_of_those_who_wait_is_bounded_and_has_room_again(scene: Scene) 
     scene.connect()
 
     scene.wrote(*range(WAITING_MAX))
+
+
+def test_requests_that_were_to_be_restored_do_not_wait_after_a_loss() -> None:
+    scene = Scene()
+    scene.membership.registered(Register(BOB, [], {}))
+    assert len(scene.greet(capabilities={"messageRate": 1, "messageBurst": 1})) == 1
+    scene.lose()
+
+    for n in range(WAITING_MAX):
+        scene.tell(n)
+    with pytest.raises(Unavailable, match=str(WAITING_MAX)):
+        scene.tell("one too many")
 
 
 @pytest.mark.parametrize("is_restoring", [False, True])

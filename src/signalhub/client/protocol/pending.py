@@ -193,7 +193,9 @@ class Flow:
         for target in list(self._parked):
             self.resume(target)
         self._paused_s.clear()
-        self.waiting -= sum(pending.is_waiting for pending in self._restoring)
+        for pending in self._restoring:
+            self.waiting -= pending.is_waiting
+            pending.is_waiting = False
         self._restoring.clear()
         self._is_greeted = self._is_open = self.is_congested = False
         self._bucket = None
