@@ -207,6 +207,18 @@ async def test_closing_ends_the_iteration_and_waits_for_no_answer(rooms: Rooms) 
         await rooms.hub.room("general")
 
 
+async def test_every_send_to_a_room_that_was_left_raises_an_error_of_its_own(rooms: Rooms) -> None:
+    async with rooms.joined() as (_, room):
+        await room.close()
+        errors: list[BaseException] = []
+        for _ in range(2):
+            with pytest.raises(signalhub.Unavailable, match="the room was left") as caught:
+                await room.send(b"x")
+            errors.append(caught.value)
+
+    assert errors[0] is not errors[1], "an error that is raised again collects tracebacks"
+
+
 async def test_a_hub_that_is_closed_while_a_room_is_joined_leaves_it(rooms: Rooms) -> None:
     joining = asyncio.ensure_future(rooms.hub.room("general").__aenter__())
     peer = await rooms.accept(last_seq=None)

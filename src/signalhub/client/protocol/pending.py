@@ -81,11 +81,15 @@ class Pending:
         is_traffic = self.request.kind in (HeldBy.TELL, HeldBy.TRAFFIC)
         if is_traffic and self.unanswered:
             return self.outcome(str(error))
-        return end_for(error, f"{self.request.subject}: {error}")
+        return end_for(error, self.request.subject)
 
 
-def end_for(end: ClientError, text: str) -> Unavailable:
-    """Return a new error for one caller when the client ends; `GaveUp` if the end is final."""
+def end_for(end: ClientError, subject: str = "") -> Unavailable:
+    """Return the error of one caller when the client ends; `GaveUp` if the client gave up.
+
+    Each caller gets a new one: an error that is raised again and again collects tracebacks.
+    """
+    text = f"{subject}: {end}" if subject else str(end)
     return GaveUp(text) if isinstance(end, GaveUp) else Unavailable(text)
 
 

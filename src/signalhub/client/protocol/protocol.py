@@ -124,7 +124,7 @@ class Protocol:
         `ValueError` if a request with this id is already pending.
         """
         if self._end is not None:
-            raise end_for(self._end, str(self._end))
+            raise end_for(self._end)
         if len(request.frame) > self.welcome.message_bytes_max:
             raise Refused(
                 Code.MESSAGE_TOO_LARGE,

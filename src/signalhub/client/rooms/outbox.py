@@ -15,6 +15,7 @@ from itertools import count
 
 import msgspec
 
+from signalhub.client.protocol.pending import end_for
 from signalhub.pacing import Attempts, retry_wait_s
 from signalhub.wire.errors import ClientError, OutcomeUnknown, Unavailable
 
@@ -149,7 +150,7 @@ class RoomOutbox:
             pending = self._remove(message_id)
             assert pending is not None
             is_doubtful = pending.is_written or pending.attempts.is_doubtful
-            yield message_id, OutcomeUnknown(str(error)) if is_doubtful else error
+            yield message_id, OutcomeUnknown(str(error)) if is_doubtful else end_for(error)
 
     def forget(self, message_id: str) -> None:
         """Forget a message whose caller no longer waits."""

@@ -19,6 +19,7 @@ import msgspec
 
 from signalhub.client.protocol.effects import Drop, Failed, SendFrame, Stop, Warned
 from signalhub.client.protocol.incoming import Heartbeat
+from signalhub.client.protocol.pending import end_for
 from signalhub.client.rooms.answers import (
     InboxPage,
     Missed,
@@ -338,7 +339,7 @@ class RoomProtocol:
     ) -> list[Effect]:
         """Send a message; `members` are added to its frame."""
         if self._end is not None:
-            return [Failed(message_id, self._end)]
+            return [Failed(message_id, end_for(self._end))]
         if message_id in self._outbox:
             raise ValueError("a message with this id is on its way already")
         if len(self._outbox) >= SENDS_MAX:
