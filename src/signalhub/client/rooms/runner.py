@@ -210,7 +210,7 @@ class RoomRunner:
     def _opened(self, link: RoomLink) -> None:
         if self._lifeline.is_stopped:
             # It ended during the handshake.
-            link.abort("not wanted any more")
+            link.abort("no longer needed")
             return
         self._link = link
         self._perform(self.protocol.opened(self._clock.mono_s()))
