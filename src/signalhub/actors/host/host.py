@@ -139,7 +139,11 @@ class Host:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self.kernel.start(self._clock.now_ms())
+        try:
+            self.kernel.start(self._clock.now_ms())
+        except BaseException:
+            await self.close()
+            raise
         self._turning.on_fault = self._faulted
         self._turning.start()
         self._spawn(self._serve())
