@@ -290,6 +290,16 @@ async def test_who_left_or_stopped_waiting_does_not_join_again(is_joined: bool) 
         await peer.receive("hub:send")
 
 
+async def test_a_consumer_that_was_closed_settles_nothing() -> None:
+    async with conversation() as (_, peer, client):
+        consumer = await joined(client, peer)
+        await exchange(consumer.close(), peer, "hub:unsubscribe", "hub:unsubscribed")
+
+        with pytest.raises(signalhub.Unavailable, match="the consumer is closed"):
+            await consumer.ack_up_to(3)
+        await caught_up(peer, client)
+
+
 async def test_leaving_sends_the_acks_first() -> None:
     async with conversation() as (_, peer, client):
 
