@@ -171,8 +171,8 @@ class Arrivals:
     def on(self, type: str, handler: Handler) -> None:
         """Give messages of this type to a handler, those already queued first."""
         if type in self._by_type:
-            raise ValueError(f"{type!r} has a handler already")
-        lane = self._by_type[type] = HandlerLane(self._took)
+            raise ValueError(f"{type!r} already has a handler")
+        queue = self._by_type[type] = MessageQueue(self._took)
         for message in self._unhandled.waiting:
             if message.type == type:
                 lane.put(message)
@@ -182,9 +182,9 @@ class Arrivals:
     def open_lane(self, key: tuple[str, str]) -> HandlerLane:
         """Create a separate queue for a durable subscription."""
         if key in self._by_subscription:
-            raise ValueError(f"this client consumes {key[1]} of topic {key[0]} already")
-        lane = self._by_subscription[key] = HandlerLane(self._took)
-        return lane
+            raise ValueError(f"this client already consumes {key[1]} of topic {key[0]}")
+        queue = self._by_subscription[key] = MessageQueue(self._took)
+        return queue
 
     def end_lane(self, key: tuple[str, str], failure: ClientError | None = None) -> None:
         """End the queue of a durable subscription; the hub redelivers what is not settled."""

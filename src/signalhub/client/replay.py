@@ -25,9 +25,9 @@ class Replay:
         self, runner: ClientRunner, topic: str, from_seq: int, to_seq: int | None, limit: int | None
     ) -> None:
         if from_seq < 1 or (to_seq is not None and to_seq < from_seq):
-            raise ValueError("a replay goes from a seq of at least 1 to one that is not before it")
+            raise ValueError("from_seq must be at least 1, and to_seq must not be before it")
         if limit is not None and limit < 1:
-            raise ValueError("a replay has a limit of at least 1")
+            raise ValueError("limit must be at least 1")
         self.topic = topic
         self.count = 0
         self.complete = False

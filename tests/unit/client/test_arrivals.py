@@ -116,7 +116,7 @@ async def test_a_handler_takes_its_exact_type_one_at_a_time_in_order(
     inbox.put(message(0, "task"))
     inbox.put(message(99, "task:other"))
     inbox.on("task", handler)
-    with pytest.raises(ValueError, match="has a handler already"):
+    with pytest.raises(ValueError, match="already has a handler"):
         inbox.on("task", print)
     for number in (1, 2):
         inbox.put(message(number, "task"))
@@ -289,10 +289,10 @@ async def test_a_loss_discards_what_will_come_again_and_nothing_else(link: Link)
     assert link.told == [False]
 
 
-async def test_a_subscription_has_one_lane_and_none_when_it_was_left(link: Link) -> None:
-    link.inbox.open_lane(KEY)
-    with pytest.raises(ValueError, match="consumes billing of topic orders already"):
-        link.inbox.open_lane(KEY)
+async def test_a_subscription_has_one_queue_and_none_when_it_was_left(link: Link) -> None:
+    link.inbox.open_queue(KEY)
+    with pytest.raises(ValueError, match="already consumes billing of topic orders"):
+        link.inbox.open_queue(KEY)
     link.inbox.put(link.message(1))
     link.inbox.end_lane(KEY)
 

@@ -134,7 +134,7 @@ def test_a_tell_says_to_whom_and_a_refusal_of_it_is_reported_without_its_payload
 def test_one_id_is_on_its_way_once(scene: Scene) -> None:
     scene.publish(1, durable=True, message_id="mine")
 
-    with pytest.raises(ValueError, match="mine is on its way already"):
+    with pytest.raises(ValueError, match="mine is already pending"):
         scene.publish(2, durable=True, message_id="mine")
 
     scene.play("wrote 1; answer 1")

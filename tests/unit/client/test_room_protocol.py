@@ -191,7 +191,7 @@ def test_one_id_is_sent_once_at_a_time_and_not_too_many(monkeypatch: pytest.Monk
     member = Member()
     member.play("send a b; fails b Unavailable")
 
-    with pytest.raises(ValueError, match="on its way"):
+    with pytest.raises(ValueError, match="already being sent"):
         member.send("a")
 
 

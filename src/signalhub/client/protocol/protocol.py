@@ -133,9 +133,11 @@ class Protocol:
                 resolution="send less, or a reference to it, or raise message_bytes_max",
             )
         if self.phase is not LinkPhase.READY and self._flow.waiting >= WAITING_MAX:
-            raise Unavailable(f"{WAITING_MAX} requests already wait for the connection")
+            raise Unavailable(f"{WAITING_MAX} requests are already waiting for a connection")
         if request.id in self._pending:
-            raise ValueError(f"{request.subject}: the id {request.id} is on its way already")
+            raise ValueError(
+                f"{request.subject}: a request with the id {request.id} is already pending"
+            )
         pending = self._add(request, now, then=then, seat=seat)
         effects = self._pump(now)
         if request.id in self._pending:
@@ -295,7 +297,7 @@ class Protocol:
         if self._end is not None:
             return self.stop(self._end)
         reason = text_in(incoming.payload, "reason") or "no_reason_given"
-        detail = text_in(incoming.payload, "message") or "it says no more"
+        detail = text_in(incoming.payload, "message") or "no details given"
         text = f"the hub ended the connection: {reason}: {detail}"
         if reason not in FINAL_REASONS:
             return [Drop(text)]

@@ -125,7 +125,7 @@ class RoomOutbox:
                 self._put_back(pending)
                 return None
         self._remove(message_id)
-        return pending.attempts.failure("no answer came")
+        return pending.attempts.failure("no answer arrived")
 
     def too_big(self) -> Outgoing | None:
         """Fail the largest message: the hub closed the link because of a frame beyond its limit."""
@@ -202,7 +202,7 @@ class RoomOutbox:
         if pending.is_written:
             pending.attempts.failed(OutcomeUnknown("the hub did not answer in time"))
         if pending.attempts.count:
-            return pending.attempts.failure("the time is up")
+            return pending.attempts.failure("it timed out")
         if self._is_open and self._held_by is not None and now_s < self._held_until_s:
             return self._held_by
-        return Unavailable("there was no connection in time to send it")
+        return Unavailable("it was not sent: there was no connection in time")
