@@ -23,7 +23,7 @@ Handler = Callable[[Message], Awaitable[object] | object]
 log = logging.getLogger("signalhub.client")
 
 
-class HandlerLane:
+class MessageQueue:
     """Messages in order; `took` is told how many were returned, handled or discarded."""
 
     def __init__(self, took: Callable[[int], None]) -> None:
@@ -153,18 +153,18 @@ class Arrivals:
         self._is_reading = True
         self._is_asked = False
         self._count = 0
-        self._by_type: dict[str, HandlerLane] = {}
-        self._by_subscription: dict[tuple[str, str], HandlerLane] = {}
-        self._retired: list[HandlerLane] = []
-        self._unhandled = HandlerLane(self._took)
+        self._by_type: dict[str, MessageQueue] = {}
+        self._by_subscription: dict[tuple[str, str], MessageQueue] = {}
+        self._retired: list[MessageQueue] = []
+        self._unhandled = MessageQueue(self._took)
 
     def put(self, message: Message) -> None:
         """Queue a message that has arrived."""
-        lane = self._lane(message)
-        if lane is None:
+        queue = self._queue_for(message)
+        if queue is None:
             return
         self._count += 1
-        lane.put(message)
+        queue.put(message)
         if self._count >= self.limit:
             self._overflow()
 
@@ -175,26 +175,26 @@ class Arrivals:
         queue = self._by_type[type] = MessageQueue(self._took)
         for message in self._unhandled.waiting:
             if message.type == type:
-                lane.put(message)
+                queue.put(message)
         self._unhandled.waiting = deque(m for m in self._unhandled.waiting if m.type != type)
-        lane.serve(handler, type)
+        queue.serve(handler, type)
 
-    def open_lane(self, key: tuple[str, str]) -> HandlerLane:
+    def open_queue(self, key: tuple[str, str]) -> MessageQueue:
         """Create a separate queue for a durable subscription."""
         if key in self._by_subscription:
             raise ValueError(f"this client already consumes {key[1]} of topic {key[0]}")
         queue = self._by_subscription[key] = MessageQueue(self._took)
         return queue
 
-    def end_lane(self, key: tuple[str, str], failure: ClientError | None = None) -> None:
+    def end_queue(self, key: tuple[str, str], failure: ClientError | None = None) -> None:
         """End the queue of a durable subscription; the hub redelivers what is not settled."""
-        lane = self._by_subscription.pop(key, None)
-        if lane is not None:
-            lane.discard()
-            lane.release()
-            lane.end(failure)
+        queue = self._by_subscription.pop(key, None)
+        if queue is not None:
+            queue.discard()
+            queue.release()
+            queue.end(failure)
             # Its handler may still be running; it ends with the inbox at the latest.
-            self._retired = [one for one in (*self._retired, lane) if one.is_serving]
+            self._retired = [one for one in (*self._retired, queue) if one.is_serving]
 
     async def next(self) -> Message:
         """Wait for the next message without a handler.
@@ -207,26 +207,26 @@ class Arrivals:
     def lost(self) -> None:
         """Drop unsettled messages after the link is lost; the next link is read again."""
         self._is_reading = True
-        for lane in self._lanes():
-            lane.discard()
+        for queue in self._queues():
+            queue.discard()
 
     def end(self, failure: ClientError | None = None) -> None:
         """End all queues; then `next` raises `failure`, if given."""
-        for lane in self._lanes():
-            lane.end(failure)
+        for queue in self._queues():
+            queue.end(failure)
 
     async def close(self) -> None:
         """End all queues and handlers."""
         self.end()
-        for lane in [*self._lanes(), *self._retired]:
-            await lane.close()
+        for queue in [*self._queues(), *self._retired]:
+            await queue.close()
 
-    def _lanes(self) -> Iterator[HandlerLane]:
+    def _queues(self) -> Iterator[MessageQueue]:
         yield self._unhandled
         yield from self._by_type.values()
         yield from self._by_subscription.values()
 
-    def _lane(self, message: Message) -> HandlerLane | None:
+    def _queue_for(self, message: Message) -> MessageQueue | None:
         """Return the queue for a message; `None` if its subscription was just left."""
         delivery = message.delivery
         if delivery is not None and delivery.subscription is not None:

@@ -46,11 +46,11 @@ class Replay:
         while not self._page:
             if self._is_over:
                 raise StopAsyncIteration
-            await self._turn()
+            await self._fetch()
         self.count += 1
         return self._page.popleft()
 
-    async def _turn(self) -> None:
+    async def _fetch(self) -> None:
         """Fetch the next page."""
         size = PAGE if self._limit is None else min(PAGE, self._limit - self.count)
         # If the caller is cancelled, this page still arrives and must not be taken for another one.

@@ -278,7 +278,7 @@ class Flow:
         return pending
 
     def wake_at_s(self, now_s: float) -> float | None:
-        """Return when to call `next` again without an event; `None` if only an event helps."""
+        """Return when to call `take` again without an event; `None` if only an event helps."""
         if self._head_line() is None:
             return None
         wait_ms = 0 if self._bucket is None else self._bucket.retry_after_ms(_ms(now_s))

@@ -6,7 +6,8 @@ link is lost. LEAVING: our goodbye is sent; STOPPED is final.
 
 Events are methods that take the time and return effects. The state consists of unfinished requests,
 what to restore, pauses, the pending heartbeat, and tells that may still be refused because of their
-rate. Not handled here: when to reconnect (`backoff`), and which handler gets a message (`inbox`).
+rate. Not handled here: when to reconnect (`transport.reconnect`), and which handler gets a message
+(`arrivals`).
 
 Rules: a request ends exactly once; one that was written and not answered fails as `OutcomeUnknown`,
 one that was never written as `Unavailable`; an ask is repeated with the same id. A consumer that

@@ -74,22 +74,22 @@ class Link(WSListener):
         self._transport: WSTransport | None = None
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
-        self._turn_frames = 0
+        self._tick_frames = 0
         self._is_closing = False
         self._reason = ""
 
     @property
     def is_busy(self) -> bool:
         """Whether so much was sent in this tick that other tasks should run."""
-        return self._turn_frames >= GATHER_FRAMES
+        return self._tick_frames >= GATHER_FRAMES
 
     def send(self, frame: bytes) -> None:
         """Write a frame, together with the others of this tick."""
         if self._is_closing:
             return
-        if not self._turn_frames:
-            self._loop.call_soon(self._end_turn)
-        self._turn_frames += 1
+        if not self._tick_frames:
+            self._loop.call_soon(self._end_tick)
+        self._tick_frames += 1
         self._gathered.append(frame)
         self._gathered_bytes += len(frame)
         if self._gathered_bytes >= GATHER_BYTES:
@@ -180,8 +180,8 @@ class Link(WSListener):
             transport.send_close(WSCloseCode.OK)
         transport.disconnect()
 
-    def _end_turn(self) -> None:
-        self._turn_frames = 0
+    def _end_tick(self) -> None:
+        self._tick_frames = 0
         self._write()
 
     def _write(self) -> None:

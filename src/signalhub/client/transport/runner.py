@@ -178,7 +178,7 @@ class ClientRunner:
                     self.inbox.put(self.settlers.bound(message))
                 case ConsumerEnded(key=key, error=error):
                     self.settlers.remove(key)
-                    self.inbox.end_lane(key, error)
+                    self.inbox.end_queue(key, error)
                     log.warning("A consumer has ended", extra={"reason": str(error)})
                 case Answered(id=message_id):
                     if (future := self._waiting(message_id)) is not None:
