@@ -25,7 +25,9 @@ from signalhub.wire.errors import Code
 from signalhub.wire.errors import Refused as HubRefused
 
 _AGAIN_S: Final = 0.25
-_RETRIED: Final = frozenset({Code.STALE_PLACEMENT, Code.QUEUE_FULL, Code.STORAGE_FULL, "no_host"})
+_RETRIED: Final = frozenset(
+    {Code.STALE_PLACEMENT, Code.QUEUE_FULL, Code.STORAGE_FULL, Code.NO_HOST}
+)
 
 
 class ActorHub:

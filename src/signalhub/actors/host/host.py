@@ -341,7 +341,7 @@ class Host:
         except ClientError as error:
             return BatchRefused(effect.batch, str(error))
         except Exception as error:
-            log.exception("a batch for %s cannot be sent", effect.to)
+            log.exception("a message to %s cannot be sent", effect.to)
             return BatchRefused(effect.batch, repr(error))
         return Receipted(effect.batch)
 
