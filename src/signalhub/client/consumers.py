@@ -11,6 +11,7 @@ from signalhub.client.delivery import Settled
 from signalhub.client.lifecycle import Resource
 from signalhub.client.message import Message
 from signalhub.client.protocol.frame import Request
+from signalhub.client.protocol.protocol import LinkPhase
 from signalhub.client.protocol.restore import Seat
 from signalhub.client.settle import DeliverySettler
 from signalhub.client.stream_requests import Credit, Leave
@@ -126,16 +127,23 @@ class Consumer(Resource):
 
     async def close(self) -> None:
         """Leave the subscription, which keeps its position. Can be called more than once."""
-        if _left(self._runner, self._seat) and self._runner.is_ready:
-            request = _leaving(self._runner, self._seat)
+        if _left(self._runner, self._seat):
             try:
-                # Without a connection there is nothing to leave.
                 with suppress(OutcomeUnknown, Unavailable):
-                    await self._runner.call(request)
+                    await self._leave()
             except Refused as error:
                 if error.code not in _GONE:
                     raise
         await self._queue.close()
+
+    async def _leave(self) -> None:
+        """Tell the hub; without a connection there is nothing to leave."""
+        match self._runner.protocol.phase:
+            case LinkPhase.READY:
+                await self._runner.call(_leaving(self._runner, self._seat))
+            case LinkPhase.RESTORING:
+                # It may just be joining again, so it leaves as soon as that is done.
+                self._runner.post(_leaving(self._runner, self._seat))
 
 
 async def join(runner: ClientRunner, seat: Seat, handler: Handler | None) -> Consumer:

@@ -203,7 +203,7 @@ class Protocol:
                 return self._steered(incoming, now)
             case "hub:heartbeat_ack":
                 self._heartbeat.answered(incoming.correlation_id)
-            case "hub:unsubscribed" if incoming.correlation_id not in self._pending:
+            case "hub:unsubscribed" if incoming.correlation_id is None:
                 return self._unseated(incoming)
             case refusal if refusal in REFUSAL_TYPES:
                 return self._refused(incoming, now)
