@@ -18,8 +18,8 @@ import msgspec
 from signalhub.actors import wire
 from signalhub.actors.api.actor import Actor
 from signalhub.actors.api.config import DurableConfig, for_host
-from signalhub.actors.api.offload import run_offloaded
 from signalhub.actors.host.caller import ActorHub
+from signalhub.actors.host.offload import run_offloaded
 from signalhub.actors.host.thread import Turning
 from signalhub.actors.kernel.commands import NAME_KEPT
 from signalhub.actors.kernel.events import (
