@@ -379,8 +379,11 @@ class Host:
                 moved = Moved(effect.actor, place.token)
             except HubRefused as error:
                 moved = Moved(effect.actor, None, str(error), is_final=error.code in _MOVE_FINAL)
-            except Exception as error:
+            except ClientError as error:
                 moved = Moved(effect.actor, None, str(error))
+            except Exception as error:
+                log.exception("error while moving %s", effect.actor)
+                moved = Moved(effect.actor, None, repr(error))
         self.kernel_events([moved])
 
     async def _offload(self, effect: Offload) -> None:

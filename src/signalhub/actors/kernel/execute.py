@@ -383,7 +383,6 @@ class Executor:
         except Retry as retry:
             alarms.postpone(row, now_ms + retry.after_ms)
         except Unrunnable as error:
-            log.error("alarm %s of %s cannot be run: %s", row.id, row.actor, error)
             alarms.set_aside(row, str(error))
         except BaseException as error:
             if not _is_fault(error):

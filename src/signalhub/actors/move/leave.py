@@ -140,7 +140,7 @@ class Moving:
         elif event.is_final:
             self._stay(move, event.reason)
         else:
-            self._paused_until_ms[move.actor] = now_ms + _PAUSE_MS
+            self._retry_later(move, event.reason, now_ms)
 
     def _stay(self, move: MoveRow, reason: str) -> None:
         """The hub refused to change the place: the actor continues here."""
@@ -277,7 +277,10 @@ class Moving:
             if self._cut_smaller(move):
                 return
             self._moves.failures[move.actor] = event.reason
-        log.debug("the move of %s: %s", move.actor, event.reason)
+        self._retry_later(move, event.reason, now_ms)
+
+    def _retry_later(self, move: MoveRow, reason: str, now_ms: int) -> None:
+        log.debug("the move of %s: %s", move.actor, reason)
         self._paused_until_ms[move.actor] = now_ms + _PAUSE_MS
 
     def _back(self, batch: str) -> tuple[MoveRow | None, MoveTrip | None]:
