@@ -134,7 +134,7 @@ async def test_settlements_say_what_is_to_happen() -> None:
     ],
     ids=["one repeated", "of two epochs", "very many"],
 )
-async def test_acks_of_one_turn_travel_together(
+async def test_acks_of_one_tick_travel_together(
     acked: list[tuple[int, str]], sent: list[tuple[str, Any]]
 ) -> None:
     async with conversation() as (_, peer, client):

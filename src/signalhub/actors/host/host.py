@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final, Self
+from typing import Any, Final, Self, assert_never
 
 import msgspec
 
@@ -308,6 +308,8 @@ class Host:
                     self._spawn(self._offload(effect))
                 case CommandAnswer():
                     self._spawn(self._answer(effect))
+                case _:
+                    assert_never(effect)
         if settles:
             self._spawn(_settle(settles))
 

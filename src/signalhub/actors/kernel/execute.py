@@ -84,9 +84,6 @@ class Instances:
     def forget(self, address: str) -> None:
         self._loaded.pop(address, None)
 
-    def __len__(self) -> int:
-        return len(self._loaded)
-
     def get(self, address: str) -> Actor:
         """The actor, started; raises `NotStarted`."""
         actor = self._loaded.get(address)
