@@ -147,8 +147,8 @@ class ActorHub:
         self._waiting[request_id] = future
         body = {"id": request_id, "name": name, "arguments": arguments or {}}
         try:
-            await self.client.tell(host, wire.CONTROL, body)
             async with asyncio.timeout(timeout_s):
+                await self.client.tell(host, wire.CONTROL, body)
                 answer = await future
         except TimeoutError:
             text = f"the host {host} did not answer within {timeout_s:g} s; is it running?"
