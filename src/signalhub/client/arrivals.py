@@ -144,7 +144,10 @@ INBOX_MAX = 10_000
 
 
 class Arrivals:
-    """A bounded inbox; `reading` is called to stop and resume reading from the link."""
+    """The queues of one client, limited together.
+
+    `reading` is called to stop and resume reading from the link.
+    """
 
     def __init__(self, limit: int, reading: Callable[[bool], None]) -> None:
         self.limit = limit
@@ -193,13 +196,13 @@ class Arrivals:
             queue.discard()
             queue.release()
             queue.end(failure)
-            # Its handler may still be running; it ends with the inbox at the latest.
+            # Its handler may still be running; it ends with the client at the latest.
             self._retired = [one for one in (*self._retired, queue) if one.is_serving]
 
     async def next(self) -> Message:
         """Wait for the next message without a handler.
 
-        Raises `StopAsyncIteration` after the last one, or the error that ended the inbox.
+        Raises `StopAsyncIteration` after the last one, or the error that ended the client.
         """
         self._is_asked = True
         return await self._unhandled.next()

@@ -148,7 +148,7 @@ class Consumer(Resource):
 
 async def join(runner: ClientRunner, seat: Seat, handler: Handler | None) -> Consumer:
     """Join the subscription."""
-    queue = runner.inbox.open_queue(seat.key)
+    queue = runner.arrivals.open_queue(seat.key)
     consumer = Consumer(runner, seat, runner.settlers.add(seat), queue)
     runner.protocol.membership.seated(seat)
     if handler is not None:
@@ -171,7 +171,7 @@ def _left(runner: ClientRunner, seat: Seat) -> bool:
     if not runner.protocol.membership.left(seat):
         return False
     runner.settlers.remove(seat.key)
-    runner.inbox.end_queue(seat.key)
+    runner.arrivals.end_queue(seat.key)
     return True
 
 
