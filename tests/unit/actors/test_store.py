@@ -160,6 +160,18 @@ def test_a_wrong_command_is_an_error(local: Stage, name: str, arguments: dict[st
     assert local.call("desk/1", "note", 2) == 2
 
 
+@pytest.mark.parametrize("origin", ["continuation", "send", "alarm"])
+@pytest.mark.parametrize("name", ["letter", "redrive"])
+def test_a_letter_that_cannot_be_decoded_is_an_error(local: Stage, name: str, origin: str) -> None:
+    local.kernel.store.execute(
+        "INSERT INTO dead VALUES ('desk/1', 'x', ?, 'c', x'c1', 'no', 1, 1)", (origin,)
+    )
+
+    assert "cannot be decoded" in ask(local, name, actor="desk/1", id="x")["error"]
+    assert not local.kernel.letters.add_outcome("desk/1", "c", b"{}")
+    assert local.count("dead") == 1
+
+
 @pytest.mark.parametrize("bounds", [{"limit": -1}, {"offset": 2**70}, {"limit": 0}])
 def test_bounds_beyond_all_measure_find_nothing(local: Stage, bounds: Any) -> None:
     assert ask(local, "actors", **bounds) == {"result": []}
