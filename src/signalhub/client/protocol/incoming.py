@@ -1,4 +1,4 @@
-"""Decoding what the hub sends: messages, answers, refusals.
+"""What comes from the hub: heartbeats, messages, answers, refusals.
 
 Payloads are not trusted: a member of the wrong type counts as missing.
 """

@@ -1,4 +1,4 @@
-"""Pending requests, their deadlines, and the tells that may still be refused."""
+"""Pending requests: their deadlines, what holds them back, and tells that may still be refused."""
 
 from __future__ import annotations
 

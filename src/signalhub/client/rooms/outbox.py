@@ -2,9 +2,8 @@
 
 Messages are written in the order of submission. A temporary refusal holds all of them back, because
 a room that has no capacity for one message has none for the next either. It also halves the window
-of unanswered messages, which every acceptance widens again. A message whose deadline ends before
-the wait is written at once: the hub may already have it, and otherwise its answer says why it
-failed.
+of unanswered messages, which every acceptance widens again. A message that would expire during the
+wait is written at once: the hub may already have it, and if not, its refusal is the error to raise.
 """
 
 from __future__ import annotations

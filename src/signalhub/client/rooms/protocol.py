@@ -53,7 +53,10 @@ PARTIAL_S = 1.0
 
 
 class CatchUp:
-    """Invariant: everything up to `_queued` was returned, is ready, or is deleted."""
+    """Puts live messages and pages of the inbox in order, each message once.
+
+    Invariant: everything up to `_queued` was returned, is ready, or is deleted.
+    """
 
     def __init__(self, since: int | None, random: Callable[[], float]) -> None:
         self.missed: deque[Missed] = deque(maxlen=MISSED_MAX)
