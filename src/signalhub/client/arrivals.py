@@ -73,7 +73,7 @@ class MessageQueue:
             self._took(count)
 
     def release(self) -> None:
-        """Count all messages as taken, because after the end nobody may read them."""
+        """Count all messages as taken, because perhaps nobody reads them after the end."""
         self._took(len(self.waiting))
         self._is_released = True
 

@@ -240,6 +240,7 @@ async def _connect(
                 lambda: link,
                 url,
                 ssl_context=ssl,
+                # This also ends a handshake whose task was cancelled.
                 websocket_handshake_timeout=OPEN_S,
                 enable_auto_pong=False,
                 max_frame_size=MESSAGE_BYTES_MAX,
