@@ -62,7 +62,7 @@ async def main(url: str) -> None:
         await show_what_the_hub_has(hub, talker.inbox_id)
         position = await catch_up(hub, reader)
         async with hub.room(name, inbox=reader.inbox_id, since=position) as chair:
-            await reader.say(chair, "I shall be there")
+            await reader.say(chair, "I will be there")
         await listen_from_outside(window, Member(secrets.token_bytes(32), name))
 
 
@@ -97,9 +97,7 @@ def shown(message: RoomMessage) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="A room whose messages its hub cannot read.")
-    parser.add_argument(
-        "--url", default=os.environ.get("SIGNALHUB_URL") or HUB, help="where the hub is"
-    )
+    parser.add_argument("--url", default=os.environ.get("SIGNALHUB_URL") or HUB, help="the hub")
     try:
         asyncio.run(main(parser.parse_args().url))
     except signalhub.ClientError as error:

@@ -286,9 +286,11 @@ async def main(url: str) -> None:
 
 def hub_url() -> str:
     """Return the hub's URL, given with or without the name of the option."""
-    parser = argparse.ArgumentParser(description="Orders that end well, or are taken back.")
+    parser = argparse.ArgumentParser(
+        description="Orders that are confirmed, or cancelled and undone."
+    )
     parser.add_argument("given", nargs="?", metavar="URL", help="the same as --url URL")
-    parser.add_argument("--url", help=f"where the hub is; otherwise SIGNALHUB_URL, or {HUB}")
+    parser.add_argument("--url", help=f"the hub; by default SIGNALHUB_URL, or {HUB}")
     arguments = parser.parse_args()
     return arguments.url or arguments.given or os.environ.get("SIGNALHUB_URL") or HUB
 
@@ -297,7 +299,7 @@ if __name__ == "__main__":
     try:
         asyncio.run(main(hub_url()))
     except signalhub.Unavailable as error:
-        sys.exit(f"{error}; start one with `signalhub serve`, or name it: shop.py --url URL")
+        sys.exit(f"{error}; start one with `signalhub serve`, or use another one with --url URL")
     except CallUndeliverable as error:
         sys.exit(f"{error}; start the hosts, as the beginning of this file says")
     except (CallError, signalhub.ClientError) as error:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
+import apsw
 import pytest
 
 from signalhub.actors import CallTimeout, CallUndeliverable, op
@@ -223,6 +224,26 @@ async def test_a_name_belongs_to_one_host_and_a_folder_to_one_name(world: World)
         Adder, data=world.folder / "new", url=world.hub.url, name="adders", replaces=True
     ):
         assert await add() == 1
+
+
+async def test_a_command_waits_no_longer_than_it_may_without_a_hub(world: World) -> None:
+    async with ActorHub(world.hub.url) as outside:
+        await world.stop_hub()
+        with pytest.raises(TimeoutError, match=r"did not answer within 0\.1 s"):
+            async with asyncio.timeout(5):
+                await outside.command("@(actors/adders)", "stats", timeout_s=0.1)
+
+
+async def test_a_host_that_cannot_start_releases_its_folder(world: World) -> None:
+    def host() -> Host:
+        return Host(Adder, data=world.folder / "adders", url=world.hub.url)
+
+    broken = host()
+    broken.kernel.store.execute("ALTER TABLE moves RENAME TO lost")
+    with pytest.raises(apsw.SQLError, match="no such table"):
+        await broken.__aenter__()
+
+    await host().close()
 
 
 async def test_what_waits_is_taken_up_at_the_start_without_being_called(world: World) -> None:

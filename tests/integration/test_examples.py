@@ -16,7 +16,7 @@ from signalhub.testing import run_hub
 from tests.support.process.command import Done, command, unused_url
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-WORDS = ["we meet on Friday", "bring the second chapter", "and tea", "I shall be there"]
+WORDS = ["we meet on Friday", "bring the second chapter", "and tea", "I will be there"]
 
 
 async def run(name: str, *arguments: str, **variables: str) -> Done:

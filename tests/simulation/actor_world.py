@@ -22,7 +22,7 @@ import msgspec
 
 from signalhub.actors.api.actor import Actor
 from signalhub.actors.api.config import DurableConfig
-from signalhub.actors.api.offload import run_offloaded
+from signalhub.actors.host.offload import run_offloaded
 from signalhub.actors.kernel.events import (
     ActorPlace,
     BatchRefused,

@@ -103,10 +103,10 @@ def test_what_is_tried_again_and_again_is_logged_once() -> None:
     def record(message: str, *arguments: str) -> logging.LogRecord:
         return logging.LogRecord("x", logging.INFO, "", 0, message, arguments, None)
 
-    no_hub = ("no hub at %s yet: %s", "ws://x/ws", "nobody listens there")
+    no_hub = ("no hub at %s yet: %s", "ws://x/ws", "connection refused")
     first = record(*no_hub)
     assert passes(first)
-    assert first.getMessage() == "no hub yet: nobody listens there; retrying until it is available"
+    assert first.getMessage() == "no hub yet: connection refused; retrying until it is available"
     assert not passes(record("Disconnected"))
     assert not passes(record(*no_hub))
     for _ in range(2):

@@ -1,6 +1,6 @@
-"""Messages between hosts: messages of actors, several in one batch.
+"""Messages between hosts: messages of actors, several in one lane batch.
 
-A message is stored as it is sent, so that building a batch is joining bytes.
+A message is stored as it is sent, so that building a lane batch is joining bytes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ BATCH: Final = "actors:batch"  # From a host: messages of its actors.
 CALL: Final = "actors:call"  # From an outside caller: one request.
 RESULT: Final = "actors:result"  # To an outside caller: the outcome.
 MARK: Final = "actors:mark"  # To itself: everything before it has arrived.
-MOVE: Final = (
-    "actors:move"  # Between hosts: parts of an actor, and the confirmation of its arrival.
-)
+MOVE: Final = "actors:move"  # Between hosts: parts of an actor, or that it has arrived.
 CONTROL: Final = "actors:control"  # From an operator: inspect or repair a host.
 ANSWER: Final = "actors:answer"  # To the operator: the result.
 
@@ -86,26 +84,26 @@ _HEAD: Final = b'{"v":%d,"messages":[' % ENVELOPE_VERSION
 
 
 def join(payloads: Iterable[bytes]) -> bytes:
-    """The body of a batch."""
+    """The body of a lane batch, or of a call from outside."""
     return b"%b%b]}" % (_HEAD, b",".join(payloads))
 
 
 def split(data: bytes) -> list[tuple[ActorMessage, bytes]]:
-    """The messages of a batch, each with its own bytes; raises `NotReadable`."""
+    """The messages of a lane batch, each with its own bytes; raises `NotReadable`."""
     try:
         version = _decode_version(data).v
         if version != ENVELOPE_VERSION:
             raise NotReadable(
-                f"batch of version {version}; this host reads version {ENVELOPE_VERSION}"
+                f"lane batch of version {version}; this host reads version {ENVELOPE_VERSION}"
             )
         raws = [bytes(raw) for raw in _decode_batch(data).messages]
         return [(decode(raw), raw) for raw in raws]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise NotReadable(f"unreadable batch: {error}") from error
+        raise NotReadable(f"unreadable lane batch: {error}") from error
 
 
 def outlines(data: bytes) -> list[Outline]:
-    """The readable fields of a batch of another version; empty if it is not a batch."""
+    """The readable fields of a lane batch of another version; empty if it is not one."""
     try:
         return [one for one in _decode_outlines(data).messages if one.call and one.to]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

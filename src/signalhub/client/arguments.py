@@ -160,7 +160,7 @@ def room_name(tenant: str | None, room: str) -> str:
     name = f"{tenant}:{room}"
     if len(name) > PLAIN.chars_max:
         raise ValueError(
-            f"tenant and room have {PLAIN.chars_max - 1} characters together, not more"
+            f"tenant and room must have at most {PLAIN.chars_max - 1} characters together"
         )
     return name
 
@@ -196,7 +196,7 @@ def new_message_id() -> str:
 def checked_kind(type: str, proposal_id: str | None) -> str:
     """Check the type of a room message; some types require a proposal id."""
     if type not in TYPES:
-        raise ValueError(f"no such type {type!r}; use one of {', '.join(TYPES)}")
+        raise ValueError(f"invalid type {type!r}; use one of {', '.join(TYPES)}")
     if type in ABOUT_PROPOSALS and proposal_id is None:
         raise ValueError(f"a message of type {type} needs a proposal id")
     if proposal_id is not None:
@@ -207,16 +207,16 @@ def checked_kind(type: str, proposal_id: str | None) -> str:
 def checked_ciphertext(ciphertext: bytes) -> bytes:
     """Check the bytes to send: at least one byte."""
     if not isinstance(ciphertext, bytes | bytearray | memoryview):
-        raise TypeError("a ciphertext is bytes; encrypt and encode texts before they are sent")
+        raise TypeError("a ciphertext must be bytes; encode and encrypt text before sending it")
     if not len(ciphertext):
-        raise ValueError("a ciphertext has at least one byte")
+        raise ValueError("a ciphertext must have at least one byte")
     return bytes(ciphertext)
 
 
 def checked_seq(seq: int, of_what: str, *, least: int = 0) -> int:
     """Check a position in an inbox."""
     if isinstance(seq, bool) or not isinstance(seq, int) or not least <= seq <= SEQ_MAX:
-        raise ValueError(f"{of_what} is a whole number from {least} on")
+        raise ValueError(f"{of_what} must be a whole number, at least {least}")
     return seq
 
 

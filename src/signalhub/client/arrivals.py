@@ -23,14 +23,15 @@ Handler = Callable[[Message], Awaitable[object] | object]
 log = logging.getLogger("signalhub.client")
 
 
-class HandlerLane:
-    """Messages in order; `took` is called with every message that leaves the queue."""
+class MessageQueue:
+    """Messages in order; `took` is told how many were returned, handled or discarded."""
 
-    def __init__(self, took: Callable[[], None]) -> None:
+    def __init__(self, took: Callable[[int], None]) -> None:
         self.waiting: deque[Message] = deque()
         self.ended = asyncio.Event()
         self.failure: ClientError | None = None
         self._took = took
+        self._is_released = False
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -54,7 +55,8 @@ class HandlerLane:
                 if self.failure is not None:
                     raise self.failure.with_traceback(None)
                 raise StopAsyncIteration
-            self._took()
+            if not self._is_released:
+                self._took(1)
             if message.is_open:
                 return message
 
@@ -62,13 +64,18 @@ class HandlerLane:
         """Give all messages to a handler from now on."""
         self._task = asyncio.create_task(self._serve(handler), name=f"signalhub handler of {name}")
 
-    def discard(self) -> int:
-        """Drop unsettled messages, which the hub will redeliver; return how many."""
+    def discard(self) -> None:
+        """Drop unsettled messages, which the hub will redeliver."""
         kept = [message for message in self.waiting if not message.is_settleable]
         count = len(self.waiting) - len(kept)
         if count:
             self.waiting = deque(kept)
-        return count
+            self._took(count)
+
+    def release(self) -> None:
+        """Count all messages as taken, because perhaps nobody reads them after the end."""
+        self._took(len(self.waiting))
+        self._is_released = True
 
     def end(self, failure: ClientError | None = None) -> None:
         """End the queue; then `next` raises `failure`, if given."""
@@ -94,9 +101,13 @@ class HandlerLane:
 
     async def _serve(self, handler: Handler) -> None:
         while (message := await self._first()) is not None:
-            if message.is_open:
-                await _handle(handler, message)
-            self._took()
+            is_counted = not self._is_released
+            try:
+                if message.is_open:
+                    await _handle(handler, message)
+            finally:
+                if is_counted:
+                    self._took(1)
 
 
 async def _handle(handler: Handler, message: Message) -> None:
@@ -133,7 +144,10 @@ INBOX_MAX = 10_000
 
 
 class Arrivals:
-    """A bounded inbox; `reading` is called to stop and resume reading from the link."""
+    """The queues of one client, limited together.
+
+    `reading` is called to stop and resume reading from the link.
+    """
 
     def __init__(self, limit: int, reading: Callable[[bool], None]) -> None:
         self.limit = limit
@@ -142,52 +156,53 @@ class Arrivals:
         self._is_reading = True
         self._is_asked = False
         self._count = 0
-        self._by_type: dict[str, HandlerLane] = {}
-        self._by_subscription: dict[tuple[str, str], HandlerLane] = {}
-        self._retired: list[HandlerLane] = []
-        self._unhandled = HandlerLane(self._took)
+        self._by_type: dict[str, MessageQueue] = {}
+        self._by_subscription: dict[tuple[str, str], MessageQueue] = {}
+        self._retired: list[MessageQueue] = []
+        self._unhandled = MessageQueue(self._took)
 
     def put(self, message: Message) -> None:
         """Queue a message that has arrived."""
-        lane = self._lane(message)
-        if lane is None:
+        queue = self._queue_for(message)
+        if queue is None:
             return
         self._count += 1
-        lane.put(message)
+        queue.put(message)
         if self._count >= self.limit:
             self._overflow()
 
     def on(self, type: str, handler: Handler) -> None:
         """Give messages of this type to a handler, those already queued first."""
         if type in self._by_type:
-            raise ValueError(f"{type!r} has a handler already")
-        lane = self._by_type[type] = HandlerLane(self._took)
+            raise ValueError(f"{type!r} already has a handler")
+        queue = self._by_type[type] = MessageQueue(self._took)
         for message in self._unhandled.waiting:
             if message.type == type:
-                lane.put(message)
+                queue.put(message)
         self._unhandled.waiting = deque(m for m in self._unhandled.waiting if m.type != type)
-        lane.serve(handler, type)
+        queue.serve(handler, type)
 
-    def open_lane(self, key: tuple[str, str]) -> HandlerLane:
+    def open_queue(self, key: tuple[str, str]) -> MessageQueue:
         """Create a separate queue for a durable subscription."""
         if key in self._by_subscription:
-            raise ValueError(f"this client consumes {key[1]} of topic {key[0]} already")
-        lane = self._by_subscription[key] = HandlerLane(self._took)
-        return lane
+            raise ValueError(f"this client already consumes {key[1]} of topic {key[0]}")
+        queue = self._by_subscription[key] = MessageQueue(self._took)
+        return queue
 
-    def end_lane(self, key: tuple[str, str], failure: ClientError | None = None) -> None:
+    def end_queue(self, key: tuple[str, str], failure: ClientError | None = None) -> None:
         """End the queue of a durable subscription; the hub redelivers what is not settled."""
-        lane = self._by_subscription.pop(key, None)
-        if lane is not None:
-            self._forget(lane)
-            lane.end(failure)
-            # Its handler may still be running; it ends with the inbox at the latest.
-            self._retired = [one for one in (*self._retired, lane) if one.is_serving]
+        queue = self._by_subscription.pop(key, None)
+        if queue is not None:
+            queue.discard()
+            queue.release()
+            queue.end(failure)
+            # Its handler may still be running; it ends with the client at the latest.
+            self._retired = [one for one in (*self._retired, queue) if one.is_serving]
 
     async def next(self) -> Message:
         """Wait for the next message without a handler.
 
-        Raises `StopAsyncIteration` after the last one, or the error that ended the inbox.
+        Raises `StopAsyncIteration` after the last one, or the error that ended the client.
         """
         self._is_asked = True
         return await self._unhandled.next()
@@ -195,38 +210,34 @@ class Arrivals:
     def lost(self) -> None:
         """Drop unsettled messages after the link is lost; the next link is read again."""
         self._is_reading = True
-        for lane in self._lanes():
-            self._forget(lane)
+        for queue in self._queues():
+            queue.discard()
 
     def end(self, failure: ClientError | None = None) -> None:
         """End all queues; then `next` raises `failure`, if given."""
-        for lane in self._lanes():
-            lane.end(failure)
+        for queue in self._queues():
+            queue.end(failure)
 
     async def close(self) -> None:
         """End all queues and handlers."""
         self.end()
-        for lane in [*self._lanes(), *self._retired]:
-            await lane.close()
+        for queue in [*self._queues(), *self._retired]:
+            await queue.close()
 
-    def _lanes(self) -> Iterator[HandlerLane]:
+    def _queues(self) -> Iterator[MessageQueue]:
         yield self._unhandled
         yield from self._by_type.values()
         yield from self._by_subscription.values()
 
-    def _lane(self, message: Message) -> HandlerLane | None:
+    def _queue_for(self, message: Message) -> MessageQueue | None:
         """Return the queue for a message; `None` if its subscription was just left."""
         delivery = message.delivery
         if delivery is not None and delivery.subscription is not None:
             return self._by_subscription.get((message.topic or "", delivery.subscription))
         return self._by_type.get(message.type, self._unhandled)
 
-    def _forget(self, lane: HandlerLane) -> None:
-        for _ in range(lane.discard()):
-            self._took()
-
-    def _took(self) -> None:
-        self._count -= 1
+    def _took(self, count: int) -> None:
+        self._count -= count
         if not self._is_reading and self._count <= self.limit // 2:
             self._is_reading = True
             self._reading(True)

@@ -216,7 +216,7 @@ class Client(Resource):
     @property
     def dropped(self) -> int:
         """How many messages without a handler were dropped because `messages()` was not read."""
-        return self._runner.inbox.dropped
+        return self._runner.arrivals.dropped
 
     async def close(self) -> None:
         """Leave the hub and all rooms joined through this client. Can be called more than once."""
@@ -359,7 +359,7 @@ class Client(Resource):
         The iteration ends when the client is closed and raises `GaveUp` when the client has given
         up. Concurrent loops share the messages; each message goes to one of them.
         """
-        return _Messages(self._runner.inbox)
+        return _Messages(self._runner.arrivals)
 
     @overload
     def on(self, type: str) -> Callable[[H], H]: ...
@@ -374,7 +374,7 @@ class Client(Resource):
         """
 
         def attach(function: H) -> H:
-            self._runner.inbox.on(type, function)
+            self._runner.arrivals.on(type, function)
             return function
 
         return attach if handler is None else attach(handler)
@@ -713,11 +713,11 @@ class Subscription:
 
 
 class _Messages:
-    def __init__(self, inbox: Arrivals) -> None:
-        self._inbox = inbox
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Message:
-        return await self._inbox.next()
+        return await self._arrivals.next()

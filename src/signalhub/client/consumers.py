@@ -6,11 +6,12 @@ from contextlib import suppress
 from typing import Self
 
 from signalhub.client.answers import Lost
-from signalhub.client.arrivals import Handler, HandlerLane
+from signalhub.client.arrivals import Handler, MessageQueue
 from signalhub.client.delivery import Settled
 from signalhub.client.lifecycle import Resource
 from signalhub.client.message import Message
 from signalhub.client.protocol.frame import Request
+from signalhub.client.protocol.protocol import LinkPhase
 from signalhub.client.protocol.restore import Seat
 from signalhub.client.settle import DeliverySettler
 from signalhub.client.stream_requests import Credit, Leave
@@ -30,12 +31,12 @@ class Consumer(Resource):
     """
 
     def __init__(
-        self, runner: ClientRunner, seat: Seat, settler: DeliverySettler, lane: HandlerLane
+        self, runner: ClientRunner, seat: Seat, settler: DeliverySettler, queue: MessageQueue
     ) -> None:
         self._runner = runner
         self._seat = seat
         self._settler = settler
-        self._lane = lane
+        self._queue = queue
         self._is_serving = False
 
     def __aiter__(self) -> Self:
@@ -44,7 +45,7 @@ class Consumer(Resource):
     async def __anext__(self) -> Message:
         if self._is_serving:
             raise RuntimeError("the messages of this consumer go to its handler")
-        return await self._lane.next()
+        return await self._queue.next()
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name} of {self.subscription}, topic {self.topic}>"
@@ -99,12 +100,12 @@ class Consumer(Resource):
 
     @property
     def is_closed(self) -> bool:
-        return self._lane.ended.is_set()
+        return self._queue.ended.is_set()
 
     def serve(self, handler: Handler) -> None:
         """Give the messages to a handler, one at a time."""
         self._is_serving = True
-        self._lane.serve(handler, repr(self))
+        self._queue.serve(handler, repr(self))
 
     async def credit(self, *, messages: int | None = None, bytes: int | None = None) -> None:
         """Set how many messages or bytes this consumer may have unsettled; 0 pauses it.
@@ -120,28 +121,35 @@ class Consumer(Resource):
 
     async def wait_closed(self) -> None:
         """Wait until the consumer ends; raises the error that ended it, unless it was closed."""
-        await self._lane.ended.wait()
-        if self._lane.failure is not None:
-            raise self._lane.failure.with_traceback(None)
+        await self._queue.ended.wait()
+        if self._queue.failure is not None:
+            raise self._queue.failure.with_traceback(None)
 
     async def close(self) -> None:
         """Leave the subscription, which keeps its position. Can be called more than once."""
-        if _left(self._runner, self._seat) and self._runner.is_ready:
-            request = _leaving(self._runner, self._seat)
+        if _left(self._runner, self._seat):
             try:
-                # Without a connection there is nothing to leave.
                 with suppress(OutcomeUnknown, Unavailable):
-                    await self._runner.call(request)
+                    await self._leave()
             except Refused as error:
                 if error.code not in _GONE:
                     raise
-        await self._lane.close()
+        await self._queue.close()
+
+    async def _leave(self) -> None:
+        """Tell the hub; without a connection there is nothing to leave."""
+        match self._runner.protocol.phase:
+            case LinkPhase.READY:
+                await self._runner.call(_leaving(self._runner, self._seat))
+            case LinkPhase.RESTORING:
+                # It may just be joining again, so it leaves as soon as that is done.
+                self._runner.post(_leaving(self._runner, self._seat))
 
 
 async def join(runner: ClientRunner, seat: Seat, handler: Handler | None) -> Consumer:
     """Join the subscription."""
-    lane = runner.inbox.open_lane(seat.key)
-    consumer = Consumer(runner, seat, runner.settlers.add(seat), lane)
+    queue = runner.arrivals.open_queue(seat.key)
+    consumer = Consumer(runner, seat, runner.settlers.add(seat), queue)
     runner.protocol.membership.seated(seat)
     if handler is not None:
         consumer.serve(handler)
@@ -153,7 +161,7 @@ async def join(runner: ClientRunner, seat: Seat, handler: Handler | None) -> Con
         # The hub may have granted it, or may still do so.
         if runner.is_ready and not isinstance(error, Refused):
             runner.post(_leaving(runner, seat))
-        await lane.close()
+        await queue.close()
         raise
     return consumer
 
@@ -163,7 +171,7 @@ def _left(runner: ClientRunner, seat: Seat) -> bool:
     if not runner.protocol.membership.left(seat):
         return False
     runner.settlers.remove(seat.key)
-    runner.inbox.end_lane(seat.key)
+    runner.arrivals.end_queue(seat.key)
     return True
 
 

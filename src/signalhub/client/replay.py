@@ -25,9 +25,9 @@ class Replay:
         self, runner: ClientRunner, topic: str, from_seq: int, to_seq: int | None, limit: int | None
     ) -> None:
         if from_seq < 1 or (to_seq is not None and to_seq < from_seq):
-            raise ValueError("a replay goes from a seq of at least 1 to one that is not before it")
+            raise ValueError("from_seq must be at least 1, and to_seq must not be before it")
         if limit is not None and limit < 1:
-            raise ValueError("a replay has a limit of at least 1")
+            raise ValueError("limit must be at least 1")
         self.topic = topic
         self.count = 0
         self.complete = False
@@ -46,11 +46,11 @@ class Replay:
         while not self._page:
             if self._is_over:
                 raise StopAsyncIteration
-            await self._turn()
+            await self._fetch()
         self.count += 1
         return self._page.popleft()
 
-    async def _turn(self) -> None:
+    async def _fetch(self) -> None:
         """Fetch the next page."""
         size = PAGE if self._limit is None else min(PAGE, self._limit - self.count)
         # If the caller is cancelled, this page still arrives and must not be taken for another one.

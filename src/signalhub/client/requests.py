@@ -204,7 +204,7 @@ class Discover(Payload[Found]):
 
     def __post_init__(self) -> None:
         if not self.pattern:
-            raise ValueError("a pattern such as `demo/*` is needed; `*` matches everybody")
+            raise ValueError("a pattern must not be empty; `*` matches every actor")
 
 
 class ListActors(Payload[ActorPage]):

@@ -54,12 +54,14 @@ class Sealing:
     def open(self, message_id: str, sealed: bytes) -> bytes:
         """Return what was sealed under this id; raises `Unsealable`."""
         if len(sealed) < OVERHEAD_BYTES or sealed[:1] != _VERSION:
-            raise Unsealable("this was not sealed for a room")
+            raise Unsealable("not a sealed message")
         nonce, rest = sealed[1 : 1 + NONCE_BYTES], sealed[1 + NONCE_BYTES :]
         try:
             return self._cipher.decrypt(nonce, rest, self._bound(message_id))
         except InvalidTag:
-            raise Unsealable("another key, room or message, or damaged") from None
+            raise Unsealable(
+                "sealed with another key, for another room or message, or damaged"
+            ) from None
 
     def _bound(self, message_id: str) -> bytes:
         """Encode room and message id so that no two pairs have the same encoding."""

@@ -84,8 +84,7 @@ class DeliverySettler:
     async def settle(
         self, verdict: Verdict, delivery: Delivery, facts: dict[str, Any], *, wait: bool
     ) -> Settled | None:
-        if self.is_closed or self._outlet.is_over:
-            raise Unavailable(f"{verdict.TYPE} was not sent: the consumer is closed")
+        self._check_open(verdict)
         if verdict is Nack:
             self._progress.returned(delivery)
         elif verdict is not Extend:
@@ -97,6 +96,7 @@ class DeliverySettler:
 
     async def ack_up_to(self, epoch: str, seq: int, *, wait: bool) -> Settled | None:
         """Acknowledge everything up to a position."""
+        self._check_open(Ack)
         self._progress.settled_up_to(epoch, seq)
         return await self._send(Ack(*self.source, epoch=epoch or None, up_to=seq), wait=wait)
 
@@ -115,6 +115,10 @@ class DeliverySettler:
     def lost(self) -> None:
         """Handle the loss of the connection."""
         self._progress.lost()
+
+    def _check_open(self, verdict: Verdict) -> None:
+        if self.is_closed or self._outlet.is_over:
+            raise Unavailable(f"{verdict.TYPE} was not sent: the consumer is closed")
 
     async def _send(self, settlement: SettlementRequest, *, wait: bool) -> Settled | None:
         """Send a settlement; return the hub's answer if `wait` is set."""

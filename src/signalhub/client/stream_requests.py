@@ -295,9 +295,9 @@ class Credit(Payload[None]):
 
     def __post_init__(self) -> None:
         if self.messages is None and self.bytes is None:
-            raise ValueError("a credit is a number of messages, or bytes, or both")
+            raise ValueError("a credit needs a number of messages, of bytes, or both")
         if min(each for each in (self.messages, self.bytes) if each is not None) < 0:
-            raise ValueError("a credit is at least 0")
+            raise ValueError("a credit must be at least 0")
 
 
 class Republish(Payload[Republished]):
@@ -431,7 +431,7 @@ def defined(definition: Definition) -> dict[str, Any]:
         if not isinstance(kept, int | float) or kept <= 0:
             raise ValueError(f"a retention of {kept} would keep nothing")
     if unknown := others.keys() - Definition.__annotations__.keys():
-        raise TypeError(f"there is no option {unknown.pop()!r} of a durable topic")
+        raise TypeError(f"unknown option {unknown.pop()!r} of a durable topic")
     return ({"retention": given} if given else {}) | served(others)
 
 
@@ -451,7 +451,7 @@ def served(serving: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in serving.items():
         option = _OPTIONS.get(name)
         if option is None:
-            raise TypeError(f"there is no option {name!r} of a durable subscription")
+            raise TypeError(f"unknown option {name!r} of a durable subscription")
         if value is None:
             continue
         if option.least is not None and value < option.least:

@@ -14,9 +14,9 @@ from signalhub.actors.api import outcome
 from signalhub.actors.api.actor import Actor
 from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.api.names import Ref
-from signalhub.actors.api.offload import run_offloaded
 from signalhub.actors.api.operation import Operation, encode_operation, op
 from signalhub.actors.api.state import State
+from signalhub.actors.host.offload import run_offloaded
 from signalhub.actors.kernel.events import (
     ActorPlace,
     DeliveryArrived,

@@ -38,7 +38,7 @@ class ChaosProxy:
         self.upstream_port = upstream_port
         self.port = 0
         self.accepted = 0
-        self._lanes = {"up": LinkDirection(), "down": LinkDirection()}
+        self._directions = {"up": LinkDirection(), "down": LinkDirection()}
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,11 +70,11 @@ class ChaosProxy:
 
     @property
     def bytes_up(self) -> int:
-        return self._lanes["up"].bytes_forwarded
+        return self._directions["up"].bytes_forwarded
 
     @property
     def bytes_down(self) -> int:
-        return self._lanes["down"].bytes_forwarded
+        return self._directions["down"].bytes_forwarded
 
     def cut(self) -> None:
         """Reset every open connection, even in the middle of a frame."""
@@ -83,23 +83,23 @@ class ChaosProxy:
 
     def stall(self, direction: Direction = "both") -> None:
         """Stop forwarding; connections stay open and silent."""
-        for lane in self._chosen(direction):
-            lane.flows.clear()
+        for one in self._chosen(direction):
+            one.flows.clear()
 
     def resume(self, direction: Direction = "both") -> None:
         """Forward again, starting with the held bytes."""
-        for lane in self._chosen(direction):
-            lane.flows.set()
+        for one in self._chosen(direction):
+            one.flows.set()
 
     def dribble(self, bytes_per_step: int, direction: Direction = "both") -> None:
         """Forward in pieces of this size, one write each; 0 forwards whole reads."""
-        for lane in self._chosen(direction):
-            lane.step_bytes = bytes_per_step
+        for one in self._chosen(direction):
+            one.step_bytes = bytes_per_step
 
     def delay(self, seconds: float, direction: Direction = "both") -> None:
         """Delay every piece by this time."""
-        for lane in self._chosen(direction):
-            lane.delay_s = seconds
+        for one in self._chosen(direction):
+            one.delay_s = seconds
 
     async def refuse(self) -> None:
         """Stop listening: new connections are refused, open ones stay."""
@@ -116,7 +116,7 @@ class ChaosProxy:
             self.port = self._server.sockets[0].getsockname()[1]
 
     def _chosen(self, direction: Direction) -> list[LinkDirection]:
-        return [lane for name, lane in self._lanes.items() if direction in (name, "both")]
+        return [one for name, one in self._directions.items() if direction in (name, "both")]
 
     async def _accepted(
         self, client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter
@@ -132,8 +132,8 @@ class ChaosProxy:
             writers.add(writer)
             self._writers.add(writer)
             async with asyncio.TaskGroup() as pumps:
-                pumps.create_task(self._pump(client_reader, writer, self._lanes["up"]))
-                pumps.create_task(self._pump(reader, client_writer, self._lanes["down"]))
+                pumps.create_task(self._pump(client_reader, writer, self._directions["up"]))
+                pumps.create_task(self._pump(reader, client_writer, self._directions["down"]))
         except (OSError, ExceptionGroup):
             # Broken connections are expected here; the other side is closed below.
             pass
@@ -145,17 +145,17 @@ class ChaosProxy:
 
     @staticmethod
     async def _pump(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lane: LinkDirection
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: LinkDirection
     ) -> None:
         while chunk := await reader.read(_READ_BYTES):
-            for piece in lane.pieces(chunk):
-                if lane.delay_s:
-                    await asyncio.sleep(lane.delay_s)
-                await lane.flows.wait()
+            for piece in direction.pieces(chunk):
+                if direction.delay_s:
+                    await asyncio.sleep(direction.delay_s)
+                await direction.flows.wait()
                 writer.write(piece)
                 await writer.drain()
-                lane.bytes_forwarded += len(piece)
-                if lane.step_bytes:
+                direction.bytes_forwarded += len(piece)
+                if direction.step_bytes:
                     await asyncio.sleep(0)
         if writer.can_write_eof():
             writer.write_eof()

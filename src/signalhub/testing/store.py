@@ -1,4 +1,8 @@
-"""A host's SQLite file that fails, or kills the process, at chosen statements."""
+"""A host's SQLite file that fails, or kills the process, at chosen statements.
+
+It belongs to the package because a host recognizes failures of its own file by the package that
+raised them.
+"""
 
 from __future__ import annotations
 

@@ -359,7 +359,7 @@ async def test_a_hub_that_is_away_has_no_rooms_or_hangs_is_exit_code_3(
     assert (away.code, without.code, hanging.code) == (3, 3, 3)
     told = away.err.splitlines()[-1]
     assert told.startswith("signalhub: no hub at http://127.0.0.1:")
-    assert "nobody listens there — start one with `signalhub serve`" in told
+    assert "connection refused — start one with `signalhub serve`" in told
     assert "rooms.enabled" in without.err
     assert "no answer" in hanging.err
     assert "--timeout" in hanging.err

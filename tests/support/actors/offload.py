@@ -23,6 +23,13 @@ async def fail() -> None:
     raise LookupError("nothing there")
 
 
+async def give_up() -> None:
+    """Wait for something that was cancelled."""
+    waiting = asyncio.ensure_future(asyncio.sleep(60))
+    waiting.cancel()
+    await waiting
+
+
 async def unsendable() -> object:
     return object()
 
@@ -39,6 +46,10 @@ class Fetcher(Scripted):
     @remote
     def fail(self) -> None:
         self.offload(fail, then=self.note, catch=self.on_done)
+
+    @remote
+    def give_up(self) -> None:
+        self.offload(give_up, then=self.note, catch=self.on_done)
 
     @remote
     def unsendable(self) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from signalhub.actors.api.offload import find, run_offloaded
+from signalhub.actors.api.offload import find
+from signalhub.actors.host.offload import run_offloaded
 from tests.support.actors.offload import Fetcher, Unhurried, fetch, ran
 from tests.support.actors.scripted import QUICK, Stage
 
@@ -51,6 +52,17 @@ def test_what_it_raises_and_what_cannot_be_stored_are_errors() -> None:
     assert got(local) == "LookupError: nothing there"
     local.call("fetcher/1", "unsendable")
     assert "object" in got(local)
+    local.call("fetcher/1", "give_up")
+    assert got(local) == "CancelledError: "
+
+
+async def test_work_that_is_cancelled_with_its_host_has_no_outcome() -> None:
+    work = asyncio.ensure_future(run_offloaded("asyncio:sleep", b"[60]"))
+    await asyncio.sleep(0)
+    work.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await work
 
 
 def test_nothing_is_run_for_a_handler_that_raised_or_withdrew_it() -> None:

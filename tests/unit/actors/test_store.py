@@ -26,7 +26,7 @@ from signalhub.actors.kernel.events import (
     SendBatch,
 )
 from signalhub.actors.kernel.kernel import Kernel
-from signalhub.actors.kernel.outbox import FROZEN, Outbox, Row
+from signalhub.actors.kernel.outbox import DESTS_MIN, FROZEN, Outbox, Row
 from signalhub.actors.move.places import PlaceStatus
 from signalhub.actors.store.store import HostStore
 from signalhub.actors.store.views import SEARCHED_MAX, call
@@ -158,6 +158,18 @@ def ask(local: Stage, name: str, **arguments: Any) -> dict[str, Any]:
 def test_a_wrong_command_is_an_error(local: Stage, name: str, arguments: dict[str, Any]) -> None:
     assert set(ask(local, name, **arguments)) == {"error"}
     assert local.call("desk/1", "note", 2) == 2
+
+
+@pytest.mark.parametrize("origin", ["continuation", "send", "alarm"])
+@pytest.mark.parametrize("name", ["letter", "redrive"])
+def test_a_letter_that_cannot_be_decoded_is_an_error(local: Stage, name: str, origin: str) -> None:
+    local.kernel.store.execute(
+        "INSERT INTO dead VALUES ('desk/1', 'x', ?, 'c', x'c1', 'no', 1, 1)", (origin,)
+    )
+
+    assert "cannot be decoded" in ask(local, name, actor="desk/1", id="x")["error"]
+    assert not local.kernel.letters.add_outcome("desk/1", "c", b"{}")
+    assert local.count("dead") == 1
 
 
 @pytest.mark.parametrize("bounds", [{"limit": -1}, {"offset": 2**70}, {"limit": 0}])
@@ -292,6 +304,19 @@ def test_what_an_actor_has_to_send_is_frozen_row_by_row() -> None:
     (update,) = {one for one in statements if one.startswith("UPDATE")}
     plan = store.execute(f"EXPLAIN QUERY PLAN {update}", ("!", 0, "a", "b", "c")).fetchall()
     assert "actor=? AND dest=? AND msg_id=?" in str(plan)
+
+
+def test_destinations_without_waiting_messages_are_forgotten() -> None:
+    outbox = Outbox(HostStore(":memory:"))
+    waiting = Row("busy/1", "busy/here", "m0", "request", "m0", b"{}")
+    outbox.add(waiting, ("", True))
+    for number in range(3 * DESTS_MIN):
+        row = Row("busy/1", f"busy/x{number}", "m1", "request", "m1", b"{}")
+        outbox.add(row, ("", True))
+        outbox.remove([row])
+
+    assert len(outbox._dests) <= DESTS_MIN
+    assert outbox.has_for("busy/1", "busy/here")
 
 
 def test_a_request_that_has_run_is_looked_for_among_the_newest() -> None:

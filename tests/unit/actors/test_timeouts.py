@@ -11,6 +11,7 @@ import pytest
 
 from signalhub.actors import Token, remote, wire
 from signalhub.actors.api.config import DurableConfig
+from signalhub.actors.kernel.calls import DEADLINES_MIN, WaitingCall
 from signalhub.actors.kernel.events import Effect, LocateActors
 from tests.support.actors.scripted import Caller, Scripted, Stage, Target, stored
 
@@ -225,3 +226,18 @@ def test_a_thousand_timeouts_at_once_all_arrive() -> None:
     local.advance(5)
 
     assert len(heard) == 1_000
+
+
+def test_the_deadlines_of_calls_that_have_ended_are_forgotten() -> None:
+    local = Stage(Caller)
+    calls, now_ms = local.kernel.calls, local.clock.now_ms()
+    due_ms = now_ms + 3_600_000
+    for number in range(3 * DEADLINES_MIN):
+        waiting = WaitingCall(f"c{number}", "target/1", "m", None, None, False, b"null", due_ms)
+        calls.put("caller/1", waiting)
+        if number:
+            calls.remove("caller/1", waiting.call_id)
+        calls.expire(now_ms)
+
+    assert len(calls._deadlines) <= DEADLINES_MIN
+    assert calls.next_due_ms() == due_ms

@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha1
 from pathlib import Path
+from typing import Any
 
 import pytest
+from picows import ws_connect
 
 import signalhub
 from signalhub import Reconnect
@@ -106,6 +108,26 @@ async def test_a_handshake_that_succeeds_after_we_left_is_ended() -> None:
 
         async with asyncio.timeout(3):
             await ended.wait()
+
+
+async def test_a_connection_that_is_cancelled_as_its_handshake_ends_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def cancelled(*args: Any, **options: Any) -> Any:
+        connected = await ws_connect(*args, **options)
+        opening.cancel()
+        await asyncio.sleep(0)
+        return connected
+
+    monkeypatch.setattr("signalhub.client.transport.link.ws_connect", cancelled)
+    async with ScriptedHub() as hub:
+        opening = connecting(hub.url)
+        peer = await hub.accept()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+        async with asyncio.timeout(3):
+            await peer.gone.wait()
 
 
 async def test_a_first_hello_that_comes_to_nothing_leaves_no_connection_behind() -> None:

@@ -134,7 +134,7 @@ async def test_settlements_say_what_is_to_happen() -> None:
     ],
     ids=["one repeated", "of two epochs", "very many"],
 )
-async def test_acks_of_one_turn_travel_together(
+async def test_acks_of_one_tick_travel_together(
     acked: list[tuple[int, str]], sent: list[tuple[str, Any]]
 ) -> None:
     async with conversation() as (_, peer, client):
@@ -288,6 +288,44 @@ async def test_who_left_or_stopped_waiting_does_not_join_again(is_joined: bool) 
         peer = await reconnected(hub)
         await client.tell(ALICE, "note")
         await peer.receive("hub:send")
+
+
+async def test_a_consumer_that_is_closed_while_it_joins_again_leaves() -> None:
+    async with conversation() as (hub, peer, client):
+        consumer = await joined(client, peer)
+        peer.abort()
+        peer = await reconnected(hub)
+        request = await peer.receive("hub:subscribe")
+
+        await consumer.close()
+        peer.answer(request, "hub:subscribed", PLACE)
+
+        assert (await peer.receive("hub:unsubscribe"))["payload"] == PLACE
+
+
+async def test_a_late_answer_to_leaving_does_not_end_the_next_consumer() -> None:
+    async with conversation() as (_, peer, client):
+        consumer = await joined(client, peer)
+        leaving = asyncio.ensure_future(consumer.close())
+        request = await peer.receive("hub:unsubscribe")
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        consumer = await joined(client, peer)
+
+        peer.answer(request, "hub:unsubscribed", PLACE)
+        await caught_up(peer, client)
+
+        assert not consumer.is_closed
+
+
+async def test_a_consumer_that_was_closed_settles_nothing() -> None:
+    async with conversation() as (_, peer, client):
+        consumer = await joined(client, peer)
+        await exchange(consumer.close(), peer, "hub:unsubscribe", "hub:unsubscribed")
+
+        with pytest.raises(signalhub.Unavailable, match="the consumer is closed"):
+            await consumer.ack_up_to(3)
+        await caught_up(peer, client)
 
 
 async def test_leaving_sends_the_acks_first() -> None:

@@ -18,7 +18,7 @@ from signalhub.client.protocol.pending import (
     Pending,
 )
 from signalhub.client.protocol.protocol import WAITING_MAX
-from signalhub.client.requests import Discover, Tell
+from signalhub.client.requests import Discover, Register, Tell
 from signalhub.client.stream_requests import Ack
 from signalhub.clock import Ids
 from signalhub.wire.errors import Unavailable
@@ -134,7 +134,7 @@ def test_a_tell_says_to_whom_and_a_refusal_of_it_is_reported_without_its_payload
 def test_one_id_is_on_its_way_once(scene: Scene) -> None:
     scene.publish(1, durable=True, message_id="mine")
 
-    with pytest.raises(ValueError, match="mine is on its way already"):
+    with pytest.raises(ValueError, match="mine is already pending"):
         scene.publish(2, durable=True, message_id="mine")
 
     scene.play("wrote 1; answer 1")
@@ -156,6 +156,18 @@ def test_the_line_of_those_who_wait_is_bounded_and_has_room_again(scene: Scene) 
     scene.connect()
 
     scene.wrote(*range(WAITING_MAX))
+
+
+def test_requests_that_were_to_be_restored_do_not_wait_after_a_loss() -> None:
+    scene = Scene()
+    scene.membership.registered(Register(BOB, [], {}))
+    assert len(scene.greet(capabilities={"messageRate": 1, "messageBurst": 1})) == 1
+    scene.lose()
+
+    for n in range(WAITING_MAX):
+        scene.tell(n)
+    with pytest.raises(Unavailable, match=str(WAITING_MAX)):
+        scene.tell("one too many")
 
 
 @pytest.mark.parametrize("is_restoring", [False, True])

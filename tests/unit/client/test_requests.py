@@ -358,9 +358,9 @@ async def test_an_invalid_call_is_refused_before_anything_is_sent() -> None:
         (lambda me: me.consume("orders", "billing", start=start), "'earliest'"),
         (lambda me: me.consume("orders", "billing", window=0), "at least 1"),
         (lambda me: me.consume("orders", "billing", consumer="x" * 300), "consumer"),
-        (lambda me: me.replay("orders", 0), "replay"),
-        (lambda me: me.replay("orders", 3, 2), "replay"),
-        (lambda me: me.replay("orders", limit=0), "replay"),
+        (lambda me: me.replay("orders", 0), "from_seq must be"),
+        (lambda me: me.replay("orders", 3, 2), "to_seq must not"),
+        (lambda me: me.replay("orders", limit=0), "limit must be"),
     ]
     async with conversation() as (_, peer, me):
         for attempt, complaint in attempts:

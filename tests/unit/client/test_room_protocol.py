@@ -12,6 +12,7 @@ import pytest
 from signalhub.client.protocol.effects import Drop, Warned
 from signalhub.client.rooms import protocol
 from signalhub.client.rooms.answers import InboxPage, RoomMessage
+from signalhub.client.rooms.outbox import STALE_MIN, Outgoing, RoomOutbox
 from signalhub.client.rooms.protocol import Joined, MessageAccepted
 from signalhub.wire.errors import Refused
 from tests.support.memory.room_client import LIMITED, Member
@@ -191,7 +192,7 @@ def test_one_id_is_sent_once_at_a_time_and_not_too_many(monkeypatch: pytest.Monk
     member = Member()
     member.play("send a b; fails b Unavailable")
 
-    with pytest.raises(ValueError, match="on its way"):
+    with pytest.raises(ValueError, match="already being sent"):
         member.send("a")
 
 
@@ -338,3 +339,15 @@ def test_what_cannot_be_read_is_told_once_and_harms_nothing(joined: Member, text
     (warned,) = joined.of(Warned)
     assert warned.facts == ({"code": "BAD_FRAME"} if b"BAD_FRAME" in text else {})
     assert len(joined.of(Joined)) == 1
+
+
+def test_forgotten_messages_do_not_pile_up_without_a_connection() -> None:
+    outbox = RoomOutbox(lambda: 0.5)
+    outbox.submit(Outgoing("kept", b"{}", b"x", "mls_app", 60.0))
+    for number in range(10 * STALE_MIN):
+        outbox.submit(Outgoing(f"m{number}", b"{}", b"x", "mls_app", 60.0))
+        outbox.forget(f"m{number}")
+
+    assert len(outbox._waiting) <= STALE_MIN + 4
+    outbox.opened()
+    assert list(outbox.due(0.0)) == [b"{}"]

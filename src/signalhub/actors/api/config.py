@@ -17,7 +17,7 @@ from signalhub.actors.api.payload import DEPTH_MAX, PayloadError
 
 Durability = Literal["power", "process"]
 
-BATCH_MAX: Final = 1_000  # Two fences per message; a hub accepts 2000 per batch.
+BATCH_MAX: Final = 1_000  # Two fences per message; a hub accepts 2000 per ask.
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from signalhub.actors.api.actor import Actor, remote_method
 from signalhub.actors.api.config import DurableConfig, for_host, in_host
@@ -35,9 +35,6 @@ class Kinds:
         self._configs = {
             kind: in_host(cls, base, self.host_config) for kind, cls in self._classes.items()
         }
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._classes)
 
     @property
     def names(self) -> list[str]:

@@ -1,16 +1,11 @@
-"""Work outside actors: async functions, stored by name and run at least once."""
+"""Names of the async functions that do work outside actors; the host runs them."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 from collections.abc import Callable
-from typing import Any, Final
-
-from signalhub.actors.api import outcome, payload
-
-_DEPTH_MAX: Final = 50
-_BYTES_MAX: Final = 2**20
+from typing import Any
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -41,12 +36,3 @@ def find(name: str) -> Callable[..., Any]:
     if not inspect.iscoroutinefunction(found):
         raise LookupError(f"{name} is no longer an async function")
     return found  # type: ignore[no-any-return]
-
-
-async def run_offloaded(name: str, arguments: bytes) -> bytes:
-    """Run the function; what it returns or raises is its outcome."""
-    try:
-        value = await find(name)(*payload.decode(arguments))
-        return outcome.of_value(value, max_depth=_DEPTH_MAX, max_bytes=_BYTES_MAX)
-    except Exception as error:
-        return outcome.of_error(error)

@@ -25,7 +25,9 @@ from signalhub.wire.errors import Code
 from signalhub.wire.errors import Refused as HubRefused
 
 _AGAIN_S: Final = 0.25
-_RETRIED: Final = frozenset({Code.STALE_PLACEMENT, Code.QUEUE_FULL, Code.STORAGE_FULL, "no_host"})
+_RETRIED: Final = frozenset(
+    {Code.STALE_PLACEMENT, Code.QUEUE_FULL, Code.STORAGE_FULL, Code.NO_HOST}
+)
 
 
 class ActorHub:
@@ -145,8 +147,8 @@ class ActorHub:
         self._waiting[request_id] = future
         body = {"id": request_id, "name": name, "arguments": arguments or {}}
         try:
-            await self.client.tell(host, wire.CONTROL, body)
             async with asyncio.timeout(timeout_s):
+                await self.client.tell(host, wire.CONTROL, body)
                 answer = await future
         except TimeoutError:
             text = f"the host {host} did not answer within {timeout_s:g} s; is it running?"

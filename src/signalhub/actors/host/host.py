@@ -11,15 +11,15 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final, Self
+from typing import Any, Final, Self, assert_never
 
 import msgspec
 
 from signalhub.actors import wire
 from signalhub.actors.api.actor import Actor
 from signalhub.actors.api.config import DurableConfig, for_host
-from signalhub.actors.api.offload import run_offloaded
 from signalhub.actors.host.caller import ActorHub
+from signalhub.actors.host.offload import run_offloaded
 from signalhub.actors.host.thread import Turning
 from signalhub.actors.kernel.commands import NAME_KEPT
 from signalhub.actors.kernel.events import (
@@ -139,7 +139,11 @@ class Host:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self.kernel.start(self._clock.now_ms())
+        try:
+            self.kernel.start(self._clock.now_ms())
+        except BaseException:
+            await self.close()
+            raise
         self._turning.on_fault = self._faulted
         self._turning.start()
         self._spawn(self._serve())
@@ -304,6 +308,8 @@ class Host:
                     self._spawn(self._offload(effect))
                 case CommandAnswer():
                     self._spawn(self._answer(effect))
+                case _:
+                    assert_never(effect)
         if settles:
             self._spawn(_settle(settles))
 
@@ -337,7 +343,7 @@ class Host:
         except ClientError as error:
             return BatchRefused(effect.batch, str(error))
         except Exception as error:
-            log.exception("a batch for %s cannot be sent", effect.to)
+            log.exception("a message to %s cannot be sent", effect.to)
             return BatchRefused(effect.batch, repr(error))
         return Receipted(effect.batch)
 
@@ -375,8 +381,11 @@ class Host:
                 moved = Moved(effect.actor, place.token)
             except HubRefused as error:
                 moved = Moved(effect.actor, None, str(error), is_final=error.code in _MOVE_FINAL)
-            except Exception as error:
+            except ClientError as error:
                 moved = Moved(effect.actor, None, str(error))
+            except Exception as error:
+                log.exception("error while moving %s", effect.actor)
+                moved = Moved(effect.actor, None, repr(error))
         self.kernel_events([moved])
 
     async def _offload(self, effect: Offload) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 from enum import Enum
-from typing import TYPE_CHECKING, Literal, NewType
+from typing import TYPE_CHECKING, Final, Literal, NewType
 
 import msgspec
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("signalhub.actors")
 
 CallId = NewType("CallId", str)
+
+# With fewer deadlines it is not worth reading which of them still count.
+DEADLINES_MIN: Final = 1_024
 
 _COLUMNS = 'call_id, dest, method, "then", catch, errors_only, context, deadline_ms, idem_key'
 
@@ -68,6 +71,7 @@ class Calls:
         self._execute = kernel.store.execute
         # Deadlines of calls, some of which may have ended; the table is authoritative.
         self._deadlines: list[tuple[int, str, str]] = []
+        self._deadlines_max = DEADLINES_MIN
 
     def load(self) -> None:
         self._deadlines = list(
@@ -76,6 +80,7 @@ class Calls:
             )
         )
         heapq.heapify(self._deadlines)
+        self._deadlines_max = max(DEADLINES_MIN, 2 * len(self._deadlines))
 
     def put(self, actor: str, waiting: WaitingCall) -> None:
         self._execute(
@@ -179,6 +184,9 @@ class Calls:
 
     def expire(self, now_ms: int) -> None:
         """End the calls that have timed out, in the order of their deadlines."""
+        # Here, outside the runs of handlers: what they removed may be rolled back.
+        if len(self._deadlines) > self._deadlines_max:
+            self.load()
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, call_id, actor = heapq.heappop(self._deadlines)
             waiting = self.find(actor, call_id)

@@ -44,6 +44,9 @@ def obey(kernel: Kernel, event: Commanded) -> None:
         result = {"result": _carried_out(kernel, event.name, event.arguments)}
     except (BadCommand, CannotMove) as refusal:
         result = {"error": str(refusal)}
+    except msgspec.DecodeError as error:
+        # Damaged, or from another version; nothing is changed before it is decoded.
+        result = {"error": f"the dead letter cannot be decoded: {error}"}
     kernel.effects.append(CommandAnswer(event.answer, result))
 
 

@@ -111,7 +111,10 @@ class ActorDeadLetters:
         ).fetchone()
         if found is None:
             return False
-        evidence = _decode(found[1])
+        try:
+            evidence = _decode(found[1])
+        except msgspec.DecodeError:
+            return False  # Damaged, or from another version.
         if evidence.outcome is not None:
             return False
         evidence.outcome = outcome

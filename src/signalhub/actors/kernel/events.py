@@ -26,13 +26,13 @@ class DeliveryArrived(msgspec.Struct, gc=False):
 
 
 class Receipted(msgspec.Struct):
-    """The hub has stored a batch on disk."""
+    """The hub has stored what a `SendBatch` sent."""
 
     batch: str
 
 
 class BatchRefused(msgspec.Struct):
-    """A batch was not accepted, or no receipt came in time.
+    """What a `SendBatch` sent was not accepted, or no receipt arrived in time.
 
     `stale` names actors that have moved. `is_final` means that the recipient, an outside caller, is
     gone or may not be sent to.
@@ -67,7 +67,7 @@ class OffloadEnded(msgspec.Struct):
 
 
 class Moved(msgspec.Struct):
-    """The hub's answer to `Move`; without a token it refused or did not answer."""
+    """The hub's answer to `GiveAway`; without a token it refused or did not answer."""
 
     actor: str
     token: int | None
@@ -101,7 +101,10 @@ Event = (
 
 
 class SendBatch(msgspec.Struct):
-    """Send a batch to the hub; answered by `Receipted` or `BatchRefused` with the same id."""
+    """Send a lane batch or a step of a move to the hub.
+
+    It is answered by `Receipted` or `BatchRefused` with the same id.
+    """
 
     batch: str
     to: str

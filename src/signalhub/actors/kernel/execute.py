@@ -84,9 +84,6 @@ class Instances:
     def forget(self, address: str) -> None:
         self._loaded.pop(address, None)
 
-    def __len__(self) -> int:
-        return len(self._loaded)
-
     def get(self, address: str) -> Actor:
         """The actor, started; raises `NotStarted`."""
         actor = self._loaded.get(address)
@@ -383,7 +380,6 @@ class Executor:
         except Retry as retry:
             alarms.postpone(row, now_ms + retry.after_ms)
         except Unrunnable as error:
-            log.error("alarm %s of %s cannot be run: %s", row.id, row.actor, error)
             alarms.set_aside(row, str(error))
         except BaseException as error:
             if not _is_fault(error):

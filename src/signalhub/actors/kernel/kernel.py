@@ -13,6 +13,7 @@ import os
 import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import assert_never
 
 import msgspec
 
@@ -199,6 +200,8 @@ class Kernel:
                 self.moving.connected()
             case Commanded():
                 commands.obey(self, event)
+            case _:
+                assert_never(event)
 
     def _deliver(self, event: DeliveryArrived) -> None:
         """A delivery must not stop the host, because it would be redelivered and stop it again."""

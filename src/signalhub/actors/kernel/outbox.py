@@ -13,6 +13,8 @@ from signalhub.actors.store.store import HostStore
 NOWHERE = ""
 # The lane of rows whose sender is moving.
 FROZEN = "!"
+# With fewer destinations it is not worth reading which of them still have rows.
+DESTS_MIN = 1_024
 
 
 class Row(msgspec.Struct, gc=False):
@@ -43,19 +45,25 @@ class Outbox:
     def __init__(self, store: HostStore) -> None:
         self._store = store
         self._execute = store.execute
-        # Every actor with stored messages: only for these does order with local messages matter.
+        # Every actor with stored messages, and some that had: only for these does order with local
+        # messages matter.
         self._dests: set[str] = set()
+        self._dests_max = DESTS_MIN
         self._sent_to: dict[Lane, str] = {}
 
     def load(self) -> list[Lane]:
         """Load from the tables; returns the lanes that have rows."""
-        self._dests = {dest for (dest,) in self._execute("SELECT DISTINCT dest FROM outbox")}
+        self._load_dests()
         self._sent_to = {
             (host, bool(is_ordered)): sent_to
             for host, is_ordered, sent_to in self._execute("SELECT * FROM lanes")
         }
         rows = self._execute("SELECT DISTINCT host, is_ordered FROM outbox")
         return [(host, bool(is_ordered)) for host, is_ordered in rows]
+
+    def _load_dests(self) -> None:
+        self._dests = {dest for (dest,) in self._execute("SELECT DISTINCT dest FROM outbox")}
+        self._dests_max = max(DESTS_MIN, 2 * len(self._dests))
 
     def add(self, row: Row, lane: Lane) -> None:
         if not row.dest.startswith("@"):
@@ -122,10 +130,13 @@ class Outbox:
             self._execute("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?)", (*lane, last))
 
     def remove(self, rows: Iterable[Row]) -> None:
+        """Delete rows; never within the run of a handler, which may be rolled back."""
         self._store.executemany(
             "DELETE FROM outbox WHERE actor = ? AND dest = ? AND msg_id = ?",
             [(row.actor, row.dest, row.msg_id) for row in rows],
         )
+        if len(self._dests) > self._dests_max:
+            self._load_dests()
 
     def withdraw(self, actor: str, dest: str, msg_id: str) -> bool | None:
         """Delete a row; returns whether it was never sent, `None` if it does not exist."""

@@ -52,7 +52,7 @@ class Arriving:
         self._seen_ms = self._written_ms = self._kernel.store.get_meta(_SEEN) or 0
 
     def arrived(self, event: DeliveryArrived, now_ms: int) -> None:
-        """A batch from another host, or a call from outside."""
+        """A lane batch or a step of a move from another host, or a call from outside."""
         kernel = self._kernel
         try:
             if event.type == wire.CALL:

@@ -1,8 +1,8 @@
-"""Sending the outbox: one batch per lane in flight, in the order of the rows.
+"""Sending the outbox: one lane batch in flight per lane, in the order of the rows.
 
-A lane waits for the receipt of its batch. Without one it sends the same rows again after a pause
-that doubles; expired rows leave the lane. Rows whose destination has no known host wait in the lane
-`NOWHERE` until the hub has said where it lives.
+A lane waits for the receipt. Without one it sends the same rows again after a pause that doubles;
+expired rows leave the lane. Rows whose destination has no known host wait in the lane `NOWHERE`
+until the hub has said where it lives.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("signalhub.actors")
 
-# The limit of one batch; the hub accepts a mebibyte, envelope included.
+# The limit of one lane batch; the hub accepts a mebibyte, envelope included.
 BATCH_BYTES_MAX: Final = 512 * 1024
 LOCATE_MAX: Final = 1_000
 _ASKED_MAX: Final = 4 * LOCATE_MAX
@@ -45,7 +45,7 @@ _JITTER: Final = 0.2
 
 
 class Trip(msgspec.Struct):
-    """A batch in flight."""
+    """A lane batch in flight."""
 
     lane: Lane
     rows: list[Row]
@@ -57,12 +57,12 @@ class SendPause(msgspec.Struct):
 
     attempts: int = 0
     until_ms: int = 0
-    # One row at a time, because a batch was too large.
+    # One row at a time, because a lane batch was too large.
     is_single: bool = False
 
 
 class BatchesUnderWay:
-    """The batches in flight from this host, and its questions about places."""
+    """The lane batches in flight from this host, and its questions about places."""
 
     def __init__(self, kernel: Kernel, jitter: Callable[[], float]) -> None:
         self._kernel = kernel
@@ -83,7 +83,7 @@ class BatchesUnderWay:
         self._swept_ms = 0
 
     def load(self) -> None:
-        """Forget batches in flight: their rows are still in the table."""
+        """Forget lane batches in flight: their rows are still in the table."""
         self._trips.clear()
         self._busy.clear()
         self._pauses.clear()
@@ -176,7 +176,7 @@ class BatchesUnderWay:
         self._locate(now_ms)
 
     def _sweep(self, now_ms: int) -> None:
-        """A safety net: a batch without any answer counts as refused."""
+        """A safety net: a lane batch without any answer counts as refused."""
         config = self._kernel.config
         if abs(now_ms - self._swept_ms) < config.sweep_interval_ms:
             return
@@ -184,7 +184,7 @@ class BatchesUnderWay:
         oldest_ms = now_ms - 2 * config.outbound_timeout_ms - config.sweep_interval_ms
         for batch, trip in list(self._trips.items()):
             if not oldest_ms <= trip.sent_ms <= now_ms:
-                log.warning("a batch for %s got no answer", trip.lane[0])
+                log.warning("a lane batch for %s got no answer", trip.lane[0])
                 self.refused(BatchRefused(batch, "no answer"), now_ms)
         for address, asked_ms in list(self._asked.items()):
             if not oldest_ms <= asked_ms <= now_ms:
@@ -214,13 +214,11 @@ class BatchesUnderWay:
         unknown: dict[str, str] = {}
         for row in rows:
             size += len(row.payload) + 1
-            # Rows that never expire must not be in a batch that the hub drops at its expiry.
+            # Rows that never expire must not be in a lane batch that the hub drops at its expiry.
             if chosen and (size > BATCH_BYTES_MAX or row.is_ending != chosen[0].is_ending):
                 break
             if not self._fence(row, lane, fences):
                 unknown[row.dest] = NOWHERE
-                continue
-            if row.dest in unknown:
                 continue
             chosen.append(row)
         if unknown:
@@ -429,6 +427,6 @@ class BatchesUnderWay:
 
 
 def _batch_id(rows: list[Row]) -> str:
-    """The id of a batch: equal only for equal rows, so that the hub recognizes a repeat."""
+    """The id of a lane batch: equal only for equal rows, so that the hub recognizes a repeat."""
     digest = blake2b("".join(row.msg_id for row in rows).encode(), digest_size=8).hexdigest()
     return f"{rows[0].msg_id}-{len(rows)}-{digest}"

@@ -59,7 +59,7 @@ class Moving:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._moves = kernel.moves
-        # By the id of the batch or request.
+        # By the id of the `SendBatch` or of the request.
         self._trips: dict[str, MoveTrip] = {}
         self._next_part: dict[str, int] = {}
         self._paused_until_ms: dict[str, int] = {}
@@ -140,7 +140,7 @@ class Moving:
         elif event.is_final:
             self._stay(move, event.reason)
         else:
-            self._paused_until_ms[move.actor] = now_ms + _PAUSE_MS
+            self._retry_later(move, event.reason, now_ms)
 
     def _stay(self, move: MoveRow, reason: str) -> None:
         """The hub refused to change the place: the actor continues here."""
@@ -256,7 +256,7 @@ class Moving:
         self._kernel.effects.append(SendBatch(batch, to, type, data, {}))
 
     def receipted(self, batch: str) -> None:
-        """The hub has stored a batch; if it was a step of a move, continue the move."""
+        """The hub has stored what was sent; if it was a step of a move, continue the move."""
         move, trip = self._back(batch)
         if move is None or trip is None or trip.is_outdated:
             return
@@ -269,7 +269,7 @@ class Moving:
             self._end(move, "told")
 
     def refused(self, event: BatchRefused, now_ms: int) -> None:
-        """The hub refused a batch; if it was a step of a move, retry it."""
+        """The hub refused what was sent; if it was a step of a move, retry it."""
         move, _ = self._back(event.batch)
         if move is None:
             return
@@ -277,11 +277,14 @@ class Moving:
             if self._cut_smaller(move):
                 return
             self._moves.failures[move.actor] = event.reason
-        log.debug("the move of %s: %s", move.actor, event.reason)
+        self._retry_later(move, event.reason, now_ms)
+
+    def _retry_later(self, move: MoveRow, reason: str, now_ms: int) -> None:
+        log.debug("the move of %s: %s", move.actor, reason)
         self._paused_until_ms[move.actor] = now_ms + _PAUSE_MS
 
     def _back(self, batch: str) -> tuple[MoveRow | None, MoveTrip | None]:
-        """The trip of a batch and its move, unless the move has advanced meanwhile."""
+        """The trip with this id and its move, unless the move has advanced meanwhile."""
         trip = self._trips.pop(batch, None)
         move = None if trip is None else self._moves.find(trip.actor)
         return (move if move is not None and trip is not None and trip.is_of(move) else None), trip

@@ -19,7 +19,7 @@ PRAGMA user_version = {VERSION};
 -- `host`, `instance`, `last_ulid`, `seen_ms`: the newest time of acceptance among deliveries.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 
--- Actors this host has, had, or is receiving. `status` is one of `Status`.
+-- Actors this host has, had, or is receiving. `status` is a `PlaceStatus`.
 CREATE TABLE actors (
     address TEXT PRIMARY KEY,
     token INTEGER NOT NULL,

@@ -211,7 +211,7 @@ class _ConnectionNotes(logging.Handler):
                 self._connection.plain.remark({"connection": "back"}, "reconnected")
             case "The connection is lost" | "Reconnecting failed":
                 self._lost(record.msg, facts["reason"])
-            case "Messages were gone before they could be read":
+            case "Messages were deleted before they could be read":
                 self._gone(facts["first"], facts["last"])
             case "The room ends before what was read":
                 ends = f"the room ends at {facts['last']}; reading from the beginning"

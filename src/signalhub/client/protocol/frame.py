@@ -30,7 +30,7 @@ class HeldBy(Enum):
     TELL = "tell"  # Pauses, including those of its target alone, and the hub's message rate.
     TRAFFIC = "traffic"  # Pauses of all traffic, and the hub's message rate.
     CONTROL = "control"  # The hub's message rate.
-    EXEMPT = "exempt"  # Nothing but the connection.
+    EXEMPT = "exempt"  # Nothing but the connection, and control requests made before it.
 
 
 class Payload(msgspec.Struct, Generic[A], omit_defaults=True, rename="camel"):

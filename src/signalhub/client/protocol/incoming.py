@@ -1,4 +1,4 @@
-"""Decoding what the hub sends: messages, answers, refusals.
+"""What comes from the hub: heartbeats, messages, answers, refusals.
 
 Payloads are not trusted: a member of the wrong type counts as missing.
 """
@@ -190,7 +190,7 @@ def refusal_of(incoming: Incoming) -> ClientError:
     facts = incoming.facts
     details = facts.get("details")
     code = text_in(facts, "code") or incoming.type.removeprefix(HUB_TYPE_PREFIX)
-    text = text_in(facts, "message") or text_in(facts, "reason") or "the hub gives no reason"
+    text = text_in(facts, "message") or text_in(facts, "reason") or "the hub gave no reason"
     if code in _UNDECIDED:
         return OutcomeUnknown(f"{code}: {text}")
     kind = UnknownActor if code == Code.UNKNOWN_ACTOR else Refused

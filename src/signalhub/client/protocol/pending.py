@@ -1,4 +1,4 @@
-"""Pending requests, their deadlines, and the tells that may still be refused."""
+"""Pending requests: their deadlines, what holds them back, and tells that may still be refused."""
 
 from __future__ import annotations
 
@@ -81,11 +81,15 @@ class Pending:
         is_traffic = self.request.kind in (HeldBy.TELL, HeldBy.TRAFFIC)
         if is_traffic and self.unanswered:
             return self.outcome(str(error))
-        return end_for(error, f"{self.request.subject}: {error}")
+        return end_for(error, self.request.subject)
 
 
-def end_for(end: ClientError, text: str) -> Unavailable:
-    """Return a new error for one caller when the client ends; `GaveUp` if the end is final."""
+def end_for(end: ClientError, subject: str = "") -> Unavailable:
+    """Return the error of one caller when the client ends; `GaveUp` if the client gave up.
+
+    Each caller gets a new one: an error that is raised again and again collects tracebacks.
+    """
+    text = f"{subject}: {end}" if subject else str(end)
     return GaveUp(text) if isinstance(end, GaveUp) else Unavailable(text)
 
 
@@ -193,7 +197,9 @@ class Flow:
         for target in list(self._parked):
             self.resume(target)
         self._paused_s.clear()
-        self.waiting -= sum(pending.is_waiting for pending in self._restoring)
+        for pending in self._restoring:
+            self.waiting -= pending.is_waiting
+            pending.is_waiting = False
         self._restoring.clear()
         self._is_greeted = self._is_open = self.is_congested = False
         self._bucket = None
@@ -272,7 +278,7 @@ class Flow:
         return pending
 
     def wake_at_s(self, now_s: float) -> float | None:
-        """Return when to call `next` again without an event; `None` if only an event helps."""
+        """Return when to call `take` again without an event; `None` if only an event helps."""
         if self._head_line() is None:
             return None
         wait_ms = 0 if self._bucket is None else self._bucket.retry_after_ms(_ms(now_s))

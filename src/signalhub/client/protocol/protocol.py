@@ -6,7 +6,8 @@ link is lost. LEAVING: our goodbye is sent; STOPPED is final.
 
 Events are methods that take the time and return effects. The state consists of unfinished requests,
 what to restore, pauses, the pending heartbeat, and tells that may still be refused because of their
-rate. Not handled here: when to reconnect (`backoff`), and which handler gets a message (`inbox`).
+rate. Not handled here: when to reconnect (`transport.reconnect`), and which handler gets a message
+(`arrivals`).
 
 Rules: a request ends exactly once; one that was written and not answered fails as `OutcomeUnknown`,
 one that was never written as `Unavailable`; an ask is repeated with the same id. A consumer that
@@ -124,7 +125,7 @@ class Protocol:
         `ValueError` if a request with this id is already pending.
         """
         if self._end is not None:
-            raise end_for(self._end, str(self._end))
+            raise end_for(self._end)
         if len(request.frame) > self.welcome.message_bytes_max:
             raise Refused(
                 Code.MESSAGE_TOO_LARGE,
@@ -133,9 +134,11 @@ class Protocol:
                 resolution="send less, or a reference to it, or raise message_bytes_max",
             )
         if self.phase is not LinkPhase.READY and self._flow.waiting >= WAITING_MAX:
-            raise Unavailable(f"{WAITING_MAX} requests already wait for the connection")
+            raise Unavailable(f"{WAITING_MAX} requests are already waiting for a connection")
         if request.id in self._pending:
-            raise ValueError(f"{request.subject}: the id {request.id} is on its way already")
+            raise ValueError(
+                f"{request.subject}: a request with the id {request.id} is already pending"
+            )
         pending = self._add(request, now, then=then, seat=seat)
         effects = self._pump(now)
         if request.id in self._pending:
@@ -200,7 +203,7 @@ class Protocol:
                 return self._steered(incoming, now)
             case "hub:heartbeat_ack":
                 self._heartbeat.answered(incoming.correlation_id)
-            case "hub:unsubscribed" if incoming.correlation_id not in self._pending:
+            case "hub:unsubscribed" if incoming.correlation_id is None:
                 return self._unseated(incoming)
             case refusal if refusal in REFUSAL_TYPES:
                 return self._refused(incoming, now)
@@ -295,7 +298,7 @@ class Protocol:
         if self._end is not None:
             return self.stop(self._end)
         reason = text_in(incoming.payload, "reason") or "no_reason_given"
-        detail = text_in(incoming.payload, "message") or "it says no more"
+        detail = text_in(incoming.payload, "message") or "no details given"
         text = f"the hub ended the connection: {reason}: {detail}"
         if reason not in FINAL_REASONS:
             return [Drop(text)]

@@ -74,13 +74,13 @@ class Seat:
         if self.recovered:
             return []
         loss = {"topic": self.key.topic, "subscription": self.key.subscription, "lost": self.lost}
-        return [Warned("Messages of a durable subscription are gone", loss)]
+        return [Warned("Messages of a durable subscription were deleted unread", loss)]
 
     def withdrawn(self, reason: str) -> ConsumerEnded:
         """The hub has ended it."""
         text = f"{self.key.subscription} of topic {self.key.topic} ended: {reason}"
         if reason == "taken_over":
-            text += ", another session consumes under the same name"
+            text += "; another session has joined under the same name"
         return ConsumerEnded(self.key, Unsubscribed(reason, text))
 
 

@@ -197,7 +197,7 @@ def stored_of(answer: HttpAnswer, message_id: str) -> Stored:
 
 def unreadable(url: str) -> Unavailable:
     """The answer does not come from a hub, or from one of another version."""
-    return Unavailable(f"{url} answered HTTP 200 with something a hub would not say")
+    return Unavailable(f"{url} answered with something that is not from a hub")
 
 
 def _message_of(message: _Message) -> RoomMessage:

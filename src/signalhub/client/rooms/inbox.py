@@ -141,10 +141,10 @@ class InboxAccess:
             attempts.failed(result.error)
             is_last = not result.is_reached and attempts.count == attempts_max
             if result.retry_after_s is None or is_last:
-                raise attempts.failure("no answer came")
+                raise attempts.failure("no answer arrived")
             wait_s = retry_wait_s(result.retry_after_s, attempts.count, random.random)
             if now_s() + wait_s >= deadline_s:
-                raise attempts.failure("no answer came")
+                raise attempts.failure("no answer arrived")
             log_wait(result.error, wait_s)
             await asyncio.sleep(wait_s)
 

@@ -2,23 +2,24 @@
 
 Messages are written in the order of submission. A temporary refusal holds all of them back, because
 a room that has no capacity for one message has none for the next either. It also halves the window
-of unanswered messages, which every acceptance widens again. A message whose deadline ends before
-the wait is written at once: the hub may already have it, and otherwise its answer says why it
-failed.
+of unanswered messages, which every acceptance widens again. A message that would expire during the
+wait is written at once: the hub may already have it, and if not, its refusal is the error to raise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 import msgspec
 
+from signalhub.client.protocol.pending import end_for
 from signalhub.pacing import Attempts, retry_wait_s
 from signalhub.wire.errors import ClientError, OutcomeUnknown, Unavailable
 
 WINDOW_MAX = 256
+STALE_MIN = 64
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -73,6 +74,10 @@ class RoomOutbox:
         queue = self._urgent if is_urgent else self._waiting
         heappush(queue, (pending.order, outgoing.message_id))
         heappush(self._deadlines, (outgoing.deadline_s, pending.order, outgoing.message_id))
+        # Without a connection, forgotten messages would never be reached and skipped.
+        if len(self._waiting) > STALE_MIN + 2 * len(self._pending):
+            self._waiting = [one for one in self._waiting if self._find(*one) is not None]
+            heapify(self._waiting)
 
     def opened(self) -> None:
         """The room can be written to."""
@@ -124,7 +129,7 @@ class RoomOutbox:
                 self._put_back(pending)
                 return None
         self._remove(message_id)
-        return pending.attempts.failure("no answer came")
+        return pending.attempts.failure("no answer arrived")
 
     def too_big(self) -> Outgoing | None:
         """Fail the largest message: the hub closed the link because of a frame beyond its limit."""
@@ -149,7 +154,7 @@ class RoomOutbox:
             pending = self._remove(message_id)
             assert pending is not None
             is_doubtful = pending.is_written or pending.attempts.is_doubtful
-            yield message_id, OutcomeUnknown(str(error)) if is_doubtful else error
+            yield message_id, OutcomeUnknown(str(error)) if is_doubtful else end_for(error)
 
     def forget(self, message_id: str) -> None:
         """Forget a message whose caller no longer waits."""
@@ -170,20 +175,23 @@ class RoomOutbox:
     def _next_deadline_s(self) -> float | None:
         while self._deadlines:
             deadline_s, order, message_id = self._deadlines[0]
-            pending = self._pending.get(message_id)
-            if pending is not None and pending.order == order:
+            if self._find(order, message_id) is not None:
                 return deadline_s
             heappop(self._deadlines)
         return None
 
     def _written(self, queue: list[tuple[int, str]]) -> Iterator[bytes]:
         while queue and self._may_write:
-            order, message_id = heappop(queue)
-            pending = self._pending.get(message_id)
-            if pending is not None and pending.order == order:
+            pending = self._find(*heappop(queue))
+            if pending is not None:
                 pending.is_written = True
                 self._in_flight += 1
                 yield pending.outgoing.frame
+
+    def _find(self, order: int, message_id: str) -> _Pending | None:
+        """Return the message of an entry, unless it has left; its id may have been used again."""
+        pending = self._pending.get(message_id)
+        return pending if pending is not None and pending.order == order else None
 
     def _remove(self, message_id: str) -> _Pending | None:
         pending = self._pending.pop(message_id, None)
@@ -201,7 +209,7 @@ class RoomOutbox:
         if pending.is_written:
             pending.attempts.failed(OutcomeUnknown("the hub did not answer in time"))
         if pending.attempts.count:
-            return pending.attempts.failure("the time is up")
+            return pending.attempts.failure("it timed out")
         if self._is_open and self._held_by is not None and now_s < self._held_until_s:
             return self._held_by
-        return Unavailable("there was no connection in time to send it")
+        return Unavailable("it was not sent: there was no connection in time")

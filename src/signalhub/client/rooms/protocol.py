@@ -19,6 +19,7 @@ import msgspec
 
 from signalhub.client.protocol.effects import Drop, Failed, SendFrame, Stop, Warned
 from signalhub.client.protocol.incoming import Heartbeat
+from signalhub.client.protocol.pending import end_for
 from signalhub.client.rooms.answers import (
     InboxPage,
     Missed,
@@ -52,7 +53,10 @@ PARTIAL_S = 1.0
 
 
 class CatchUp:
-    """Invariant: everything up to `_queued` was returned, is ready, or is deleted."""
+    """Puts live messages and pages of the inbox in order, each message once.
+
+    Invariant: everything up to `_queued` was returned, is ready, or is deleted.
+    """
 
     def __init__(self, since: int | None, random: Callable[[], float]) -> None:
         self.missed: deque[Missed] = deque(maxlen=MISSED_MAX)
@@ -338,11 +342,11 @@ class RoomProtocol:
     ) -> list[Effect]:
         """Send a message; `members` are added to its frame."""
         if self._end is not None:
-            return [Failed(message_id, self._end)]
+            return [Failed(message_id, end_for(self._end))]
         if message_id in self._outbox:
-            raise ValueError("a message with this id is on its way already")
+            raise ValueError("a message with this id is already being sent")
         if len(self._outbox) >= SENDS_MAX:
-            text = f"{SENDS_MAX} messages to this room wait already"
+            text = f"{SENDS_MAX} messages to this room are already waiting"
             return [Failed(message_id, Unavailable(text))]
         frame = _encode({"action": "send", "messageId": message_id, **members})
         if self._unread_bytes is not None and len(frame) >= self._unread_bytes:
@@ -367,7 +371,7 @@ class RoomProtocol:
         effects = self._readable()
         if missed is not None:
             facts = {"first": missed.first, "last": missed.last}
-            effects.append(Warned("Messages were gone before they could be read", facts))
+            effects.append(Warned("Messages were deleted before they could be read", facts))
         return effects + self._fetches(now_s)
 
     def not_fetched(
@@ -482,7 +486,9 @@ class RoomProtocol:
         """The hub refused us only after the handshake."""
         if not is_final:
             return [Drop(str(error))]
-        return self.stop(GaveUp(f"not let in again: {error}") if self._has_joined else error)
+        return self.stop(
+            GaveUp(f"refused when reconnecting: {error}") if self._has_joined else error
+        )
 
     def _pump(self, now_s: float) -> list[Effect]:
         effects: list[Effect] = [SendFrame(frame) for frame in self._outbox.due(now_s)]
@@ -532,4 +538,6 @@ def _error_of(frame: _Frame) -> tuple[ClientError, float | None]:
         case RoomCode.INTERNAL_ERROR:
             return OutcomeUnknown(frame.error or "the hub failed"), wait_s
         case code:
-            return Refused(code or RoomCode.BAD_FRAME, frame.error or "the hub said no"), None
+            return Refused(
+                code or RoomCode.BAD_FRAME, frame.error or "the hub gave no reason"
+            ), None

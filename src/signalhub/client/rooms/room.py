@@ -192,7 +192,7 @@ class Hub(Resource):
             Unavailable: The hub cannot be reached.
         """
         if unknown := joining.keys() - Joining.__annotations__.keys():
-            raise TypeError(f"there is no option {unknown.pop()!r} of a room")
+            raise TypeError(f"unknown option {unknown.pop()!r} of a room")
         name = room_name(joining.get("tenant"), room)
         pseudonym = checked_pseudonym(joining.get("pseudonym"))
         headers = {"X-Room-ID": name, "X-Pseudonym-ID": pseudonym}

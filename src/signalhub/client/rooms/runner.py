@@ -84,7 +84,7 @@ class RoomRunner:
     ) -> Sent:
         """Send a message and wait for its result."""
         if message_id in self._calls:
-            raise ValueError("a message with this id is on its way already")
+            raise ValueError("a message with this id is already being sent")
         future: asyncio.Future[Sent] = self._loop.create_future()
         self._calls[message_id] = future
         now_s = self._clock.mono_s()
@@ -185,7 +185,7 @@ class RoomRunner:
             result = await self._inbox.fetch_once(from_seq, FETCH_S)
         except Exception:
             log.exception("The client failed")
-            result = RoomRefusal(Unavailable("the client failed; its log says how"))
+            result = RoomRefusal(Unavailable("internal error; see the client's log"))
         now_s = self._clock.mono_s()
         self._fetcher = None
         if isinstance(result, RoomRefusal):
@@ -210,7 +210,7 @@ class RoomRunner:
     def _opened(self, link: RoomLink) -> None:
         if self._lifeline.is_stopped:
             # It ended during the handshake.
-            link.abort("not wanted any more")
+            link.abort("no longer needed")
             return
         self._link = link
         self._perform(self.protocol.opened(self._clock.mono_s()))

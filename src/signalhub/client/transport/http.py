@@ -245,7 +245,7 @@ class _Connection(asyncio.Protocol):
         # Without a length, the end of the connection is the end of the answer.
         if exc is None and self._is_in_body and not self._is_measured:
             self._finish()
-        self._fail(f"the connection was lost: {exc}" if exc else "the hub hung up")
+        self._fail(f"the connection was lost: {exc}" if exc else "the hub closed the connection")
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -260,7 +260,7 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._break_off(f"this is no HTTP answer: {error}")
+            self._break_off(f"invalid HTTP answer: {error}")
             return
         if not self._is_in_body and self._parser is not None:
             self._check_head(self._head_bytes)
@@ -321,9 +321,9 @@ def no_hub(url: str, error: Exception) -> str:
     """Return the error for a connection that could not be opened, in plain words."""
     match error:
         case ConnectionRefusedError():
-            reason = "nobody listens there"
+            reason = "connection refused"
         case gaierror():
-            reason = "no host of this name is known"
+            reason = "unknown host name"
         case SSLCertVerificationError():
             reason = f"its certificate is not trusted: {error.verify_message}"
         case SSLError():

@@ -74,22 +74,22 @@ class Link(WSListener):
         self._transport: WSTransport | None = None
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
-        self._turn_frames = 0
+        self._tick_frames = 0
         self._is_closing = False
         self._reason = ""
 
     @property
     def is_busy(self) -> bool:
         """Whether so much was sent in this tick that other tasks should run."""
-        return self._turn_frames >= GATHER_FRAMES
+        return self._tick_frames >= GATHER_FRAMES
 
     def send(self, frame: bytes) -> None:
         """Write a frame, together with the others of this tick."""
         if self._is_closing:
             return
-        if not self._turn_frames:
-            self._loop.call_soon(self._end_turn)
-        self._turn_frames += 1
+        if not self._tick_frames:
+            self._loop.call_soon(self._end_tick)
+        self._tick_frames += 1
         self._gathered.append(frame)
         self._gathered_bytes += len(frame)
         if self._gathered_bytes >= GATHER_BYTES:
@@ -180,8 +180,8 @@ class Link(WSListener):
             transport.send_close(WSCloseCode.OK)
         transport.disconnect()
 
-    def _end_turn(self) -> None:
-        self._turn_frames = 0
+    def _end_tick(self) -> None:
+        self._tick_frames = 0
         self._write()
 
     def _write(self) -> None:
@@ -214,29 +214,46 @@ async def open_link(
     """Open a WebSocket, or raise `NotOpened` with the reason."""
     link = Link(received, congested)
     try:
-        async with asyncio.timeout(OPEN_S):
-            # Redirects are not followed: they would send the token to a host the user did not name.
-            _, listener = await ws_connect(
-                lambda: link,
-                url,
-                ssl_context=ssl,
-                enable_auto_pong=False,
-                max_frame_size=MESSAGE_BYTES_MAX,
-                max_redirects=0,
-            )
+        await _connect(link, url, ssl)
     except WSHandshakeError as error:
         raise _turned_away(url, error) from error
     except TimeoutError as error:
         raise NotOpened(f"no answer from {url} within {OPEN_S:g} s") from error
     except (OSError, WSError) as error:
         raise NotOpened(no_hub(url, error)) from error
-    finally:
-        # If this task was cancelled, the handshake may still succeed.
-        if link._transport is None:
-            link.abort("not wanted any more")
-    if listener is None:
-        raise NotOpened(f"{url} hung up during the handshake")
     return link
+
+
+async def _connect(
+    link: Link,
+    url: str,
+    ssl: SSLContext | None,
+    headers: Mapping[str, str] | None = None,
+    logger: logging.Logger | None = None,
+) -> None:
+    """Connect a link; it is cut if that fails or is cancelled."""
+    try:
+        async with asyncio.timeout(OPEN_S):
+            # Redirects are not followed: they would send the token, or the ids of a room, to a host
+            # the user did not name.
+            _, listener = await ws_connect(
+                lambda: link,
+                url,
+                ssl_context=ssl,
+                # This also ends a handshake whose task was cancelled.
+                websocket_handshake_timeout=OPEN_S,
+                enable_auto_pong=False,
+                max_frame_size=MESSAGE_BYTES_MAX,
+                max_redirects=0,
+                extra_headers=headers,
+                logger_name=logger,
+            )
+    except BaseException:
+        # After a cancellation, the handshake may still succeed, or may just have succeeded.
+        link.abort("no longer needed")
+        raise
+    if listener is None:
+        raise NotOpened(f"{url} closed the connection during the handshake")
 
 
 def masked_text(payload: bytes, key: bytes) -> bytes:
@@ -294,7 +311,6 @@ class RoomLink(Link):
     ) -> None:
         super().__init__(received, congested)
         self.close_code: int | None = None
-        self.is_open = False
         self._opened = opened
         self._is_wanted = True
 
@@ -305,7 +321,6 @@ class RoomLink(Link):
     def on_ws_connected(self, transport: WSTransport) -> None:
         super().on_ws_connected(transport)
         if self._is_wanted:
-            self.is_open = True
             self._opened(self)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
@@ -329,30 +344,13 @@ async def open_room_link(
     """
     link = make_link()
     try:
-        async with asyncio.timeout(OPEN_S):
-            # Redirects are not followed: they would send the ids to a host the user did not name.
-            _, listener = await ws_connect(
-                lambda: link,
-                url,
-                ssl_context=ssl,
-                enable_auto_pong=False,
-                max_frame_size=MESSAGE_BYTES_MAX,
-                max_redirects=0,
-                extra_headers=headers,
-                logger_name=_quiet,
-            )
+        await _connect(link, url, ssl, headers, _quiet)
     except WSHandshakeError as error:
         raise _room_turned_away(url, error) from error
     except TimeoutError as error:
         raise NotOpened(f"no answer from {_hub_of(url)} within {OPEN_S:g} s") from error
     except (OSError, WSError) as error:
         raise NotOpened(no_hub(_hub_of(url), error)) from error
-    finally:
-        # If this task was cancelled, the handshake may still succeed.
-        if not link.is_open:
-            link.abort("not wanted any more")
-    if listener is None:
-        raise NotOpened(f"{url} hung up during the handshake")
     return link
 
 

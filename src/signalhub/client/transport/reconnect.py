@@ -112,7 +112,7 @@ class Lifeline(Generic[L]):
                 next_link = await self._after_loss(next_link, await next_link.wait_closed())
         except Exception:
             log.exception("The client failed")
-            self._give_up(GaveUp("the client failed; its log says how"))
+            self._give_up(GaveUp("internal error; see the client's log"))
 
     async def _after_loss(self, link: L, reason: str) -> L | None:
         ready_s, self._ready_s = self._ready_s, None
@@ -136,7 +136,7 @@ class Lifeline(Generic[L]):
             try:
                 return await self._reopen()
             except Refused as error:
-                self._give_up(GaveUp(f"not let in again: {error}"))
+                self._give_up(GaveUp(f"refused when reconnecting: {error}"))
                 return None
             except NotOpened as error:
                 reason, retry_after_s = str(error), error.retry_after_s

@@ -83,7 +83,7 @@ class ClientRunner:
         self.url = url
         self.protocol = protocol
         self.token = token
-        self.inbox = Arrivals(inbox_max, self._reading)
+        self.arrivals = Arrivals(inbox_max, self._reading)
         self.settlers = Settlers(self, acknowledges=protocol.membership.acknowledges)
         self._clock = clock
         self._ssl = ssl
@@ -166,7 +166,7 @@ class ClientRunner:
             self._give_up(Unavailable("the client was closed"))
         self._timer.cancel()
         await self._lifeline.wait_closed(is_connected=self._link is not None)
-        await self.inbox.close()
+        await self.arrivals.close()
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -175,10 +175,10 @@ class ClientRunner:
                     if self._link is not None:
                         self._link.send(frame)
                 case Arrived(message=message):
-                    self.inbox.put(self.settlers.bound(message))
+                    self.arrivals.put(self.settlers.bound(message))
                 case ConsumerEnded(key=key, error=error):
                     self.settlers.remove(key)
-                    self.inbox.end_lane(key, error)
+                    self.arrivals.end_queue(key, error)
                     log.warning("A consumer has ended", extra={"reason": str(error)})
                 case Answered(id=message_id):
                     if (future := self._waiting(message_id)) is not None:
@@ -212,7 +212,7 @@ class ClientRunner:
 
     def _stop(self, error: ClientError) -> None:
         self._lifeline.stop(error)
-        self.inbox.end(error if isinstance(error, GaveUp) else None)
+        self.arrivals.end(error if isinstance(error, GaveUp) else None)
         if self._link is not None:
             self._link.close("goodbye")
 
@@ -240,7 +240,7 @@ class ClientRunner:
     def _lost(self, _link: Link, reason: str) -> None:
         self._link = None
         self.settlers.lost()
-        self.inbox.lost()
+        self.arrivals.lost()
         self._perform(self.protocol.lost(reason, self.now()))
 
     async def _reopen(self) -> Link:
