@@ -6,6 +6,9 @@ READY := $(VENV)/.ready
 # One more test at a time than there are cores, because many wait for processes and sockets.
 WORKERS = $(shell $(BIN)/python -c 'import os; print(1 + max(2, os.cpu_count() or 2))')
 
+# Tests start hundreds of processes. Without compiled files each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format bench compare soak shape clean
 
@@ -14,12 +17,12 @@ help: ## print this menu
 
 setup: $(READY) ## create .venv from the pinned versions
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt src/signalhub/pipeline/run/setup.py
 	@test -n "$(PYTHON)" && "$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed: install it, or run make PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "Setting up $(VENV) (about two minutes, once)…"
+	@echo "Setting up $(VENV) (about three minutes, once)…"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pipeline,dev]'
-	@$(BIN)/python -m signalhub.pipeline.run.spark
+	@$(BIN)/python -m signalhub.pipeline.run.setup
 	@touch $(READY)
 
 run: $(READY) ## set up on first use, then start the hub on 127.0.0.1:8787 and its pipeline

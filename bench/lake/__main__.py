@@ -16,7 +16,7 @@ from bench import invocation, machine, native, subject_session
 from bench.lake import freshness, growth, landing, pages
 from bench.lake.goals import GOALS
 from bench.subjects import Subject
-from signalhub.pipeline.run.spark import java_problem
+from signalhub.pipeline.run import java
 
 ROUNDS = 3
 PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow")
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = invocation.open_console()
     try:
         subjects = subject_session.choose(options.only, SUBJECTS)
-        if problem := java_problem():
+        if problem := java.problem():
             raise ValueError(problem)
         native.compile_loop()
     except (native.NoCompiler, ValueError, OSError) as error:

@@ -11,13 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from signalhub.pipeline.lake import Lake, lake_of
-from signalhub.pipeline.run import spark as jars
+from signalhub.pipeline.run import java
 from signalhub.pipeline.run.spark import open_session
 from signalhub.pipeline.tables.create import ensure_tables
 from tests.pipeline.command import Command, run
 from tests.pipeline.shop import open_shop
 
 _HERE = Path(__file__).parent
+_SETTINGS = _HERE / "spark-defaults.conf"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,10 +32,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """It is used by so many tests that what Java compiles pays, so it is not a brief one."""
-    if problem := jars.java_problem():
+    if problem := java.problem():
         pytest.skip(problem)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_CONF_DIR", str(_HERE / "spark"))
+        # A folder of settings would be part of the class path, and the class archive not be used.
+        patch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {_SETTINGS} pyspark-shell")
         session = open_session("local[2]", memory="1g", name="tests")
     assert session.conf.get("spark.sql.adaptive.enabled") == "false", "its settings were not found"
     yield session

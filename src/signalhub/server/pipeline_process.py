@@ -19,7 +19,7 @@ from typing import Final
 
 from signalhub.counters import LakeTally
 from signalhub.pacing import grown
-from signalhub.pipeline.run.spark import JAVA_ADVICE, java_problem
+from signalhub.pipeline.run import java
 
 log = logging.getLogger("signalhub.pipeline")
 
@@ -46,9 +46,9 @@ def obstacle() -> str | None:
     if importlib.util.find_spec("pyspark") is None:
         return f"PySpark is missing: {sys.executable} -m pip install pyspark delta-spark"
     try:
-        return java_problem()
+        return java.problem()
     except OSError as error:
-        return f"Java cannot be run ({error}): {JAVA_ADVICE}"
+        return f"Java cannot be run ({error}): {java.ADVICE}"
 
 
 class Beside:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,131 +14,11 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from signalhub.pipeline.run import java
 from signalhub.wire.errors import SettingsError
 
-PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-JAVA_MIN: Final = 17
-JAVA_ADVICE: Final = (
-    "install a Java runtime of version 17 or newer, on Debian or Ubuntu with"
-    " `sudo apt-get install openjdk-17-jre-headless`, elsewhere for example with"
-    " `brew install openjdk@17`, or set JAVA_HOME"
-)
-
-_COMPLETE: Final = ".complete"
-_JAVA_PACKAGE: Final = "openjdk-17-jre-headless"
-
-
-def java() -> str | None:
-    """Return the Java that Spark would use; `None` if there is none."""
-    home = os.environ.get("JAVA_HOME")
-    if home and (candidate := Path(home) / "bin" / "java").is_file():
-        return str(candidate)
-    return shutil.which("java")
-
-
-def java_problem() -> str | None:
-    """Return why Spark cannot run here, and what to do; `None` if it can."""
-    found = java()
-    if found is None:
-        return f"Java not found: {JAVA_ADVICE}"
-    asked = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
-    version = _major(asked.stderr + asked.stdout)
-    if version is not None and version < JAVA_MIN:
-        return f"{found} is Java {version}: {JAVA_ADVICE}"
-    return None
-
-
-def _major(text: str) -> int | None:
-    quoted = text.split('"')
-    if len(quoted) < 3:
-        return None
-    head = quoted[1].split(".")
-    number = head[1] if head[0] == "1" and len(head) > 1 else head[0]
-    return int(number) if number.isdigit() else None
-
-
-def folder() -> Path:
-    """Return the folder of the JARs, unless `SIGNALHUB_JARS` names another one."""
-    if chosen := os.environ.get("SIGNALHUB_JARS"):
-        return Path(chosen)
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "signalhub" / PACKAGE.rpartition(":")[2]
-
-
-def jars() -> list[str]:
-    """Return all JARs, or none if one is missing."""
-    where = folder()
-    if not (where / _COMPLETE).is_file():
-        return []
-    return sorted(str(one) for one in (where / "jars").glob("*.jar"))
-
-
-def fetch() -> list[str]:
-    """Return the JARs, downloaded if necessary; raises `SettingsError` if that fails."""
-    if found := jars():
-        return found
-    if problem := java_problem():
-        raise SettingsError(problem)
-    where = folder()
-    where.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=where) as work:
-        script = (
-            "from pyspark.sql import SparkSession; SparkSession.builder.master('local[1]')"
-            f".config('spark.jars.packages', '{PACKAGE}').config('spark.jars.ivy', {work!r})"
-            ".config('spark.ui.enabled', 'false').getOrCreate().stop()"
-        )
-        done = subprocess.run(  # noqa: S603
-            [sys.executable, "-c", script], capture_output=True, text=True, check=False
-        )
-        if done.returncode or not list((Path(work) / "jars").glob("*.jar")):
-            last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
-            raise SettingsError(
-                f"the JARs of {PACKAGE} could not be fetched: {last}; check the network and try"
-                " again, or copy the folder of another machine and set SIGNALHUB_JARS"
-            )
-        with contextlib.suppress(OSError):
-            # Another process may have been faster; then use its folder.
-            os.replace(Path(work) / "jars", where / "jars")
-    (where / _COMPLETE).touch()
-    return jars()
-
-
-def install_java() -> bool:
-    """Install Java with the system's package manager, if permitted; return whether it did."""
-    manager = shutil.which("apt-get")
-    if manager is None or os.geteuid() != 0:
-        return False
-    print("Installing a Java runtime with apt-get…", file=sys.stderr)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for arguments in (["update", "-qq"], ["install", "-qq", "--yes", _JAVA_PACKAGE]):
-        done = subprocess.run(  # noqa: S603
-            [manager, *arguments], stdout=sys.stderr, env=environment, check=False
-        )
-    return done.returncode == 0 and java() is not None
-
-
-def main() -> int:
-    """Set up Java and the JARs, and report it; a machine that cannot have them is not an error."""
-    if jars() and java() is not None:
-        return 0
-    if java() is None:
-        install_java()
-    try:
-        if problem := java_problem():
-            raise SettingsError(problem)
-        if not jars():
-            print("Fetching the JARs of Delta Lake (87 MB, once)…", file=sys.stderr)
-            fetch()
-    except SettingsError as error:
-        print(f"The hub works, its pipeline stays off: {error}", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
-
 
 _OURS: Final = "spark.signalhub"
 _SETTINGS: Final = {
@@ -180,7 +56,6 @@ _BRIEF: Final = {
     "spark.sql.codegen.wholeStage": "false",
     # Each stage would be a separate job, and the rest would be planned again.
     "spark.sql.adaptive.enabled": "false",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 _ALWAYS_SAID: Final = re.compile(
     rb"WARNING: Using incubator modules"
@@ -190,32 +65,47 @@ _ALWAYS_SAID: Final = re.compile(
     rb"|Deleted \d+ files and directories in a total of"
 )
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+_DRIVER_OPTIONS: Final = (
+    f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    # One garbage collector thread instead of one per core.
+    "-XX:+UseSerialGC",
+    # Plans and their texts are deeply nested.
+    "-Xss8m",
+)
 
 
 def open_session(
-    master: str, *, memory: str = "1g", name: str = "signalhub", is_brief: bool = False
+    master: str,
+    *,
+    memory: str = "1g",
+    name: str = "signalhub",
+    is_brief: bool = False,
+    archive_to: Path | None = None,
 ) -> SparkSession:
     """Create a session with Delta Lake; raises `SettingsError` if that is impossible.
 
-    A brief one does not compile code that runs only a few times.
+    A brief one does not compile code that runs only a few times. `archive_to` is where Java writes
+    the classes it has loaded when it exits.
 
     Settings in `spark-defaults.conf` (see `SPARK_CONF_DIR`) come first; a master given there is
     used unless one is given here.
     """
-    found = fetch()
+    found = java.fetch()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # Spark looks for data sources in every task; it finds them by the name of the package.
+    # Otherwise Spark would listen on the address of the host's name.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(name)
     if master:
         builder = builder.master(master)
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
+    common = _java_options(archive_to, is_brief=is_brief)
     builder = (
         builder.config("spark.jars", ",".join(found))
         .config("spark.driver.memory", memory)
-        .config("spark.driver.extraJavaOptions", _java_options(is_brief=is_brief))
+        .config("spark.driver.extraJavaOptions", " ".join([*_DRIVER_OPTIONS, *common]))
+        .config("spark.executor.extraJavaOptions", " ".join(common))
     )
     if is_brief:
         for key, value in _BRIEF.items():
@@ -282,14 +172,12 @@ def _relay(reading: int, errors: int) -> None:
             target.write(rest)
 
 
-def _java_options(*, is_brief: bool) -> str:
-    options = [
-        f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-        # One garbage collector thread instead of one per core.
-        "-XX:+UseSerialGC",
-        # Plans and their texts are deeply nested.
-        "-Xss8m",
-    ]
-    if is_brief:
-        options.append("-XX:TieredStopAtLevel=1")
-    return " ".join(options)
+def _java_options(archive_to: Path | None, *, is_brief: bool) -> list[str]:
+    """Return what driver and executors have in common."""
+    options = ["-XX:TieredStopAtLevel=1"] if is_brief else []
+    if archive_to is not None:
+        options.append(f"-XX:ArchiveClassesAtExit={archive_to}")
+    elif archive := java.class_archive():
+        # Java ignores an archive that is missing or does not fit, and need not say so.
+        options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds*=off"]
+    return options

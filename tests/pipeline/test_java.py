@@ -1,4 +1,4 @@
-"""Java and the JARs: found, installed where that is allowed, or asked for in one sentence."""
+"""Java, the JARs and the class archive: found, installed if permitted, or asked for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from signalhub.pipeline.run import spark as jars
+from signalhub.pipeline.run import java, setup
 from signalhub.wire.errors import SettingsError
 
 ENVIRONMENT = ("JAVA_HOME", "SIGNALHUB_JARS", "XDG_CACHE_HOME")
@@ -31,12 +32,12 @@ def program(path: Path, text: str) -> None:
 
 
 def test_without_java_the_one_command_to_run_is_named(programs: Path) -> None:
-    problem = jars.java_problem()
+    problem = java.problem()
 
     assert problem is not None
     assert "apt-get install openjdk-17-jre-headless" in problem
     with pytest.raises(SettingsError, match="Java not found"):
-        jars.fetch()
+        java.fetch()
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_without_java_the_one_command_to_run_is_named(programs: Path) -> None:
 def test_the_version_of_java_is_looked_at(programs: Path, version: str, is_enough: bool) -> None:
     program(programs / "java", f"echo 'openjdk version \"{version}\" 2025-04-15' >&2")
 
-    assert (jars.java_problem() is None) is is_enough
+    assert (java.problem() is None) is is_enough
 
 
 def test_java_home_comes_first(
@@ -56,7 +57,7 @@ def test_java_home_comes_first(
     program(tmp_path / "jdk" / "bin" / "java", "true")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
 
-    assert jars.java() == str(tmp_path / "jdk" / "bin" / "java")
+    assert java.executable() == str(tmp_path / "jdk" / "bin" / "java")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may install packages")
@@ -67,14 +68,14 @@ def test_where_the_user_may_java_is_installed(programs: Path) -> None:
         f" /bin/chmod +x {programs}/java;; esac",
     )
 
-    assert jars.install_java()
-    assert jars.java() == str(programs / "java")
+    assert setup.install_java()
+    assert java.executable() == str(programs / "java")
 
 
 def test_a_machine_that_cannot_run_the_pipeline_is_told_so_and_set_up_all_the_same(
     programs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert jars.main() == 0
+    assert setup.main([]) == 0
 
     assert "its pipeline stays off" in capfd.readouterr().err
 
@@ -82,8 +83,44 @@ def test_a_machine_that_cannot_run_the_pipeline_is_told_so_and_set_up_all_the_sa
 def test_half_a_folder_of_jars_is_none(programs: Path, tmp_path: Path) -> None:
     (tmp_path / "jars" / "jars").mkdir(parents=True)
     (tmp_path / "jars" / "jars" / "one.jar").touch()
-    assert jars.jars() == []
+    assert java.jars() == []
 
     (tmp_path / "jars" / ".complete").touch()
 
-    assert jars.jars() == [str(tmp_path / "jars" / "jars" / "one.jar")]
+    assert java.jars() == [str(tmp_path / "jars" / "jars" / "one.jar")]
+
+
+def test_the_archive_of_classes_depends_on_java_and_is_missing_without_it(
+    programs: Path, tmp_path: Path
+) -> None:
+    assert java.class_archive() is None
+
+    program(programs / "java", "true")
+    first = java.class_archive()
+    os.utime(programs / "java", (1, 1))
+
+    assert first is not None
+    assert first.parent == tmp_path / "jars"
+    assert java.class_archive() not in (None, first)
+
+
+def test_an_archive_that_could_not_be_made_leaves_nothing_behind(
+    programs: Path, tmp_path: Path
+) -> None:
+    program(programs / "java", "exit 1")
+    (tmp_path / "jars").mkdir()
+
+    setup.archive_classes()
+
+    assert list((tmp_path / "jars").iterdir()) == []
+
+
+def test_java_reads_the_classes_of_spark_from_the_archive(spark: SparkSession) -> None:
+    """`make setup` makes it; the session that all tests share uses it."""
+    archive = java.class_archive()
+    assert archive is not None
+    assert archive.exists(), "run `make setup` again"
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+
+    assert str(archive) in Path(f"/proc/{gateway.proc.pid}/maps").read_text()
