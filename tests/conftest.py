@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -25,17 +26,26 @@ def pytest_asyncio_loop_factories(
     return {"uvloop": uvloop.new_event_loop}
 
 
-class OneSession(LoadScopeScheduling):  # type: ignore[misc]
-    """Every test is given out alone, but those that share one Spark session together.
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests stay until the end; the garbage collector need not look."""
+    gc.collect()
+    gc.freeze()
 
-    Starting that takes longer than most of them, and they begin first, because together they take
-    longest.
+
+class SharedScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Every test is given out alone, except those that share something expensive.
+
+    Those of the pipeline share one Spark session. They begin first, because together they take
+    longest. Those of the source tree share what they have parsed.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith("tests/pipeline/") else nodeid
+        path = nodeid.partition("::")[0]
+        if path.startswith("tests/pipeline/"):
+            return "tests/pipeline"
+        return path if path == "tests/test_tidy.py" else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSession:
-    return OneSession(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedScheduling:
+    return SharedScheduling(config, log)
