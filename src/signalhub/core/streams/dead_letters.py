@@ -160,8 +160,10 @@ class DeadLetters:
         self, box: Mailbox, seq: int, message: MessageBody, at_ms: int, offset: int, now: int
     ) -> list[Effect]:
         """The message is in the mailbox again."""
-        box.committed(seq)
-        self.streams.keep(box, Held(seq, offset, at_ms, message, ask.size_of(message)))
+        if box.subscription.is_deleted:
+            # The mailbox was dropped in the meantime.
+            return []
+        self.streams.committed(box, Held(seq, offset, at_ms, message, ask.size_of(message)))
         self._dispatcher.wake(box.subscription)
         return []
 

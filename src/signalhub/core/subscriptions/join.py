@@ -192,11 +192,14 @@ class Subscriptions:
         stream = subscription.stream
         if isinstance(stream, Topic):
             self.streams.forget_subscription(stream, subscription.name)
-        waiters, subscription.waiters = subscription.waiters, []
         gone = refusals.unknown_subscription(stream.name, subscription.name)
-        effects += progress.refuse_all(waiters, gone, now)
+        return [*effects, *self.end(subscription, gone, now)]
+
+    def end(self, subscription: Subscription, gone: Refusal, now: int) -> list[Effect]:
+        """No pass runs for it any more: refuse the settlements that wait for one."""
+        waiters, subscription.waiters = subscription.waiters, []
         self.dispatcher.remove(subscription)
-        return effects
+        return progress.refuse_all(waiters, gone, now)
 
 
 def _check_start(start: requests.Start | None) -> None:
