@@ -109,6 +109,22 @@ def test_of_two_updates_that_are_refused_neither_stays() -> None:
     check_restarts(shell)
 
 
+def test_an_update_that_is_refused_leaves_consumers_as_they_were() -> None:
+    shell = MemoryShell()
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer)
+    subscribe(reader, window=9)
+    shell.engine.is_prompt = False
+
+    for window in (3, 4):
+        writer.request("hub:sub_update", NAMED | {"autoAck": True, "window": window})
+    shell.engine.refuse(refusals.storage_full())
+    commit_all(shell)
+
+    (consumer,) = subscription_of(shell).consumers
+    assert (consumer.window, consumer.auto_ack) == (9, False)
+
+
 CHANGES = {
     "topic_delete": {"topic": "t"},
     "sub_delete": NAMED,

@@ -1,6 +1,6 @@
 """Durable subscriptions: show, change, pause, seek and delete.
 
-A change takes effect once it is on disk; if the log rejects it, nothing changes.
+Options change at once, everything else once it is on disk. A change that the log rejects is undone.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ class Management:
         definition = changed(subscription.definition, given)
         append = self._subscriptions.redefine(subscription, definition, now)
         self._dispatcher.wake(subscription)
-        for consumer in subscription.consumers:
+        before = [(one, one.window, one.auto_ack) for one in subscription.consumers]
+        for consumer, _, _ in before:
             if given.window is not None:
                 consumer.window = definition.window
             consumer.auto_ack = definition.auto_ack
@@ -185,7 +186,13 @@ class Management:
             "hub:sub_info_response",
             lambda: describe(subscription, subscription.oldest_ms(), now),
         )
-        append.follow(answer.committed, answer.refused)
+
+        def undo(refusal: Refusal, later: int) -> list[Effect]:
+            for consumer, window, auto_ack in before:
+                consumer.window, consumer.auto_ack = window, auto_ack
+            return answer.refused(refusal, later)
+
+        append.follow(answer.committed, undo)
         return [append]
 
     def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
