@@ -125,6 +125,45 @@ def test_a_topic_deleted_while_a_subscription_is_on_its_way_takes_it_along() -> 
     assert not shell.restarted().hub.streams.topics
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_topic_that_two_create_is_confirmed_to_both_when_it_is_on_disk(is_refused: bool) -> None:
+    shell = MemoryShell()
+    first, second = shell.connect("@(a/first)"), shell.connect("@(a/second)")
+    for peer in (first, second):
+        peer.take()
+    shell.engine.is_prompt = False
+
+    for peer in (first, second):
+        peer.request("hub:topic_create", {"topic": "t"})
+    early = answers(first) + answers(second)
+    shell.engine.is_full = is_refused
+    commit_all(shell)
+
+    assert early == []
+    expected = "storage_full" if is_refused else "hub:topic_created"
+    assert (answers(first), answers(second)) == ([expected], [expected])
+    assert ("t" in shell.restarted().hub.streams.topics) is not is_refused
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_topic_created_while_it_is_deleted_exists_afterwards(is_refused: bool) -> None:
+    shell = MemoryShell()
+    writer, reader = in_flight(shell)
+    former = topic_of(shell)
+
+    writer.request("hub:topic_delete", {"topic": "t"})
+    reader.request("hub:topic_create", {"topic": "t"})
+    shell.engine.is_full = is_refused
+    shell.engine.commit()
+    shell.engine.is_full = False
+    commit_all(shell)
+
+    told = answers(reader)
+    assert told[-1] == ("storage_full" if is_refused else "hub:topic_created")
+    assert (topic_of(shell) is former) is is_refused
+    assert topic_of(shell.restarted()).head == (3 if is_refused else 0)
+
+
 def test_a_subscription_deleted_and_made_again_starts_afresh() -> None:
     shell = MemoryShell()
     writer, reader = in_flight(shell)
