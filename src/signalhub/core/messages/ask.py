@@ -87,7 +87,8 @@ class Orphan(msgspec.Struct, frozen=True):
 class FanReceipt(msgspec.Struct, eq=False):
     """A publish or broadcast in progress; `topic` is `None` for a broadcast.
 
-    Dead letters have no sender: `message` is `None` and no session is told.
+    Dead letters have no sender: `message` is `None` and no session is told. A broadcast sent as ask
+    is pending from its acceptance until its entry is on disk.
     """
 
     session: Session | None
@@ -95,25 +96,16 @@ class FanReceipt(msgspec.Struct, eq=False):
     topic: str | None
     received_at_ms: int
     expires_at: float | None
-    # For a durable topic: the sessions to answer, and the beginning of the answer.
     durable: Topic | None = None
+    # The sessions to answer. The answer to a broadcast, or the beginning of that to a publish.
     askers: list[Session] = msgspec.field(default_factory=list)
     answer: bytes = b""
-
-
-class Told(msgspec.Struct, eq=False):
-    """A broadcast sent as ask; its sender is told the number of recipients."""
-
-    session: Session
-    message: Envelope
-    askers: list[Session]
-    payload: bytes
-    key: bytes
+    key: bytes = b""  # The key for de-duplication.
     offset: int = -1
 
 
-# Asks and publishes in progress, by sender and id.
-Pending: TypeAlias = "dict[bytes, AskReceipt | PublishReceipt | Told]"
+# Asks, durable publishes and broadcasts in progress, by sender and id.
+Pending: TypeAlias = "dict[bytes, AskReceipt | PublishReceipt | FanReceipt]"
 
 DELIVERED: Final = "delivered"
 QUEUED: Final = "queued"

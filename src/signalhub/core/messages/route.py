@@ -17,7 +17,7 @@ from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Deliver, Effect, FanOut
 from signalhub.core.messages import publish as publishing
-from signalhub.core.messages.ask import FanReceipt, Told, wait_behind
+from signalhub.core.messages.ask import FanReceipt, wait_behind
 from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import KnownAck, fingerprint
 from signalhub.core.sessions.registry import Recipient
@@ -214,6 +214,9 @@ class Router:
             ttl=message.ttl,
         )
         receipt = FanReceipt(session, message, None, now, expires_at)
+        if is_ask:
+            receipt.askers, receipt.key = [session], key
+            self._pending[key] = receipt
         chunk = self._settings.broadcast_batch
         return self._in_order(session, FanOut(Audience(recipients), head, tail, chunk, receipt))
 
@@ -312,20 +315,20 @@ class Router:
         )
         if message.pattern != ASK:
             return [self._replies.reply(session, message, "hub:broadcast_ack", payload, now)]
-        key = fingerprint(message.sender, message.id)
-        self._pending[key] = told = Told(session, message, [session], payload, key)
+        receipt.answer = payload
         body = encode_body(entry.BroadcastBody(message.id, message.sender, payload))
-        then = partial(self._told, told)
+        then = partial(self._broadcast_noted, receipt, message)
         return [Append(Entry(Kind.BROADCAST, "", 0, 0, now, body), then, then)]
 
-    def _told(self, told: Told, outcome: int | Refusal, now: int) -> list[Effect]:
-        """The copies were sent even though the log rejected the broadcast."""
-        message = told.message
-        self._pending.pop(told.key, None)
-        self._dedup.remember_by(told.key, now, KnownAck(at_ms=now, extra=told.payload))
+    def _broadcast_noted(
+        self, receipt: FanReceipt, message: Envelope, outcome: int | Refusal, now: int
+    ) -> list[Effect]:
+        """Answer a broadcast; its copies were sent even if the log rejected its entry."""
+        self._pending.pop(receipt.key, None)
+        self._dedup.remember_by(receipt.key, now, KnownAck(at_ms=now, extra=receipt.answer))
         return [
-            self._replies.reply(asker, message, "hub:broadcast_ack", told.payload, now)
-            for asker in told.askers
+            self._replies.reply(asker, message, "hub:broadcast_ack", receipt.answer, now)
+            for asker in receipt.askers
             if asker.state is SessionState.CONNECTED
         ]
 
