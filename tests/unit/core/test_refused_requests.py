@@ -221,6 +221,19 @@ def test_a_registration_whose_mailbox_is_refused_is_none() -> None:
     check_restarts(shell)
 
 
+def test_a_session_whose_registration_is_refused_keeps_its_name_and_its_socket() -> None:
+    shell = TurningShell()
+    former, heir = shell.connect("@(a/former)"), shell.connect("@(a/heir)")
+    shell.engine.is_full = True
+    assert code_of(former.register(ACTOR, durable=True)) == "storage_full"
+    shell.engine.is_full = False
+
+    heir.register(ACTOR, durable=True)
+
+    assert former.session.identity == "@(a/former)"
+    assert former.closed is None
+
+
 @pytest.mark.parametrize("again", ["register", "unregister"])
 def test_a_refused_registration_is_answered_whatever_came_after_it(again: str) -> None:
     shell = TurningShell()
