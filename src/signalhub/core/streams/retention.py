@@ -67,7 +67,9 @@ class Pruning:
                 if first > topic.first:
                     effects += self.lose_before(topic, first, now)
             if definition.retention_s is not None and topic.head >= topic.first:
-                effects.append(self._find_expired(topic, now - definition.retention_s * 1000))
+                # The age has no upper limit, and a reader needs a time that is a number.
+                oldest_ms = max(0.0, now - definition.retention_s * 1000)
+                effects.append(self._find_expired(topic, oldest_ms))
         return effects
 
     def _find_expired(self, topic: Topic, oldest_ms: float) -> FindTime:
