@@ -124,10 +124,12 @@ class Position:
         self.doubtful = 0
 
     def replay(self, one: Settlement) -> None:
-        """Apply a settlement read from the log."""
+        """Apply a settlement read from the log, unless a snapshot already contains it."""
+        if one.outcome == Outcome.HANDED_OVER or self.is_settled(one.seq):
+            return
         if one.outcome == Outcome.FAILED:
             self.failures[one.seq] = one.failures
-        elif one.outcome != Outcome.HANDED_OVER and not self.is_settled(one.seq):
+        else:
             self.dead_lettered += one.outcome == Outcome.DEAD_LETTERED
             self.settle(one.seq)
 
