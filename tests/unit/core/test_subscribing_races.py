@@ -109,6 +109,24 @@ def test_a_topic_deleted_while_a_start_is_looked_up_is_unknown(is_made_again: bo
     assert not is_made_again or not topic_of(shell).subscriptions
 
 
+@pytest.mark.parametrize("what", DELETIONS)
+def test_a_seek_whose_subscription_is_deleted_while_a_time_is_looked_up_is_refused(
+    what: str,
+) -> None:
+    shell = MemoryShell()
+    writer, reader = working(shell, 3)
+    shell.engine.is_readable = False
+    reader.request("hub:seek", NAMED | {"to": {"time": 1}})
+
+    writer.ask(*DELETIONS[what])
+    head = shell.engine.head
+    shell.engine.is_readable = True
+    shell.settle()
+
+    assert answers(reader) == ["hub:unsubscribed", "unknown_subscription"]
+    assert shell.engine.head == head
+
+
 def test_a_topic_deleted_while_a_subscription_is_on_its_way_takes_it_along() -> None:
     shell = MemoryShell()
     writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")

@@ -224,9 +224,16 @@ class Management:
         assert isinstance(topic, Topic)
         self._storage.check()
 
+        def refuse(refusal: Refusal, later: int) -> list[Effect]:
+            if session.state is not SessionState.CONNECTED:
+                return []
+            return [self._replies.refuse(session, message, refusal, later)]
+
         def then(floor: int, later: int) -> list[Effect]:
             if session.state is not SessionState.CONNECTED:
                 return []
+            if subscription.is_deleted or subscription.is_deleting:
+                return refuse(refusals.unknown_subscription(topic.name, subscription.name), later)
             old = subscription.position
             will_replay, will_skip = _moved(old, floor, topic.head)
             payload: dict[str, object] = {
@@ -260,9 +267,7 @@ class Management:
             return [append]
 
         def unread(later: int) -> list[Effect]:
-            if session.state is not SessionState.CONNECTED:
-                return []
-            return [self._replies.refuse(session, message, refusals.storage_unreadable(), later)]
+            return refuse(refusals.storage_unreadable(), later)
 
         return find_start(topic, request.to, then, unread, now)
 
