@@ -91,6 +91,17 @@ def test_a_registration_over_another_owner_that_is_refused_leaves_the_owner_alon
     assert rival.ask("hub:publish", {"topic": "plain", "type": "x"})["payload"]["subscriberCount"]
 
 
+@pytest.mark.parametrize("type", ["hub:topic_create", "hub:topic_update"])
+def test_an_invalid_name_of_a_dead_letter_topic_is_said_to_be_that(type: str) -> None:
+    writer = MemoryShell().connect("@(a/writer)")
+    create(writer, "known")
+
+    reply = writer.ask(type, {"topic": "known", "deadLetter": "dead/#"})
+
+    assert code_of(reply) == "internal_error"
+    assert "payload.deadLetter" in reply["payload"]["message"]
+
+
 def test_of_two_updates_that_are_refused_neither_stays() -> None:
     shell = MemoryShell()
     writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")

@@ -247,11 +247,12 @@ def check_may_read(session: Session, topic: str) -> None:
         raise refusals.unauthorized("subscribe", topic)
 
 
-def check_name(name: str) -> None:
+def check_name(name: str, member: str = "topic") -> None:
     """Refuse a name that a durable topic cannot have."""
     if not is_topic(name) or has_wildcard(name) or not name.isprintable():
         raise refusals.structural(
-            f"payload.topic must have 1 to {TOPIC_CHARS_MAX} printable characters and no wildcard"
+            f"payload.{member} must have 1 to {TOPIC_CHARS_MAX} printable characters and no"
+            " wildcard"
         )
 
 
@@ -259,7 +260,7 @@ def _definition(name: str, request: requests.TopicOptionsRequest) -> StreamDefin
     retention = request.retention or requests.RetentionLimits()
     letters = request.dead_letter
     if letters is not None:
-        check_name(letters)
+        check_name(letters, "deadLetter")
         if letters == name:
             raise refusals.structural("payload.deadLetter must be another topic")
         if name.endswith(LETTERS_SUFFIX):
