@@ -377,14 +377,18 @@ class Replays:
         self.is_dirty = False
         return self.state()
 
-    def restore(self, state: bytes, offset: int = 0) -> None:
-        """Add progress read from a snapshot or an anchor; raises `msgspec.MsgspecError`."""
+    def restore(self, state: bytes, offset: int = 0, *, is_saved: bool = False) -> None:
+        """Add progress read from an anchor, or a snapshot (`is_saved`).
+
+        Raises `msgspec.MsgspecError`.
+        """
         stands = decode_body(ReplaysStandBody, state)
         for one in stands.last:
             self.note(one, offset)
         forgotten = (stands.forgotten_epoch, stands.forgotten_offset)
         if forgotten > self._forgotten:
             self._forget_through(forgotten)
+        self.is_dirty = self.is_dirty and not is_saved
 
 
 MESSAGES_MAX: Final = 100

@@ -423,6 +423,10 @@ class Asks:
                 del self.orphans[key]
                 self.loose.append(Settlement(0, orphan.offset, Outcome.GONE, 0))
 
+    def restore(self, sender: str, message_id: str, orphan: Orphan) -> None:
+        """Add an ask of an earlier process whose outcome is unknown."""
+        self.orphans[sender, message_id] = orphan
+
     def oldest(self, offset: int) -> int:
         """The offset of the oldest unanswered ask, `offset` at most."""
         pending = [one.offset for one in self._pending.values() if one.offset >= 0]

@@ -274,6 +274,10 @@ class Mailbox(Stream):
         """An ask is on disk; its sender is answered after the next pass."""
         self.fresh[ask.seq] = ask
 
+    def sent(self, seq: int) -> AskReceipt | None:
+        """Take the ask at a position that the pass sent, if it has just arrived."""
+        return self.fresh.pop(seq, None)
+
     def take_fresh(self) -> list[AskReceipt]:
         """Take the asks that the pass did not send."""
         fresh, self.fresh = self.fresh, {}

@@ -351,7 +351,7 @@ def _sent_asks(
     """Dispatch from a mailbox with asks whose senders wait, and tells held back behind them."""
     effects: list[Effect] = []
     for consumer, flight in sends:
-        receipt = box.fresh.pop(flight.seq, None)
+        receipt = box.sent(flight.seq)
         # A redelivered message may still have the receipt of its first attempt.
         flight.receipt = flight.receipt if receipt is None else receipt
         effects.append(_sent(subscription, consumer, flight, now))
