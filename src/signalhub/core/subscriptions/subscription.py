@@ -17,7 +17,7 @@ from signalhub.core.streams.streams import Held, Mailbox, Stream, Topic, blank
 from signalhub.core.subscriptions.consumers import FAILOVER, KEY_SHARED, Consumer, Consumers
 from signalhub.core.subscriptions.window import EXHAUSTED, SENT, Flight, Window, pause_ms
 from signalhub.counters import SubscriptionTally
-from signalhub.pacing import TokenBucket
+from signalhub.pacing import TokenBucket, grown
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
     CursorBody,
@@ -699,8 +699,8 @@ class Subscription:
             # The head is ahead of what can be read: try again shortly.
             self.stats.empty_reads += 1
             self.empty_reads += 1
-            pause_ms = _EMPTY_READ_MS * 2 ** min(self.empty_reads, 10)
-            self.not_before_ms = now + min(pause_ms, self.heartbeat_ms or _EMPTY_READ_MS_MAX)
+            longest_ms = min(self.heartbeat_ms or _EMPTY_READ_MS_MAX, _EMPTY_READ_MS * 2**10)
+            self.not_before_ms = now + int(grown(_EMPTY_READ_MS, longest_ms, self.empty_reads))
         else:
             self.empty_reads = 0
 

@@ -32,6 +32,7 @@ import msgspec
 
 from signalhub.core.streams.streams import Held
 from signalhub.core.subscriptions.consumers import Consumer, KeyLane
+from signalhub.pacing import grown, spread
 from signalhub.wire.entry import SubscriptionDefinitionBody
 
 if TYPE_CHECKING:
@@ -119,11 +120,10 @@ class Flight:
 
 def pause_ms(definition: SubscriptionDefinitionBody, flight: Flight, delay_ms: float = 0) -> float:
     """The pause before the next attempt: doubles each time, up to the cap."""
-    policy = definition.backoff_ms * 2.0 ** min(flight.failures - 1, 40)
-    # Jitter of up to a fifth, so that messages that failed together are not retried together.
-    share = (flight.seq * 2_654_435_761 + flight.failures * 40_503 & 0xFFFF) / 0xFFFF
-    policy *= 1 - _JITTER + 2 * _JITTER * share
-    return min(max(policy, delay_ms), definition.backoff_cap_ms)
+    policy = grown(definition.backoff_ms, math.inf, flight.failures - 1)
+    # The core has no random numbers; a hash of the attempt serves as one.
+    chance = (flight.seq * 2_654_435_761 + flight.failures * 40_503 & 0xFFFF) / 0xFFFF
+    return min(max(spread(policy, _JITTER, chance), delay_ms), definition.backoff_cap_ms)
 
 
 class Attempt(msgspec.Struct, eq=False):
