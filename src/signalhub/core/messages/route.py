@@ -31,6 +31,7 @@ from signalhub.wire.errors import Refusal
 from signalhub.wire.names import (
     ADDRESS_CHARS_MAX,
     HUB_TYPE_PREFIX,
+    TOPIC_CHARS_MAX,
     has_wildcard,
     is_subscribable,
     is_topic,
@@ -346,10 +347,10 @@ class Router:
         address = _subscribing_address(session, message.sender)
         if request.subscription is not None:
             return self._subscriptions.subscribe(session, message, request, address, now)
-        if not self._topics.hears(session, address, topic):
-            count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
-            if count >= self._settings.subscriptions_max:
-                raise refusals.too_many("subscriptions", self._settings.subscriptions_max)
+        limit = self._settings.subscriptions_max
+        is_new = not self._topics.is_subscribed(session, address, topic)
+        if is_new and session.count_topics() >= limit:
+            raise refusals.too_many("subscriptions", limit)
         subscription_id = "sub-" + self._next_id().decode()
         self._topics.subscribe(session, address, topic, subscription_id)
         payload = wire.encode({"topic": topic, "subscriptionId": subscription_id})
@@ -410,7 +411,7 @@ def _deadline(session: Session, message: Envelope) -> float | None:
 
 def _check_topic(topic: str) -> None:
     if not is_topic(topic):
-        raise refusals.structural("payload.topic must have 1 to 256 characters")
+        raise refusals.structural(f"payload.topic must have 1 to {TOPIC_CHARS_MAX} characters")
 
 
 def _subscribing_address(session: Session, sender: str) -> str:

@@ -20,7 +20,6 @@ from signalhub.core.subscriptions.join import (
     changed,
     check_letters,
     find_start,
-    first_unsettled,
 )
 from signalhub.core.subscriptions.subscription import Position, Subscription
 from signalhub.core.subscriptions.window import SENT, WAITING
@@ -95,7 +94,7 @@ class Management:
             return [reply(found[0].at_ms if found else None, later)]
 
         stream = subscription.stream
-        seq = first_unsettled(subscription)
+        seq = subscription.position.first_unsettled
         return [Fetch(stream.name, stream.id, seq, 1, 1, then)]
 
     def list_subscriptions(self, session: Session, message: Envelope, now: int) -> list[Effect]:

@@ -74,6 +74,11 @@ class Position:
         parked_above = sum(seq > self.floor for seq in self.parked)
         return head - self.floor - self.above.count - parked_above
 
+    @property
+    def first_unsettled(self) -> int:
+        """The oldest position that is neither settled nor parked."""
+        return self.above.end_from(self.floor + 1) + 1
+
     def settle(self, seq: int) -> None:
         """Settle a position; idempotent."""
         if self.parked:
@@ -386,8 +391,7 @@ class Subscription:
 
     def oldest_ms(self) -> int | None:
         """When the oldest unsettled message was accepted; `None` if it is not in memory."""
-        position = self.position
-        seq = position.above.end_from(position.floor + 1) + 1
+        seq = self.position.first_unsettled
         flight = self.window.flights.get(seq)
         held = self.stream.recent.get(seq) if flight is None else flight.held
         return None if held is None else held.at_ms
