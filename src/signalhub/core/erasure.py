@@ -64,7 +64,7 @@ class PendingErasure(msgspec.Struct, eq=False):
     offset: float = inf
     """Where it is in the log; unknown while it is on its way there."""
     is_claimed: bool = False
-    """Somebody is at it."""
+    """A request or a retry is working on it."""
 
 
 class Erasures:
@@ -214,7 +214,7 @@ class Eraser:
         if (request.actor is None) == (request.inbox is None):
             raise refusals.structural("the payload needs either actor or inbox")
         if request.actor is not None and not is_address(request.actor):
-            raise refusals.structural("payload.actor is no address of the form @(scope/name)")
+            raise refusals.structural("payload.actor must be an address such as @(scope/name)")
         log_epoch = self.streams.log_epoch
         if request.offsets and request.epoch != log_epoch:
             raise refusals.structural(

@@ -449,7 +449,7 @@ def _check(request: requests.RepublishRequest, size: int) -> None:
         if one.type.startswith(CALL_TYPE_PREFIX):
             raise refusals.structural("calls cannot be replayed: they would be made twice")
         if one.sender is not None and not is_address(one.sender):
-            raise refusals.structural("`from` of a message is no address")
+            raise refusals.structural("`from` of a message is not an address")
         publish.check_parts(one.key, one.headers)
 
 

@@ -141,7 +141,7 @@ class Asks:
         self._settings = settings
         self._tally = tally
         self._asked = 0  # The number of asks ever sent to the log.
-        # Settlements of asks to actors without a mailbox, written once per turn.
+        # Settlements of asks to actors without a mailbox, written once per tick.
         self.loose: list[Settlement] = []
         # Asks of an earlier process whose outcome is unknown, by sender and id.
         self.orphans: dict[tuple[str, str], Orphan] = {}
@@ -398,16 +398,16 @@ class Asks:
         return [self._replies.refuse(asker, message, refusal, now) for asker in receipt.listening]
 
     def _settle(self, receipt: AskReceipt, outcome: Outcome, now: int) -> None:
-        """Note the outcome of an ask without a mailbox; it is written at the end of the turn."""
+        """Note the outcome of an ask without a mailbox; it is written at the end of the tick."""
         sent_at = now if outcome is Outcome.WRITTEN else 0
         self.loose.append(
             Settlement(0, receipt.offset, outcome, 1, 0, sent_at, sent_at, receipt.target)
         )
 
-    # Turns and time.
+    # Ticks and time.
 
     def write_settlements(self, now: int) -> list[Effect]:
-        """Write the outcomes of asks without a mailbox since the last turn."""
+        """Write the outcomes of asks without a mailbox since the last tick."""
         if not self.loose:
             return []
         deliveries, self.loose = self.loose, []

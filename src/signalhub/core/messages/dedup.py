@@ -195,9 +195,9 @@ class Dedup:
         return max(self._now_ms - self._window_ms, self._lost_until_ms + 1)
 
     def _skew_ms_at(self, accepted_at_ms: int) -> int:
-        for stretch in self._slices:
-            if stretch.began_ms <= accepted_at_ms:
-                return stretch.skew_ms
+        for one in self._slices:
+            if one.began_ms <= accepted_at_ms:
+                return one.skew_ms
         return self._skew_ms
 
     def _count_arrival(self) -> None:

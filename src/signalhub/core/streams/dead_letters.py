@@ -228,9 +228,9 @@ class _Work:
         chosen = [one for one in letters if self._is_wanted(one)]
         appends: list[Effect] = []
         if self._reason == REDRIVEN:
-            homeless = [one for one in chosen if self._origin(one) is None]
-            self._skipped += len(homeless)
-            chosen = [one for one in chosen if one not in homeless]
+            returning = [one for one in chosen if self._origin(one) is not None]
+            self._skipped += len(chosen) - len(returning)
+            chosen = returning
             appends += [self._put_back(one, now) for one in chosen]
         if chosen:
             taken = [one.seq for one in chosen]

@@ -216,7 +216,7 @@ class Mailboxes:
     def away(
         self, pattern: Pattern, capability: str | None, now: int
     ) -> Iterator[dict[str, object]]:
-        """The number of mailboxes without an owner attached."""
+        """The mailboxes that match and whose owner is away."""
         for address, mailbox in self._streams.mailboxes.items():
             if capability and capability not in mailbox.capabilities:
                 continue

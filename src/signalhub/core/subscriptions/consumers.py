@@ -99,12 +99,12 @@ class KeyLane(msgspec.Struct, eq=False):
 class Consumers:
     """All consumers of a subscription, in order of joining."""
 
-    __slots__ = ("_turn", "all", "mode")
+    __slots__ = ("_next", "all", "mode")
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
         self.all: list[Consumer] = []
-        self._turn = 0
+        self._next = 0
 
     def __iter__(self) -> Iterator[Consumer]:
         return iter(self.all)
@@ -146,14 +146,14 @@ class Consumers:
             return self.all[0] if self.all and self.all[0].has_room else None
         spare = None
         for step in range(len(self.all)):
-            at = (self._turn + step) % len(self.all)
+            at = (self._next + step) % len(self.all)
             one = self.all[at]
             if not one.has_room:
                 continue
             if one is avoid:
                 spare = one
                 continue
-            self._turn = at + 1
+            self._next = at + 1
             return one
         return spare
 

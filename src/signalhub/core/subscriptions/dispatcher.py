@@ -1,9 +1,9 @@
 """The dispatch loop: which subscriptions get a pass, when, and what follows from a pass.
 
 Waking a subscription marks it: that cannot fail or block, and waking twice is like waking once.
-Each turn of the shell's loop runs a pass for every marked subscription; a pass drains it, so merged
-wakes lose nothing. Exact deadlines wake subscriptions that wait for a time. The heartbeat is a
-watchdog: it checks every subscription and runs a pass only where one should have run and has not.
+Each tick runs a pass for every marked subscription; a pass drains it, so merged wakes lose nothing.
+Exact deadlines wake subscriptions that wait for a time. The heartbeat is a watchdog: it checks all
+subscriptions and runs a pass only where one should have run and has not.
 
 After a pass, messages to send become frames, settlements become one entry, dead letters are
 published, and messages that are not in memory are fetched.
@@ -175,14 +175,14 @@ class Passes:
         self._settings = settings
 
     def run(self, now: int) -> list[Effect]:
-        """Run all passes that are due; called once per turn of the loop."""
+        """Run all passes that are due; called once per tick."""
         effects: list[Effect] = []
         for subscription in self._dispatcher.take_woken(now):
             if not subscription.is_deleted:
-                effects += self._turn(subscription, now)
+                effects += self._run_one(subscription, now)
         return effects
 
-    def _turn(self, subscription: Subscription, now: int) -> list[Effect]:
+    def _run_one(self, subscription: Subscription, now: int) -> list[Effect]:
         subscription.stats.wake_polls += 1
         try:
             if send.run(subscription, now):
@@ -339,7 +339,7 @@ def _sent(subscription: Subscription, consumer: Consumer, flight: Flight, now: i
     if consumer.auto_ack or flight.receipt is not None:
         generation = subscription.position.generation
         attempt = Attempt(subscription, flight, flight.deliveries, generation)
-    return Dispatch(consumer.session, send.of(subscription, consumer, flight, now), attempt)
+    return Dispatch(consumer.session, send.frame_of(subscription, consumer, flight, now), attempt)
 
 
 def _sent_asks(

@@ -25,7 +25,7 @@ PASS_MESSAGES_MAX: Final = 512
 def run(subscription: Subscription, now: int) -> bool:
     """Run one pass; `True` if it stopped only because its budget was used up."""
     window = subscription.window
-    _look_at_the_clock(subscription, now)
+    _meet_deadlines(subscription, now)
     if (
         subscription.position.is_paused
         or not subscription.consumers.all
@@ -44,7 +44,8 @@ def run(subscription: Subscription, now: int) -> bool:
     return budget <= 0
 
 
-def _look_at_the_clock(subscription: Subscription, now: int) -> None:
+def _meet_deadlines(subscription: Subscription, now: int) -> None:
+    """Fail attempts that timed out, end pauses, and add delayed messages that are due."""
     window = subscription.window
     if window.exhausted:
         subscription.policy_changed()
@@ -219,7 +220,7 @@ def _read_due(subscription: Subscription) -> None:
         subscription.found(flight, held)
 
 
-def of(subscription: Subscription, consumer: Consumer, flight: Flight, now: int) -> bytes:
+def frame_of(subscription: Subscription, consumer: Consumer, flight: Flight, now: int) -> bytes:
     """The frame of one attempt to deliver a message to a consumer."""
     held = flight.held
     assert held is not None
