@@ -165,5 +165,5 @@ def _blocked_keys(subscription: Subscription) -> int:
     is_possible = subscription.definition.mode == KEY_SHARED and subscription.window.exhausted
     if not is_possible or subscription.poison_policy != BLOCK:
         return 0
-    lanes = subscription.window.lanes.values()
-    return sum(lane.queue[0].phase is EXHAUSTED for lane in lanes if lane.queue)
+    queues = subscription.window.key_queues.values()
+    return sum(one.flights[0].phase is EXHAUSTED for one in queues if one.flights)

@@ -69,7 +69,7 @@ class Consumer:
         self.flights = 0
         self.bytes = 0
         # Keys it owns that wait for room.
-        self.waiting: deque[KeyLane] = deque()
+        self.waiting: deque[KeyQueue] = deque()
 
     def grant(self, window: int | None = None, bytes_max: int | None = None) -> None:
         """Set how many messages and bytes may be in flight to it."""
@@ -88,11 +88,11 @@ class Consumer:
         )
 
 
-class KeyLane(msgspec.Struct, eq=False):
+class KeyQueue(msgspec.Struct, eq=False):
     """The unsettled messages of one key, oldest first; the first one may be in flight."""
 
     key: str
-    queue: deque[Flight]
+    flights: deque[Flight]
     owner: Consumer | None = None
 
 
@@ -157,12 +157,12 @@ class Consumers:
             return one
         return spare
 
-    def owner_of(self, lane: KeyLane) -> Consumer | None:
+    def owner_of(self, queue: KeyQueue) -> Consumer | None:
         """The owner of a key; a key without one gets it by rendezvous hashing."""
-        if lane.owner is None and self.all:
-            key = lane.key.encode("utf-8", "surrogatepass")
-            lane.owner = max(self.all, key=lambda one: (_weight(one.name, key), one.id))
-        return lane.owner
+        if queue.owner is None and self.all:
+            key = queue.key.encode("utf-8", "surrogatepass")
+            queue.owner = max(self.all, key=lambda one: (_weight(one.name, key), one.id))
+        return queue.owner
 
 
 def _weight(name: str, key: bytes) -> bytes:

@@ -419,9 +419,9 @@ class Subscription:
         """Remove a consumer; its messages are ready again, and no failure is counted."""
         if not self.consumers.remove(consumer):
             return
-        for lane in self.window.lanes.values():
-            if lane.owner is consumer:
-                lane.owner = None
+        for queue in self.window.key_queues.values():
+            if queue.owner is consumer:
+                queue.owner = None
         self.window.keyed.extend(consumer.waiting)
         consumer.waiting.clear()
         for flight in self.window.of(consumer):

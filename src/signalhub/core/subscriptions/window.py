@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from signalhub.core.streams.streams import Held
-from signalhub.core.subscriptions.consumers import Consumer, KeyLane
+from signalhub.core.subscriptions.consumers import Consumer, KeyQueue
 from signalhub.pacing import grown, spread
 from signalhub.wire.entry import SubscriptionDefinitionBody
 
@@ -87,7 +87,7 @@ class Flight:
         "first_sent",
         "held",
         "is_burying",
-        "lane",
+        "key_queue",
         "last_failure",
         "last_sent",
         "phase",
@@ -102,7 +102,7 @@ class Flight:
         self.held = held
         self.phase = READY
         self.consumer: Consumer | None = None
-        self.lane: KeyLane | None = None
+        self.key_queue: KeyQueue | None = None
         # A message that may have been sent before a restart counts as sent.
         self.deliveries = max(failures, 1) if is_doubtful else failures
         self.failures = failures
@@ -143,8 +143,8 @@ class Window:
         "exhausted",
         "flights",
         "is_keyed",
+        "key_queues",
         "keyed",
-        "lanes",
         "ready",
         "timeouts",
         "unread",
@@ -157,9 +157,9 @@ class Window:
         self.ready: list[int] = []
         # Delayed messages that are due and not read yet.
         self.unread: dict[int, Flight] = {}
-        self.lanes: dict[str, KeyLane] = {}
+        self.key_queues: dict[str, KeyQueue] = {}
         # Keys whose first message may be sent.
-        self.keyed: deque[KeyLane] = deque()
+        self.keyed: deque[KeyQueue] = deque()
         self.due: list[tuple[int, int]] = []
         self.timeouts: deque[tuple[int, Flight, int]] = deque()
 
@@ -182,20 +182,20 @@ class Window:
             heapq.heappush(self.ready, flight.seq)
             return
         key = held.message.key or held.message.sender
-        lane = self.lanes.get(key)
-        if lane is None:
-            lane = self.lanes[key] = KeyLane(key, deque())
-        flight.lane = lane
-        lane.queue.append(flight)
-        if len(lane.queue) == 1:
-            self.keyed.append(lane)
+        queue = self.key_queues.get(key)
+        if queue is None:
+            queue = self.key_queues[key] = KeyQueue(key, deque())
+        flight.key_queue = queue
+        queue.flights.append(flight)
+        if len(queue.flights) == 1:
+            self.keyed.append(queue)
 
     def next_ready(self) -> Flight | None:
         """The oldest flight to redeliver."""
         ready = self.ready
         while ready:
             flight = self.flights.get(ready[0])
-            if flight is not None and flight.phase is READY and flight.lane is None:
+            if flight is not None and flight.phase is READY and flight.key_queue is None:
                 return flight
             heapq.heappop(ready)
         return None
@@ -221,8 +221,8 @@ class Window:
         """A flight is ready again; within its key it stays first."""
         self.release(flight)
         flight.phase = _BACK[flight.phase]
-        if flight.lane is not None:
-            self.keyed.append(flight.lane)
+        if flight.key_queue is not None:
+            self.keyed.append(flight.key_queue)
         else:
             heapq.heappush(self.ready, flight.seq)
 
@@ -250,15 +250,15 @@ class Window:
         flight.phase = _REMOVE[flight.phase]
         self.flights.pop(flight.seq, None)
         self.unread.pop(flight.seq, None)
-        lane = flight.lane
-        if lane is None:
+        queue = flight.key_queue
+        if queue is None:
             return
-        was_first = lane.queue[0] is flight
-        lane.queue.remove(flight)
-        if not lane.queue:
-            self.lanes.pop(lane.key, None)
+        was_first = queue.flights[0] is flight
+        queue.flights.remove(flight)
+        if not queue.flights:
+            self.key_queues.pop(queue.key, None)
         elif was_first:
-            self.keyed.append(lane)
+            self.keyed.append(queue)
 
     def release(self, flight: Flight) -> None:
         """Take a sent flight off its consumer's account."""
@@ -317,7 +317,7 @@ class Window:
         self.exhausted = 0
         self.ready.clear()
         self.unread.clear()
-        self.lanes.clear()
+        self.key_queues.clear()
         self.keyed.clear()
         self.due.clear()
         self.timeouts.clear()
