@@ -651,6 +651,7 @@ class Subscription:
         """Start over after an exception in a pass, as after a restart."""
         self.position.doubtful = max(self.position.doubtful, self.next_seq - 1)
         self.sends.clear()
+        self.letters.clear()
         self._drop_window()
         self.next_seq = self.position.floor + 1
         self.parked_due = sorted((due, seq) for seq, due in self.position.parked.items())
