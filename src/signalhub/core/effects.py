@@ -48,7 +48,7 @@ class Deliver(msgspec.Struct, gc=False):
 
 
 class FanOut(msgspec.Struct, gc=False):
-    """Queue head + address + tail for each recipient, then write `chunk` sockets per tick.
+    """Queue head + address + tail for each recipient; write `chunk` sockets in this tick.
 
     The shell reports `receipt` with the number of copies it queued and could not queue.
     """
