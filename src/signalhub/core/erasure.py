@@ -160,7 +160,9 @@ class Erasures:
     def tick(self, now: int) -> list[Effect]:
         """Finish erasures that an earlier process or a full disk left behind."""
         left = [one for one in self._pending if not one.is_claimed]
-        if not left or now < self._retry_at_ms:
+        # Later than one pause from now: the clock was set back.
+        is_early = now < self._retry_at_ms <= now + RETRY_MS
+        if not left or is_early:
             return []
         return [self.erase(left, lambda result, now: [])]
 
