@@ -349,7 +349,7 @@ class Asks:
         *,
         is_duplicate: bool = False,
     ) -> Reply:
-        """The answer to an ask, the first time and on every repetition."""
+        """The answer to an ask, the first time and for every repeat."""
         payload: dict[str, object] = {
             "messageId": message.id,
             "deliveredAt": ack.at_ms,

@@ -199,7 +199,7 @@ class Mailboxes:
                 self.detach(consumer, now)
 
     def expire(self, now: int) -> list[Effect]:
-        """Drop mailboxes whose owner has been away for long and that host no durable actor."""
+        """Drop mailboxes whose owner has been away for too long, unless actors are placed there."""
         oldest_ms = now - self._settings.mailbox.idle_s * 1000
         idle = [
             mailbox
