@@ -16,7 +16,8 @@ Unless it is sent or exhausted, a flight is in exactly one place: among the read
 first; in the queue of its key; or waiting for a time.
 
 Deadlines of attempts come in the order of sending, so they are kept in a queue; pauses and extended
-deadlines are kept in a heap. Entries of settled messages are not removed there but skipped.
+deadlines are kept in a heap. Entries that no longer count are skipped there, and dropped when they
+are the majority, because they keep settled messages in memory.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from signalhub.core.subscriptions.subscription import Subscription
 
 _JITTER: Final = 0.2
+_SPARE_DEADLINES: Final = 64
 
 
 class Phase(Enum):
@@ -293,6 +295,8 @@ class Window:
 
     def next_due_ms(self) -> float:
         """When to call `overdue` again; too early is harmless."""
+        if len(self.timeouts) + len(self.due) > 2 * len(self.flights) + _SPARE_DEADLINES:
+            self._drop_outdated()
         timeouts = self.timeouts
         while timeouts:
             when, flight, deliveries = timeouts[0]
@@ -300,6 +304,22 @@ class Window:
                 return min(when, self.due[0][0]) if self.due else when
             timeouts.popleft()
         return self.due[0][0] if self.due else math.inf
+
+    def _drop_outdated(self) -> None:
+        """Drop deadlines of settled messages, and those that were replaced by another one."""
+        self.timeouts = deque(
+            one
+            for one in self.timeouts
+            if one[1].phase is SENT and one[1].deliveries == one[2] and one[1].deadline_ms == one[0]
+        )
+        self.due = [
+            (due_ms, seq)
+            for due_ms, seq in set(self.due)
+            if (flight := self.flights.get(seq)) is not None
+            and flight.deadline_ms == due_ms
+            and flight.phase in (SENT, WAITING)
+        ]
+        heapq.heapify(self.due)
 
     def shift(self, by_ms: int) -> None:
         """Move all deadlines and pauses."""
