@@ -43,7 +43,7 @@ class Ulids:
     def seed(self, last: str) -> None:
         """Generate only greater ids from now on; does nothing if `last` is smaller."""
         if not is_ulid(last):
-            raise ValueError(f"{last!r:.100} is no ULID")
+            raise ValueError(f"invalid ULID {last!r:.100}")
         if last > self.last:
             number = _number(last)
             self._set(number >> 80, number & ((1 << 80) - 1))
@@ -88,7 +88,7 @@ def is_ulid(text: object) -> bool:
 def time_of(ulid: str) -> int:
     """Return the creation time in milliseconds since the Unix epoch."""
     if not is_ulid(ulid):
-        raise ValueError(f"{ulid!r:.100} is no ULID")
+        raise ValueError(f"invalid ULID {ulid!r:.100}")
     return _number(ulid[:10])
 
 

@@ -305,4 +305,4 @@ async def test_the_token_must_allow_an_address_for_the_answer(tmp_path: Path) ->
     assert "Traceback" not in refused.err
     assert good.out == "9\n", good.err
     assert "--register 'callers/*'" in bad.err
-    assert "does not permit to send to @(actors/host-" in unheard.err
+    assert "has no permission to send to @(actors/host-" in unheard.err

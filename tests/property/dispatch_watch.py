@@ -282,10 +282,9 @@ class Watch:
             if flight.phase is SENT:
                 assert flight.consumer in list(consumers), "in flight to somebody who has left"
                 by_consumer[flight.consumer.id] += 1
-            if flight.lane is not None and flight.lane.queue[0] is flight and flight.phase is READY:
-                known = flight.lane in window.keyed or any(
-                    flight.lane in one.waiting for one in consumers
-                )
+            queue = flight.key_queue
+            if queue is not None and queue.flights[0] is flight and flight.phase is READY:
+                known = queue in window.keyed or any(queue in one.waiting for one in consumers)
                 assert known, f"{seq} is ready and nobody knows"
         for consumer in consumers:
             assert consumer.flights == by_consumer[consumer.id], "flights are miscounted"

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from signalhub.core.effects import Deliver, Effect, FanOut, Forget
-from signalhub.core.messages.ask import AskReceipt, Told
+from signalhub.core.messages.ask import AskReceipt, FanReceipt
 from signalhub.core.messages.audience import Audience, Topics
 from signalhub.core.messages.dedup import Dedup, KnownAck
 from signalhub.core.messages.publish import PublishReceipt
@@ -170,7 +170,7 @@ def with_forgotten_asks(shell: RecordingShell) -> None:
     hub.pending = hub.asks._pending = hub._router._pending = Amnesia()
 
 
-class Amnesia(dict[bytes, AskReceipt | PublishReceipt | Told]):
+class Amnesia(dict[bytes, AskReceipt | PublishReceipt | FanReceipt]):
     def pop(self, *args: object) -> None:  # type: ignore[override]
         pass
 

@@ -36,7 +36,7 @@ class Reply(msgspec.Struct, gc=False):
 class Deliver(msgspec.Struct, gc=False):
     """Send one actor's message to another's session.
 
-    The shell reports `receipt`, if there is one, once the bytes are the kernel's, or lost.
+    The shell reports `receipt`, if there is one, once the bytes are handed over, or lost.
     """
 
     session: Session
@@ -48,7 +48,7 @@ class Deliver(msgspec.Struct, gc=False):
 
 
 class FanOut(msgspec.Struct, gc=False):
-    """Queue head + address + tail for each recipient, then write `chunk` sockets per tick.
+    """Queue head + address + tail for each recipient; write `chunk` sockets in this tick.
 
     The shell reports `receipt` with the number of copies it queued and could not queue.
     """
@@ -69,13 +69,13 @@ class Close(msgspec.Struct, gc=False):
 
 
 class Persist(msgspec.Struct, gc=False):
-    """Write a registration to the durable tier."""
+    """Store a registration in `state.db`."""
 
     registration: Registration
 
 
 class Forget(msgspec.Struct, gc=False):
-    """Remove addresses from the durable tier."""
+    """Remove the registrations of addresses from `state.db`."""
 
     addresses: list[str]
 
@@ -121,7 +121,7 @@ def _both(
 class Dispatch(msgspec.Struct, gc=False):
     """Send a subscription's message to a consumer; its window bounds it, nothing drops it.
 
-    The shell reports `receipt`, if there is one, once the bytes are the kernel's, or lost.
+    The shell reports `receipt`, if there is one, once the bytes are handed over, or lost.
     """
 
     session: Session

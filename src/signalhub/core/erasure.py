@@ -64,7 +64,7 @@ class PendingErasure(msgspec.Struct, eq=False):
     offset: float = inf
     """Where it is in the log; unknown while it is on its way there."""
     is_claimed: bool = False
-    """Somebody is at it."""
+    """A request or a retry is working on it."""
 
 
 class Erasures:
@@ -160,7 +160,9 @@ class Erasures:
     def tick(self, now: int) -> list[Effect]:
         """Finish erasures that an earlier process or a full disk left behind."""
         left = [one for one in self._pending if not one.is_claimed]
-        if not left or now < self._retry_at_ms:
+        # Later than one pause from now: the clock was set back.
+        is_early = now < self._retry_at_ms <= now + RETRY_MS
+        if not left or is_early:
             return []
         return [self.erase(left, lambda result, now: [])]
 
@@ -214,7 +216,7 @@ class Eraser:
         if (request.actor is None) == (request.inbox is None):
             raise refusals.structural("the payload needs either actor or inbox")
         if request.actor is not None and not is_address(request.actor):
-            raise refusals.structural("payload.actor is no address of the form @(scope/name)")
+            raise refusals.structural("payload.actor must be an address such as @(scope/name)")
         log_epoch = self.streams.log_epoch
         if request.offsets and request.epoch != log_epoch:
             raise refusals.structural(

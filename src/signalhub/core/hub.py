@@ -322,7 +322,7 @@ class Hub:
         return [effect for some in reversed(effects) for effect in some]
 
     def dispatch(self, now: int) -> list[Effect]:
-        """Run what is woken or due, and write settlements; called once per turn of the loop."""
+        """Run what is woken or due, and write settlements; called once per tick."""
         effects = self._passes.run(now)
         return effects + self.asks.write_settlements(now) if self.asks.loose else effects
 

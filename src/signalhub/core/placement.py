@@ -251,7 +251,7 @@ class Placement:
         box = self._streams.host(address)
         if box is None or not self._is_present(box, now):
             raise refusals.structural(
-                "payload.host is no host: register it as durable, with the capability "
+                "payload.host is not a connected host: register it as durable, with the capability "
                 f"{mailboxes.HOST}"
             )
         return box

@@ -84,14 +84,15 @@ def version_mismatch(given: object) -> Refusal:
     )
 
 
-_TOWARDS = {"send": "to ", "publish": "to ", "subscribe": "to "}
+# How an action reads before its target; the target of `admin` is itself an action.
+_READS = {"send": "send to ", "publish": "publish to ", "subscribe": "subscribe to ", "admin": ""}
 
 
 def unauthorized(action: str, target: str) -> Refusal:
     """The token does not permit it."""
     return Refusal(
         Code.UNAUTHORIZED,
-        f"The session's token does not permit to {action} {_TOWARDS.get(action, '')}{target}.",
+        f"The session's token has no permission to {_READS.get(action, f'{action} ')}{target}.",
         f"Ask for a token whose permissions cover it ({action}).",
         details={"action": action, "target": target},
     )

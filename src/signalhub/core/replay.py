@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
@@ -92,13 +91,13 @@ class Replayer:
     def republish(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:republish`: append the copies that are new; answered once all are on disk."""
         request = requests.parse(requests.RepublishRequest, message.payload)
-        _check_may(session, request.to)
+        _check_permission(session, request.to)
         target = self._find(request.to)
         _check(request, len(message.payload))
         bound = (request.until.epoch, request.until.offset)
         self._replays.check(request.job, bound)
         newest = self._replays.newest(request.job)
-        fresh = [one for one in request.messages if newest is None or _place(one) > newest]
+        fresh = [one for one in request.messages if newest is None or _original(one) > newest]
         answer = self._answer(session, message, request, len(fresh))
         if not fresh:
             pending = self._replays.on_its_way.get(request.job)
@@ -170,8 +169,8 @@ class Replayer:
         else:
             append = self._publisher.append(stream, copy, now)
         assert copy.replay is not None
-        append.committed = partial(_copied, self._replays, copy.replay, append.committed)
-        append.refused = partial(_not_copied, self._replays, copy.replay, append.refused)
+        copied = partial(self._replays.copied, copy.replay)
+        append.follow(copied, partial(self._replays.not_copied, copy.replay))
         return append
 
     def anchored(self) -> int | None:
@@ -271,13 +270,13 @@ class _Reading:
 
 JOBS_MAX: Final = 1_000
 
-Place = tuple[int, int, int]  # Shard, epoch, offset.
+Original = tuple[int, int, int]  # Shard, epoch and offset of an original.
 Bound = tuple[int, int]  # Epoch, offset.
 
 _NOTHING: Final[Bound] = (-1, -1)
 
 
-def place_of(replay: ReplayOrigin) -> Place:
+def original_of(replay: ReplayOrigin) -> Original:
     """The position of the original of a copy."""
     return (replay.shard, replay.epoch, replay.offset)
 
@@ -324,11 +323,11 @@ class Replays:
         """The last copy of a job that is on disk."""
         return self._last.get(job)
 
-    def newest(self, job: str) -> Place | None:
+    def newest(self, job: str) -> Original | None:
         """The original of the last copy of a job, on disk or pending."""
         pending = self.on_its_way.get(job)
         known = self._last.get(job) if pending is None else pending.last
-        return None if known is None else place_of(known)
+        return None if known is None else original_of(known)
 
     def check(self, job: str, bound: Bound) -> None:
         """Refuse a job that may have been forgotten, or that differs from the known one."""
@@ -348,7 +347,7 @@ class Replays:
         if bound_of(replay) <= self._forgotten:
             return
         known = self._last.get(replay.job)
-        if known is not None and place_of(known) >= place_of(replay):
+        if known is not None and original_of(known) >= original_of(replay):
             return
         if not self.is_known:
             self.defined_at = offset
@@ -356,6 +355,19 @@ class Replays:
         self.is_dirty = True
         if len(self._last) > self._jobs_max:
             self._forget_through(min(map(bound_of, self._last.values())))
+
+    def copied(self, replay: ReplayOrigin, offset: int, now: int) -> list[Effect]:
+        """A pending copy is on disk."""
+        self.note(replay, offset)
+        pending = self.on_its_way.get(replay.job)
+        if pending is not None and original_of(pending.last) == original_of(replay):
+            del self.on_its_way[replay.job]
+        return []
+
+    def not_copied(self, replay: ReplayOrigin, refusal: Refusal, now: int) -> list[Effect]:
+        """The log rejected a pending copy, and all later ones with it."""
+        self.on_its_way.pop(replay.job, None)
+        return []
 
     def _forget_through(self, bound: Bound) -> None:
         self._forgotten = max(self._forgotten, bound)
@@ -377,14 +389,18 @@ class Replays:
         self.is_dirty = False
         return self.state()
 
-    def restore(self, state: bytes, offset: int = 0) -> None:
-        """Add progress read from a snapshot or an anchor; raises `msgspec.MsgspecError`."""
+    def restore(self, state: bytes, offset: int = 0, *, is_saved: bool = False) -> None:
+        """Add progress read from an anchor, or a snapshot (`is_saved`).
+
+        Raises `msgspec.MsgspecError`.
+        """
         stands = decode_body(ReplaysStandBody, state)
         for one in stands.last:
             self.note(one, offset)
         forgotten = (stands.forgotten_epoch, stands.forgotten_offset)
         if forgotten > self._forgotten:
             self._forget_through(forgotten)
+        self.is_dirty = self.is_dirty and not is_saved
 
 
 MESSAGES_MAX: Final = 100
@@ -402,7 +418,7 @@ class CopyTarget(msgspec.Struct, frozen=True):
     only_for: str | None = None
 
 
-def _check_may(session: Session, to: requests.Destination) -> None:
+def _check_permission(session: Session, to: requests.Destination) -> None:
     allowance = session.allowance
     if allowance is EVERYTHING:
         return
@@ -421,11 +437,11 @@ def _check(request: requests.RepublishRequest, size: int) -> None:
         raise refusals.structural(f"payload.messages has more than {MESSAGES_MAX} members")
     if len(messages) > 1 and size > BYTES_MAX:
         raise refusals.too_large(size, BYTES_MAX)
-    before: Place | None = None
+    before: Original | None = None
     for one in messages:
-        if before is not None and _place(one) <= before:
+        if before is not None and _original(one) <= before:
             raise refusals.structural("payload.messages is not in the order of positions")
-        before = _place(one)
+        before = _original(one)
         if (one.epoch, one.offset) > (request.until.epoch, request.until.offset):
             raise refusals.structural("a message is beyond payload.until")
         if one.type.startswith(HUB_TYPE_PREFIX):
@@ -433,18 +449,17 @@ def _check(request: requests.RepublishRequest, size: int) -> None:
         if one.type.startswith(CALL_TYPE_PREFIX):
             raise refusals.structural("calls cannot be replayed: they would be made twice")
         if one.sender is not None and not is_address(one.sender):
-            raise refusals.structural("`from` of a message is no address")
+            raise refusals.structural("`from` of a message is not an address")
         publish.check_parts(one.key, one.headers)
 
 
-def _place(one: requests.OriginalMessage) -> Place:
+def _original(one: requests.OriginalMessage) -> Original:
     return (one.shard, one.epoch, one.offset)
 
 
 def _replay(request: requests.RepublishRequest, one: requests.OriginalMessage) -> ReplayOrigin:
     until = request.until
-    place = _place(one)
-    return ReplayOrigin(request.job, *place, one.id, until.epoch, until.offset)
+    return ReplayOrigin(request.job, *_original(one), one.id, until.epoch, until.offset)
 
 
 def _copy(
@@ -453,7 +468,7 @@ def _copy(
     target: CopyTarget,
     sender: str,
 ) -> MessageBody:
-    copy_id = copy_id_of(request.job, _place(one))
+    copy_id = copy_id_of(request.job, _original(one))
     copy = MessageBody(copy_id, copy_id.encode(), one.sender or sender, one.type, bytes(one.data))
     copy.key, copy.headers = one.key, one.headers
     copy.only_for = target.only_for
@@ -461,34 +476,8 @@ def _copy(
     return copy
 
 
-def copy_id_of(job: str, place: Place) -> str:
+def copy_id_of(job: str, original: Original) -> str:
     """The id of a copy as a UUID; the same copy always gets the same id."""
-    text = " ".join(map(str, (*place, job)))
+    text = " ".join(map(str, (*original, job)))
     digits = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
-
-
-def _copied(
-    replays: Replays,
-    replay: ReplayOrigin,
-    committed: Callable[[int, int], list[Effect]],
-    offset: int,
-    now: int,
-) -> list[Effect]:
-    replays.note(replay, offset)
-    pending = replays.on_its_way.get(replay.job)
-    if pending is not None and place_of(pending.last) == place_of(replay):
-        del replays.on_its_way[replay.job]
-    return committed(offset, now)
-
-
-def _not_copied(
-    replays: Replays,
-    replay: ReplayOrigin,
-    refused: Callable[[Refusal, int], list[Effect]],
-    refusal: Refusal,
-    now: int,
-) -> list[Effect]:
-    # The log rejects all pending entries together.
-    replays.on_its_way.pop(replay.job, None)
-    return refused(refusal, now)

@@ -17,7 +17,6 @@ from signalhub.clock import Clock
 from signalhub.core.effects import Fetch
 from signalhub.core.hub import Hub
 from signalhub.core.subscriptions.consumers import KEY_SHARED
-from signalhub.core.subscriptions.join import first_unsettled
 from signalhub.core.subscriptions.progress import is_progress_unwritten
 from signalhub.core.subscriptions.subscription import BLOCK, Subscription
 from signalhub.core.subscriptions.window import EXHAUSTED, SENT, WAITING
@@ -123,7 +122,7 @@ class Gauges:
             if not answered.done():
                 answered.set_result(found or [])
 
-        stream, seq = subscription.stream, first_unsettled(subscription)
+        stream, seq = subscription.stream, subscription.position.first_unsettled
         self.engine.fetch(Fetch(stream.name, stream.id, seq, 1, 1, lambda *_: []), done)
         for one in await answered:
             note.oldest_seq, note.oldest_ms = seq, one.at_ms
@@ -157,7 +156,7 @@ def _lag_s(subscription: Subscription, note: _Noted, now: int) -> float | None:
     if not subscription.lag:
         return 0.0
     oldest_ms = subscription.oldest_ms()
-    if oldest_ms is None and note.oldest_seq == first_unsettled(subscription):
+    if oldest_ms is None and note.oldest_seq == subscription.position.first_unsettled:
         oldest_ms = note.oldest_ms
     return None if oldest_ms is None else max(0, now - oldest_ms) / 1000
 
@@ -166,5 +165,5 @@ def _blocked_keys(subscription: Subscription) -> int:
     is_possible = subscription.definition.mode == KEY_SHARED and subscription.window.exhausted
     if not is_possible or subscription.poison_policy != BLOCK:
         return 0
-    lanes = subscription.window.lanes.values()
-    return sum(lane.queue[0].phase is EXHAUSTED for lane in lanes if lane.queue)
+    queues = subscription.window.key_queues.values()
+    return sum(one.flights[0].phase is EXHAUSTED for one in queues if one.flights)

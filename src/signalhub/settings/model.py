@@ -127,7 +127,7 @@ class MailboxSettings(Group, frozen=True, kw_only=True):
     count_max: Annotated[
         Count, _about("Number of durable actors, including those that are away.")
     ] = 100_000
-    idle_s: Annotated[Seconds, _about("Delete a mailbox that was unused for this time.")] = (
+    idle_s: Annotated[Seconds, _about("Delete a mailbox that has been unused for this time.")] = (
         7 * 86_400.0
     )
     window: Annotated[Window, _about("Unacknowledged messages per actor.")] = 256
@@ -307,8 +307,8 @@ class PipelineSettings(Group, frozen=True, kw_only=True):
     master: Annotated[
         str, _about("Spark master; empty: one core as a child of the hub, otherwise all cores.")
     ] = ""
-    batch_entries: Annotated[Count, _about("New entries at which a batch starts.")] = 100
-    batch_s: Annotated[Seconds, _about("Longest time before a smaller batch starts.")] = 5.0
+    batch_entries: Annotated[Count, _about("New entries at which a micro-batch starts.")] = 100
+    batch_s: Annotated[Seconds, _about("Longest time before a smaller micro-batch starts.")] = 5.0
     inbox_s: Annotated[Seconds, _about("Interval between updates of the table `inbox`.")] = 15.0
     shape_s: Annotated[
         Seconds,
@@ -376,12 +376,13 @@ class Settings(Group, frozen=True, kw_only=True):
     subscriptions_max: Annotated[Count, _about("Plain subscriptions per session.")] = 1_000
     broadcast_batch: Annotated[
         Count,
-        _about(
-            "Recipients of a broadcast served at once; the others follow in batches of this size."
-        ),
+        _about("Recipients of a broadcast written at once, and of any fan-out in each later tick."),
     ] = 100
     fanout_batch: Annotated[
-        Count, _about("Subscribers of a topic served at once; the others follow in batches.")
+        Count,
+        _about(
+            "Subscribers of a topic written at once; the others follow, `broadcast_batch` per tick."
+        ),
     ] = 500
 
     metrics_subscriptions_max: Annotated[

@@ -45,7 +45,7 @@ class Kind(IntEnum):
     ROOM_PROPOSAL = 16  # A proposal changed without a message: it expired, or was rewritten.
     INBOX_KEY = 17  # The key that hashes the names of rooms and inboxes; its stream is empty.
     ERASED = 18  # An erasure of entries.
-    REPLAYS_STAND = 19  # The progress of replays, written again before old segments are deleted.
+    REPLAYS_STAND = 19  # The progress of replay jobs, rewritten before old segments are deleted.
     PLACED = 20  # A durable actor got a place; its stream is empty.
 
 
@@ -92,9 +92,9 @@ class DeadLetterOrigin(Body):
 
 
 class ReplayOrigin(Body):
-    """The replay that sent a copy, and the original: its log, position and id there.
+    """The replay job that sent a copy, and the original: its log, position and id there.
 
-    A replay never goes beyond its bound, which also tells how old it is.
+    A job never goes beyond its bound, which also tells how old it is.
     """
 
     job: str
@@ -252,9 +252,8 @@ class RoomMessageBody(Body):
 
     message_id: str
     ciphertext: bytes  # As base64url text without padding; opaque to the hub.
-    created_ms: (
-        int | None
-    )  # Rounded down as the setting `rooms.timestamps` says; `None`: not shown.
+    # Rounded down as the setting `rooms.timestamps` says; `None`: not shown.
+    created_ms: int | None
     expires_ms: int
     is_appended: bool = False  # Written to the inbox directly, bypassing the room.
     control: RoomEffect | None = None
@@ -313,15 +312,14 @@ class ErasedBody(Body):
 
     reason: str
     ranges: list[Range] = msgspec.field(default_factory=list)  # Offsets in the log.
-    renamed: list[Range] = msgspec.field(
-        default_factory=list
-    )  # Of these: with an address as stream.
+    # Of these: with an address as stream.
+    renamed: list[Range] = msgspec.field(default_factory=list)
     pseudonym: str = ""  # Replaces the address.
     through: int = 0  # The last position of the inbox that is erased.
 
 
 class ReplaysStandBody(Body):
-    """Body of REPLAYS_STAND: the last copy of each replay, and the newest forgotten one."""
+    """Body of REPLAYS_STAND: the last copy of each job, and the newest forgotten one."""
 
     last: list[ReplayOrigin]
     forgotten_epoch: int

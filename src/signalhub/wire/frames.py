@@ -1,7 +1,7 @@
 """WebSocket messages: the rules of RFC 6455 beyond parsing single frames.
 
-Input are parsed and unmasked frames; output are messages, pings and closes. Nothing here does I/O,
-so the hub and the Python client share it. Three rules hold whatever a peer sends:
+Parsed and unmasked frames go in; messages, pings and closes come out. Nothing here does I/O, so the
+hub and the Python client share it. Three rules hold whatever a peer sends:
 
 * a message is valid UTF-8 and no longer than the limit, checked fragment by fragment;
 * memory is bounded by that limit, not by how many pieces the message came in;

@@ -25,7 +25,7 @@ _CACHED: Final = 16_384
 class Form:
     """How ids of one kind are written: letters, digits and some marks, and no two dots in a row.
 
-    `str` says it in words.
+    `str` describes the form in words.
     """
 
     __slots__ = ("_alphabet", "_marks", "chars_max")

@@ -303,7 +303,7 @@ async def test_a_token_opens_a_hub_with_authentication(tmp_path: Path) -> None:
         (garbage, "SIGNALHUB_TOKEN"),
         (asked, "@(demo/x)"),
         (foreign, "--from"),
-        (barred, "does not permit to send to @(other/x)"),
+        (barred, "has no permission to send to @(other/x)"),
         (refused, "a token that permits it"),
     ):
         assert done.code == 1

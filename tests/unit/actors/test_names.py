@@ -130,5 +130,5 @@ def test_an_invalid_id_and_a_time_that_does_not_fit_are_refused() -> None:
     for text in (*short, None, 5):
         assert not is_ulid(text)
         for use in (time_of, Ulids(bytes).seed):
-            with pytest.raises(ValueError, match="is no ULID"):
+            with pytest.raises(ValueError, match="invalid ULID"):
                 use(text)

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
+from signalhub.core import refusals
+from signalhub.core.effects import EraseEntries
+from signalhub.core.erasure import Erasures
 from signalhub.settings.model import DispatchSettings, RegistrySettings, Settings
+from signalhub.wire.entry import ErasedBody
 from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer
 from tests.support.memory.topics import (
     ACTOR,
@@ -138,6 +142,18 @@ def test_mail_that_is_not_acknowledged_comes_again(jump_s: int) -> None:
     shell.pass_time(35)
 
     assert attempts(actor) == [(1, 2)]
+
+
+def test_an_erasure_that_failed_is_tried_again_though_the_clock_is_set_back() -> None:
+    erasures, now = Erasures(), 10 * HOUR_S * 1000
+    erasures.add(ErasedBody("actor", [(1, 1)]), offset=5)
+    (erase,) = erasures.tick(now)
+    assert isinstance(erase, EraseEntries)
+    erase.then(refusals.storage_full(), now)
+
+    early, later = erasures.tick(now + 1_000), erasures.tick(now - HOUR_S * 1000)
+
+    assert (len(early), len(later)) == (0, 1)
 
 
 def test_a_delayed_message_comes_at_its_time_of_day() -> None:

@@ -16,7 +16,7 @@ from signalhub.core.subscriptions.consumers import (
     SHARED,
     Consumer,
     Consumers,
-    KeyLane,
+    KeyQueue,
 )
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.pacing import TokenBucket
@@ -86,7 +86,7 @@ def owners(*names: str) -> dict[str, str]:
     consumers, _ = group(KEY_SHARED, *names)
     found = {}
     for key in KEYS:
-        owner = consumers.owner_of(KeyLane(key, deque()))
+        owner = consumers.owner_of(KeyQueue(key, deque()))
         assert owner is not None
         found[key] = owner.name
     return found

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from signalhub.core import refusals
+from signalhub.core.effects import FindTime
 from signalhub.server.startup import window_of
 from signalhub.settings.model import LogSettings, Settings
 from tests.support.memory.engine import Shelf
@@ -49,6 +50,18 @@ def test_retention_keeps_what_is_young_and_everything_while_the_log_cannot_be_re
     shell.perform(shell.hub.retention.expire_topics(shell.now))
 
     assert topic_of(shell).first == 4
+
+
+def test_a_topic_may_keep_its_messages_longer_than_times_reach() -> None:
+    shell = MemoryShell()
+    writer = shell.connect("@(a/writer)")
+    create(writer, retention={"ageSeconds": 1e306})
+    publish(writer)
+
+    (find,) = shell.hub.retention.expire_topics(shell.now)
+
+    assert isinstance(find, FindTime)
+    assert find.time_ms == 0
 
 
 @pytest.mark.parametrize("is_made_again", [True, False])

@@ -47,6 +47,15 @@ def test_a_cursor_restores_everything() -> None:
     assert (other.is_paused, other.reserved) == (True, 4_096)
 
 
+def test_failures_of_a_message_that_a_snapshot_has_as_settled_are_not_remembered() -> None:
+    position = Position(1)
+
+    for outcome in (Outcome.FAILED, Outcome.ACKED):
+        position.replay(Settlement(1, 0, outcome, failures=1))
+
+    assert position.failures == {}
+
+
 @pytest.mark.parametrize("outcome", Outcome)
 def test_a_settlement_in_the_log_settles_unless_it_will_be_tried_again(outcome: Outcome) -> None:
     position = Position(0)

@@ -84,6 +84,25 @@ def test_a_letter_whose_mailbox_is_gone_stays() -> None:
     assert sender.send(ACTOR, 2, pattern="ask")[0]["payload"]["seq"] == 1
 
 
+def test_a_letter_that_is_put_back_into_a_mailbox_dropped_meanwhile_is_answered() -> None:
+    shell = TurningShell()
+    sender = shell.connect("@(a/sender)")
+    actor = shell.connect(ACTOR, metadata=SETTLING_HELLO)
+    actor.register(durable=True)
+    sender.send(ACTOR, 1, pattern="ask")
+    actor.ask("hub:term", {"stream": ACTOR, "seq": 1})
+    sender.take()
+    shell.engine.is_prompt = False
+
+    sender.send(ACTOR, 2, pattern="ask")
+    sender.request("hub:redrive", {"topic": "dead.mailboxes", "all": True})
+    actor.request("hub:unregister", {"actorAddress": ACTOR})
+    commit_all(shell)
+
+    assert answers(sender) == ["hub:unknown_actor", "hub:redriven"]
+    assert ACTOR not in shell.restarted().hub.streams.mailboxes
+
+
 def test_dead_letters_go_somewhere_however_many_topics_there_are() -> None:
     shell = MemoryShell(Settings(topics=TopicsSettings(limit=1)))
     _, reader = working(shell, 3, definition={"poison": "dead_letter"})

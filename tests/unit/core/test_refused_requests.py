@@ -91,6 +91,17 @@ def test_a_registration_over_another_owner_that_is_refused_leaves_the_owner_alon
     assert rival.ask("hub:publish", {"topic": "plain", "type": "x"})["payload"]["subscriberCount"]
 
 
+@pytest.mark.parametrize("type", ["hub:topic_create", "hub:topic_update"])
+def test_an_invalid_name_of_a_dead_letter_topic_is_said_to_be_that(type: str) -> None:
+    writer = MemoryShell().connect("@(a/writer)")
+    create(writer, "known")
+
+    reply = writer.ask(type, {"topic": "known", "deadLetter": "dead/#"})
+
+    assert code_of(reply) == "internal_error"
+    assert "payload.deadLetter" in reply["payload"]["message"]
+
+
 def test_of_two_updates_that_are_refused_neither_stays() -> None:
     shell = MemoryShell()
     writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
@@ -107,6 +118,22 @@ def test_of_two_updates_that_are_refused_neither_stays() -> None:
     assert topic_of(shell).definition.retention_s == 50
     assert subscription_of(shell).definition.ack_timeout_ms == 1_000
     check_restarts(shell)
+
+
+def test_an_update_that_is_refused_leaves_consumers_as_they_were() -> None:
+    shell = MemoryShell()
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer)
+    subscribe(reader, window=9)
+    shell.engine.is_prompt = False
+
+    for window in (3, 4):
+        writer.request("hub:sub_update", NAMED | {"autoAck": True, "window": window})
+    shell.engine.refuse(refusals.storage_full())
+    commit_all(shell)
+
+    (consumer,) = subscription_of(shell).consumers
+    assert (consumer.window, consumer.auto_ack) == (9, False)
 
 
 CHANGES = {
@@ -203,6 +230,19 @@ def test_a_registration_whose_mailbox_is_refused_is_none() -> None:
     assert ACTOR not in shell.hub.streams.mailboxes
     assert shell.hub.registry.get(ACTOR) is None
     check_restarts(shell)
+
+
+def test_a_session_whose_registration_is_refused_keeps_its_name_and_its_socket() -> None:
+    shell = TurningShell()
+    former, heir = shell.connect("@(a/former)"), shell.connect("@(a/heir)")
+    shell.engine.is_full = True
+    assert code_of(former.register(ACTOR, durable=True)) == "storage_full"
+    shell.engine.is_full = False
+
+    heir.register(ACTOR, durable=True)
+
+    assert former.session.identity == "@(a/former)"
+    assert former.closed is None
 
 
 @pytest.mark.parametrize("again", ["register", "unregister"])

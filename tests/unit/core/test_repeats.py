@@ -8,7 +8,7 @@ import pytest
 
 from signalhub.core.messages.ask import AskReceipt
 from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Message, Peer
-from tests.support.memory.topics import ACTOR, topic_of
+from tests.support.memory.topics import ACTOR, answers, commit_all, topic_of
 
 WINDOW_S = 300
 
@@ -89,6 +89,20 @@ def test_a_repeat_waits_with_the_first_copy_and_is_answered_once(
     assert [one["type"] for one in alice.take()] == [answer]
     assert len(bob.heard()) == (not is_lost)
     assert shell.tally.duplicates == 1
+
+
+def test_a_broadcast_that_waits_behind_an_ask_is_sent_and_answered_once() -> None:
+    shell, alice, bob = pair()
+    shell.engine.is_prompt = False
+    ask(alice)
+
+    for _ in range(2):
+        alice.request("hub:broadcast", {"type": "t"}, id="b1")
+    commit_all(shell)
+
+    assert [one["type"] for one in bob.heard()] == ["news", "t"]
+    assert answers(alice) == ["hub:delivery_ack", "hub:broadcast_ack"]
+    assert not shell.hub.pending
 
 
 def test_a_broadcast_as_tell_is_sent_each_time() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.core.replay import Replays, place_of
+from signalhub.core.replay import Replays, original_of
 from signalhub.wire.entry import ReplayOrigin
 from signalhub.wire.errors import Code, Refusal
 
@@ -36,7 +36,7 @@ def test_the_newest_copy_counts_in_whatever_order_they_are_seen() -> None:
 
     last = replays.last("job")
     assert last is not None
-    assert place_of(last) == (0, 1, 5)
+    assert original_of(last) == (0, 1, 5)
     assert replays.newest("job") == (0, 1, 5)
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from signalhub.core.subscriptions import send
 from tests.support.memory.shell import MemoryShell, Message
-from tests.support.memory.topics import NAMED, publish, subscribe
+from tests.support.memory.topics import NAMED, publish, subscribe, topic_of
 
 
 class Scene:
@@ -117,3 +120,22 @@ def test_dead_letters_have_no_dead_letters_though_somebody_asks_for_them() -> No
     assert set(scene.shell.hub.streams.topics) == {"t", "t.dlq"}
     shown = scene.writer.ask("hub:sub_info", {"topic": "t.dlq", "subscription": "d"})["payload"]
     assert (shown["lag"], shown["blocked"]) == (1, True)
+
+
+def test_a_message_becomes_one_dead_letter_though_a_pass_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(poison="dead_letter")
+
+    def fail(*_: object) -> bool:
+        raise RuntimeError("a fault of the hub")
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr(send, "run", fail)
+        with pytest.raises(RuntimeError):
+            scene.settle("hub:term")
+    scene.wait_for_copy(2_000)
+    scene.settle("hub:term")
+
+    assert topic_of(scene.shell, "t.dlq").head == 1
+    assert scene.info()["floor"] == 1

@@ -17,6 +17,7 @@ from tests.support.memory.topics import (
     topic_of,
     working,
 )
+from tests.support.memory.turns import TurningShell
 
 LETTERS = "t.dlq"
 
@@ -84,6 +85,19 @@ def test_a_mailbox_that_is_dropped_meanwhile_leaves_nobody_waiting() -> None:
     commit_all(shell)
 
     assert answers(owner).count("hub:termed") == 1
+
+
+@pytest.mark.parametrize("type", ["hub:ack", "hub:nack", "hub:term"])
+def test_settling_in_the_turn_in_which_a_mailbox_is_dropped_is_answered(type: str) -> None:
+    shell = TurningShell()
+    owner = owning(shell, messages=1)
+
+    with shell.one_turn():
+        owner.request(type, {"stream": ACTOR, "seq": 1})
+        owner.request("hub:unregister", {"actorAddress": ACTOR})
+    commit_all(shell)
+
+    assert sorted(answers(owner)) == ["hub:unregistered", "not_a_consumer"]
 
 
 def test_an_ack_beside_it_is_answered_too() -> None:

@@ -109,6 +109,24 @@ def test_a_topic_deleted_while_a_start_is_looked_up_is_unknown(is_made_again: bo
     assert not is_made_again or not topic_of(shell).subscriptions
 
 
+@pytest.mark.parametrize("what", DELETIONS)
+def test_a_seek_whose_subscription_is_deleted_while_a_time_is_looked_up_is_refused(
+    what: str,
+) -> None:
+    shell = MemoryShell()
+    writer, reader = working(shell, 3)
+    shell.engine.is_readable = False
+    reader.request("hub:seek", NAMED | {"to": {"time": 1}})
+
+    writer.ask(*DELETIONS[what])
+    head = shell.engine.head
+    shell.engine.is_readable = True
+    shell.settle()
+
+    assert answers(reader) == ["hub:unsubscribed", "unknown_subscription"]
+    assert shell.engine.head == head
+
+
 def test_a_topic_deleted_while_a_subscription_is_on_its_way_takes_it_along() -> None:
     shell = MemoryShell()
     writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
@@ -123,6 +141,45 @@ def test_a_topic_deleted_while_a_subscription_is_on_its_way_takes_it_along() -> 
     assert answers(reader) == ["hub:subscribed", "hub:unsubscribed"]
     assert not reader.session.consumers
     assert not shell.restarted().hub.streams.topics
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_topic_that_two_create_is_confirmed_to_both_when_it_is_on_disk(is_refused: bool) -> None:
+    shell = MemoryShell()
+    first, second = shell.connect("@(a/first)"), shell.connect("@(a/second)")
+    for peer in (first, second):
+        peer.take()
+    shell.engine.is_prompt = False
+
+    for peer in (first, second):
+        peer.request("hub:topic_create", {"topic": "t"})
+    early = answers(first) + answers(second)
+    shell.engine.is_full = is_refused
+    commit_all(shell)
+
+    assert early == []
+    expected = "storage_full" if is_refused else "hub:topic_created"
+    assert (answers(first), answers(second)) == ([expected], [expected])
+    assert ("t" in shell.restarted().hub.streams.topics) is not is_refused
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_topic_created_while_it_is_deleted_exists_afterwards(is_refused: bool) -> None:
+    shell = MemoryShell()
+    writer, reader = in_flight(shell)
+    former = topic_of(shell)
+
+    writer.request("hub:topic_delete", {"topic": "t"})
+    reader.request("hub:topic_create", {"topic": "t"})
+    shell.engine.is_full = is_refused
+    shell.engine.commit()
+    shell.engine.is_full = False
+    commit_all(shell)
+
+    told = answers(reader)
+    assert told[-1] == ("storage_full" if is_refused else "hub:topic_created")
+    assert (topic_of(shell) is former) is is_refused
+    assert topic_of(shell.restarted()).head == (3 if is_refused else 0)
 
 
 def test_a_subscription_deleted_and_made_again_starts_afresh() -> None:

@@ -117,9 +117,9 @@ def test_settling_one_in_the_middle_of_a_key_lets_nothing_overtake() -> None:
 
     window.remove(second)
     assert not window.keyed
-    assert list(window.lanes["a"].queue) == [first, third]
+    assert list(window.key_queues["a"].flights) == [first, third]
     window.back(first)
-    (lane,) = window.keyed
+    (queue,) = window.keyed
 
-    assert list(lane.queue) == [first, third]
+    assert list(queue.flights) == [first, third]
     assert first.phase is READY

@@ -87,7 +87,8 @@ class Orphan(msgspec.Struct, frozen=True):
 class FanReceipt(msgspec.Struct, eq=False):
     """A publish or broadcast in progress; `topic` is `None` for a broadcast.
 
-    Dead letters have no sender: `message` is `None` and no session is told.
+    Dead letters have no sender: `message` is `None` and no session is told. A broadcast sent as ask
+    is pending from its acceptance until its entry is on disk.
     """
 
     session: Session | None
@@ -95,25 +96,16 @@ class FanReceipt(msgspec.Struct, eq=False):
     topic: str | None
     received_at_ms: int
     expires_at: float | None
-    # For a durable topic: the sessions to answer, and the beginning of the answer.
     durable: Topic | None = None
+    # The sessions to answer. The answer to a broadcast, or the beginning of that to a publish.
     askers: list[Session] = msgspec.field(default_factory=list)
     answer: bytes = b""
-
-
-class Told(msgspec.Struct, eq=False):
-    """A broadcast sent as ask; its sender is told the number of recipients."""
-
-    session: Session
-    message: Envelope
-    askers: list[Session]
-    payload: bytes
-    key: bytes
+    key: bytes = b""  # The key for de-duplication.
     offset: int = -1
 
 
-# Asks and publishes in progress, by sender and id.
-Pending: TypeAlias = "dict[bytes, AskReceipt | PublishReceipt | Told]"
+# Asks, durable publishes and broadcasts in progress, by sender and id.
+Pending: TypeAlias = "dict[bytes, AskReceipt | PublishReceipt | FanReceipt]"
 
 DELIVERED: Final = "delivered"
 QUEUED: Final = "queued"
@@ -149,7 +141,7 @@ class Asks:
         self._settings = settings
         self._tally = tally
         self._asked = 0  # The number of asks ever sent to the log.
-        # Settlements of asks to actors without a mailbox, written once per turn.
+        # Settlements of asks to actors without a mailbox, written once per tick.
         self.loose: list[Settlement] = []
         # Asks of an earlier process whose outcome is unknown, by sender and id.
         self.orphans: dict[tuple[str, str], Orphan] = {}
@@ -357,7 +349,7 @@ class Asks:
         *,
         is_duplicate: bool = False,
     ) -> Reply:
-        """The answer to an ask, the first time and on every repetition."""
+        """The answer to an ask, the first time and for every repeat."""
         payload: dict[str, object] = {
             "messageId": message.id,
             "deliveredAt": ack.at_ms,
@@ -406,16 +398,16 @@ class Asks:
         return [self._replies.refuse(asker, message, refusal, now) for asker in receipt.listening]
 
     def _settle(self, receipt: AskReceipt, outcome: Outcome, now: int) -> None:
-        """Note the outcome of an ask without a mailbox; it is written at the end of the turn."""
+        """Note the outcome of an ask without a mailbox; it is written at the end of the tick."""
         sent_at = now if outcome is Outcome.WRITTEN else 0
         self.loose.append(
             Settlement(0, receipt.offset, outcome, 1, 0, sent_at, sent_at, receipt.target)
         )
 
-    # Turns and time.
+    # Ticks and time.
 
     def write_settlements(self, now: int) -> list[Effect]:
-        """Write the outcomes of asks without a mailbox since the last turn."""
+        """Write the outcomes of asks without a mailbox since the last tick."""
         if not self.loose:
             return []
         deliveries, self.loose = self.loose, []
@@ -430,6 +422,10 @@ class Asks:
             if orphan.at_ms < oldest_ms:
                 del self.orphans[key]
                 self.loose.append(Settlement(0, orphan.offset, Outcome.GONE, 0))
+
+    def restore(self, sender: str, message_id: str, orphan: Orphan) -> None:
+        """Add an ask of an earlier process whose outcome is unknown."""
+        self.orphans[sender, message_id] = orphan
 
     def oldest(self, offset: int) -> int:
         """The offset of the oldest unanswered ask, `offset` at most."""

@@ -67,7 +67,7 @@ class Topics:
         self._wildcards = _Level()
         self._audiences: dict[str, Audience] = {}
 
-    def hears(self, session: Session, address: str, topic: str) -> bool:
+    def is_subscribed(self, session: Session, address: str, topic: str) -> bool:
         """Is the topic subscribed already?"""
         subscriber = (session.subscriptions or {}).get(address)
         return subscriber is not None and topic in subscriber.topics
@@ -77,7 +77,7 @@ class Topics:
         subscriber = (session.subscriptions or {}).get(address)
         if subscriber is None:
             subscriber = Subscriber(session, address)
-            session.hears(subscriber)
+            session.subscribed(subscriber)
         issued = subscriber.topics.get(topic, ())
         subscriber.topics[topic] = (*issued[1 - _IDS_KEPT_MAX :], subscription_id)
         if not issued:

@@ -1,4 +1,4 @@
-"""Ids of accepted messages, remembered for a while, so that a repetition gets the same answer.
+"""Ids of accepted messages, remembered for a while, so that a repeat gets the same answer.
 
 A record is 27 bytes: an 80-bit fingerprint of (sender, id), the time and the acknowledgement.
 Records live in short `bytes` buckets, oldest first, searched by `bytes.rfind`. The table grows by
@@ -195,9 +195,9 @@ class Dedup:
         return max(self._now_ms - self._window_ms, self._lost_until_ms + 1)
 
     def _skew_ms_at(self, accepted_at_ms: int) -> int:
-        for stretch in self._slices:
-            if stretch.began_ms <= accepted_at_ms:
-                return stretch.skew_ms
+        for one in self._slices:
+            if one.began_ms <= accepted_at_ms:
+                return one.skew_ms
         return self._skew_ms
 
     def _count_arrival(self) -> None:
@@ -418,7 +418,7 @@ def seq_of(record: bytes) -> int:
 
 def fingerprint(sender: str, message_id: str) -> bytes:
     """The key of a message."""
-    # The length keeps ("ab", "c") and ("a", "bc") apart. A collision would swallow a fresh message;
+    # The length keeps ("ab", "c") and ("a", "bc") apart. A collision would swallow a new message;
     # among ten million ids its odds are below one in ten billion.
     text = f"{len(sender)} {sender}{message_id}"
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()

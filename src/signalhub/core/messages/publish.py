@@ -173,7 +173,7 @@ class Publisher:
         listeners: int,
         now: int,
     ) -> list[Effect]:
-        """Answer everyone who published this message; repetitions are marked as duplicates."""
+        """Answer everyone who published this message; repeats are marked as duplicates."""
         payload = b'%b,"subscriberCount":%d' % (answer, len(topic.subscriptions) + listeners)
         if len(askers) == 1:
             (asker,) = askers

@@ -17,7 +17,7 @@ from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Deliver, Effect, FanOut
 from signalhub.core.messages import publish as publishing
-from signalhub.core.messages.ask import FanReceipt, Told, wait_behind
+from signalhub.core.messages.ask import FanReceipt, wait_behind
 from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import KnownAck, fingerprint
 from signalhub.core.sessions.registry import Recipient
@@ -31,6 +31,7 @@ from signalhub.wire.errors import Refusal
 from signalhub.wire.names import (
     ADDRESS_CHARS_MAX,
     HUB_TYPE_PREFIX,
+    TOPIC_CHARS_MAX,
     has_wildcard,
     is_subscribable,
     is_topic,
@@ -214,6 +215,9 @@ class Router:
             ttl=message.ttl,
         )
         receipt = FanReceipt(session, message, None, now, expires_at)
+        if is_ask:
+            receipt.askers, receipt.key = [session], key
+            self._pending[key] = receipt
         chunk = self._settings.broadcast_batch
         return self._in_order(session, FanOut(Audience(recipients), head, tail, chunk, receipt))
 
@@ -312,20 +316,20 @@ class Router:
         )
         if message.pattern != ASK:
             return [self._replies.reply(session, message, "hub:broadcast_ack", payload, now)]
-        key = fingerprint(message.sender, message.id)
-        self._pending[key] = told = Told(session, message, [session], payload, key)
+        receipt.answer = payload
         body = encode_body(entry.BroadcastBody(message.id, message.sender, payload))
-        then = partial(self._told, told)
+        then = partial(self._broadcast_noted, receipt, message)
         return [Append(Entry(Kind.BROADCAST, "", 0, 0, now, body), then, then)]
 
-    def _told(self, told: Told, outcome: int | Refusal, now: int) -> list[Effect]:
-        """The copies were sent even though the log rejected the broadcast."""
-        message = told.message
-        self._pending.pop(told.key, None)
-        self._dedup.remember_by(told.key, now, KnownAck(at_ms=now, extra=told.payload))
+    def _broadcast_noted(
+        self, receipt: FanReceipt, message: Envelope, outcome: int | Refusal, now: int
+    ) -> list[Effect]:
+        """Answer a broadcast; its copies were sent even if the log rejected its entry."""
+        self._pending.pop(receipt.key, None)
+        self._dedup.remember_by(receipt.key, now, KnownAck(at_ms=now, extra=receipt.answer))
         return [
-            self._replies.reply(asker, message, "hub:broadcast_ack", told.payload, now)
-            for asker in told.askers
+            self._replies.reply(asker, message, "hub:broadcast_ack", receipt.answer, now)
+            for asker in receipt.askers
             if asker.state is SessionState.CONNECTED
         ]
 
@@ -343,10 +347,10 @@ class Router:
         address = _subscribing_address(session, message.sender)
         if request.subscription is not None:
             return self._subscriptions.subscribe(session, message, request, address, now)
-        if not self._topics.hears(session, address, topic):
-            count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
-            if count >= self._settings.subscriptions_max:
-                raise refusals.too_many("subscriptions", self._settings.subscriptions_max)
+        limit = self._settings.subscriptions_max
+        is_new = not self._topics.is_subscribed(session, address, topic)
+        if is_new and session.count_topics() >= limit:
+            raise refusals.too_many("subscriptions", limit)
         subscription_id = "sub-" + self._next_id().decode()
         self._topics.subscribe(session, address, topic, subscription_id)
         payload = wire.encode({"topic": topic, "subscriptionId": subscription_id})
@@ -407,7 +411,7 @@ def _deadline(session: Session, message: Envelope) -> float | None:
 
 def _check_topic(topic: str) -> None:
     if not is_topic(topic):
-        raise refusals.structural("payload.topic must have 1 to 256 characters")
+        raise refusals.structural(f"payload.topic must have 1 to {TOPIC_CHARS_MAX} characters")
 
 
 def _subscribing_address(session: Session, sender: str) -> str:

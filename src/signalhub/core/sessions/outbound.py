@@ -28,7 +28,7 @@ class Outbound:
         self.paused: dict[tuple[Session, str], None] = {}
 
     def admits(self, size: int, unsent: int = 0) -> bool:
-        """Is there room for one more tell of this size? `held` bytes are in the transport."""
+        """Is there room for one more tell of this size? The transport holds `unsent` bytes."""
         return (
             self.messages < self._bounds.messages_max
             and self.bytes + unsent + size <= self._bounds.bytes_max

@@ -187,8 +187,7 @@ class Directory:
         session, address = welcome.session, welcome.registration.address
         effects: list[Effect] = []
         if session.registrations.get(address) is welcome.registration:
-            self._registry.remove(address)
-            effects.append(Forget([address]))
+            effects.append(self._remove(session, address))
         if session.state is SessionState.CONNECTED:
             effects.append(self._replies.refuse(session, welcome.message, refusal, now))
         return effects
@@ -214,12 +213,7 @@ class Directory:
             address = requests.parse(requests.UnregisterRequest, message.payload).actor_address
         effects: list[Effect] = []
         if address in session.registrations:
-            self._registry.remove(address)
-            self._topics.leave(session, address)
-            if session.identity == address:
-                # The next session to register the address does not replace this one.
-                self._identities.rename(session)
-            effects.append(Forget([address]))
+            effects.append(self._remove(session, address))
             box = self._streams.mailboxes.get(address)
             if box is not None:
                 effects.extend(self._mailboxes.drop(box, now))
@@ -227,6 +221,14 @@ class Directory:
             payload = wire.encode({"actorAddress": address, "unregisteredAt": now})
             effects.append(self._replies.reply(session, message, "hub:unregistered", payload, now))
         return effects
+
+    def _remove(self, session: Session, address: str) -> Forget:
+        self._registry.remove(address)
+        self._topics.leave(session, address)
+        if session.identity == address:
+            # The next session to register the address does not replace this one.
+            self._identities.rename(session)
+        return Forget([address])
 
     def renew(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:renew`: extend a lease, by its token or by owning the address."""

@@ -110,11 +110,15 @@ class Session:
         """Remove a consumer."""
         self.consumers.pop(consumer.id, None)
 
-    def hears(self, subscriber: Subscriber) -> None:
+    def subscribed(self, subscriber: Subscriber) -> None:
         """Add a subscriber of plain topics."""
         if self.subscriptions is None:
             self.subscriptions = {}
         self.subscriptions[subscriber.address] = subscriber
+
+    def count_topics(self) -> int:
+        """The number of plain topics its addresses subscribed to."""
+        return sum(len(one.topics) for one in (self.subscriptions or {}).values())
 
     def asked(self, target: str, ask: AskReceipt) -> None:
         """An ask is being written; remember the latest per recipient."""

@@ -53,7 +53,7 @@ class Identities:
             found[session] = None
 
     def rename(self, session: Session) -> None:
-        """The address it went by is not its own any more: it goes by the one before."""
+        """It lost its address: use the one registered last, or the identity of its hello."""
         names = list(session.registrations)
         name = names[-1] if names else session.hello_identity
         if name is not None:

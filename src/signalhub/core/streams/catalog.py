@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
-from signalhub.core.sessions.session import Session
+from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import LETTERS_SUFFIX, Topic
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import Body, Kind, StreamDefinitionBody
@@ -69,10 +69,13 @@ class Catalog:
         self._streams.add(topic)
         entry = topic.entry(Kind.STREAM_CREATED, definition, now)
         append = Append(entry, partial(self._opened, topic), partial(self._not_opened, topic))
+        topic.changing = append
         return topic, append
 
     def _opened(self, topic: Topic, offset: int, now: int) -> list[Effect]:
         topic.is_made = topic.is_dirty = True
+        if not topic.is_deleting:
+            topic.changing = None
         return []
 
     def _not_opened(self, topic: Topic, refusal: Refusal, now: int) -> list[Effect]:
@@ -98,6 +101,9 @@ class Catalog:
             raise refusals.structural("payload.durable must be true; plain topics are not created")
         definition = _definition(name, request)
         topic = self._streams.topics.get(name)
+        if topic is not None and topic.changing is not None:
+            # Whether it exists is known once that entry is on disk.
+            return self._create_later(session, message, topic.changing)
         if topic is not None:
             if topic.definition != definition:
                 raise refusals.topic_conflict(name, describe_definition(topic.definition))
@@ -110,6 +116,25 @@ class Catalog:
         answer = self._replies.answer(session, message, "hub:topic_created", payload)
         append.follow(answer.committed, answer.refused)
         return [append]
+
+    def _create_later(self, session: Session, message: Envelope, changing: Append) -> list[Effect]:
+        """Create a topic after the pending entry about it, or answer that it exists."""
+
+        def again(offset: int, later: int) -> list[Effect]:
+            if session.state is not SessionState.CONNECTED:
+                return []
+            try:
+                return self.create(session, message, later)
+            except Refusal as refusal:
+                return [self._replies.refuse(session, message, refusal, later)]
+
+        def refused(refusal: Refusal, later: int) -> list[Effect]:
+            if session.state is not SessionState.CONNECTED:
+                return []
+            return [self._replies.refuse(session, message, refusal, later)]
+
+        changing.follow(again, refused)
+        return []
 
     def update(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:topic_update`: replace the given members of the definition."""
@@ -192,11 +217,13 @@ class Catalog:
 
         def undo(refusal: Refusal, later: int) -> list[Effect]:
             topic.is_deleting = False
+            topic.changing = None
             return []
 
         answer = self._replies.answer(session, message, "hub:topic_deleted", payload)
         append = Append(entry, done, undo)
         append.follow(answer.committed, answer.refused)
+        topic.changing = append
         return [append]
 
     def remove(self, topic: Topic, now: int) -> list[Effect]:
@@ -220,11 +247,12 @@ def check_may_read(session: Session, topic: str) -> None:
         raise refusals.unauthorized("subscribe", topic)
 
 
-def check_name(name: str) -> None:
+def check_name(name: str, member: str = "topic") -> None:
     """Refuse a name that a durable topic cannot have."""
     if not is_topic(name) or has_wildcard(name) or not name.isprintable():
         raise refusals.structural(
-            f"payload.topic must have 1 to {TOPIC_CHARS_MAX} printable characters and no wildcard"
+            f"payload.{member} must have 1 to {TOPIC_CHARS_MAX} printable characters and no"
+            " wildcard"
         )
 
 
@@ -232,7 +260,7 @@ def _definition(name: str, request: requests.TopicOptionsRequest) -> StreamDefin
     retention = request.retention or requests.RetentionLimits()
     letters = request.dead_letter
     if letters is not None:
-        check_name(letters)
+        check_name(letters, "deadLetter")
         if letters == name:
             raise refusals.structural("payload.deadLetter must be another topic")
         if name.endswith(LETTERS_SUFFIX):

@@ -160,8 +160,10 @@ class DeadLetters:
         self, box: Mailbox, seq: int, message: MessageBody, at_ms: int, offset: int, now: int
     ) -> list[Effect]:
         """The message is in the mailbox again."""
-        box.committed(seq)
-        self.streams.keep(box, Held(seq, offset, at_ms, message, ask.size_of(message)))
+        if box.subscription.is_deleted:
+            # The mailbox was dropped in the meantime.
+            return []
+        self.streams.committed(box, Held(seq, offset, at_ms, message, ask.size_of(message)))
         self._dispatcher.wake(box.subscription)
         return []
 
@@ -226,9 +228,9 @@ class _Work:
         chosen = [one for one in letters if self._is_wanted(one)]
         appends: list[Effect] = []
         if self._reason == REDRIVEN:
-            homeless = [one for one in chosen if self._origin(one) is None]
-            self._skipped += len(homeless)
-            chosen = [one for one in chosen if one not in homeless]
+            returning = [one for one in chosen if self._origin(one) is not None]
+            self._skipped += len(chosen) - len(returning)
+            chosen = returning
             appends += [self._put_back(one, now) for one in chosen]
         if chosen:
             taken = [one.seq for one in chosen]

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from signalhub.core import refusals
 from signalhub.core.effects import Append, Effect
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams.streams import Mailbox
@@ -198,7 +199,7 @@ class Mailboxes:
                 self.detach(consumer, now)
 
     def expire(self, now: int) -> list[Effect]:
-        """Drop mailboxes whose owner has been away for long and that host no durable actor."""
+        """Drop mailboxes whose owner has been away for too long, unless actors are placed there."""
         oldest_ms = now - self._settings.mailbox.idle_s * 1000
         idle = [
             mailbox
@@ -215,7 +216,7 @@ class Mailboxes:
     def away(
         self, pattern: Pattern, capability: str | None, now: int
     ) -> Iterator[dict[str, object]]:
-        """The number of mailboxes without an owner attached."""
+        """The mailboxes that match and whose owner is away."""
         for address, mailbox in self._streams.mailboxes.items():
             if capability and capability not in mailbox.capabilities:
                 continue
@@ -228,9 +229,10 @@ class Mailboxes:
         self._streams.forget(mailbox)
         for consumer in list(mailbox.subscription.consumers):
             self._subscriptions.leave(consumer, "dropped", now, is_told=False)
-        # Answer the asks just accepted, because no pass will run for this mailbox again.
+        # Answer what waits for a pass, because none will run for this mailbox again.
         answers = self._asks.answer_fresh(mailbox, now)
-        self._dispatcher.remove(mailbox.subscription)
+        gone = refusals.not_a_consumer(mailbox.name)
+        answers += self._subscriptions.end(mailbox.subscription, gone, now)
         entry = mailbox.entry(Kind.STREAM_DELETED, Body(), now)
         return [*answers, self._storage.append(entry)]
 

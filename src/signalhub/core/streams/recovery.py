@@ -141,8 +141,7 @@ class Recovery:
         states = [decode_body(StreamState, body) for body in streams]
         readers = [decode_body(SubscriptionState, body) for body in subscriptions]
         if replays is not None:
-            self._parts.replays.restore(replays)
-            self._parts.replays.is_dirty = False
+            self._parts.replays.restore(replays, is_saved=True)
         recovery.restore(self._parts.rooms, rooms)
         self._parts.placements.restore(placements)
         self._parts.rooms.messages.ids.load(room_ids)
@@ -238,7 +237,7 @@ class Recovery:
             box.attached_at_ms = self._now
         for offset, (message, at_ms) in self._loose.items():
             orphan = Orphan(offset, at_ms, message.copy_id)
-            parts.asks.orphans[message.sender, message.id] = orphan
+            parts.asks.restore(message.sender, message.id, orphan)
 
     # Kinds of entries.
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from signalhub.core.effects import Append, Effect, FindTime, Note
 from signalhub.core.streams.streams import Mailbox, Stream, Topic
 from signalhub.core.subscriptions import progress
-from signalhub.core.subscriptions.join import first_unsettled
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.wire.entry import Kind, LostBody, RemovedBody, StreamDefinitionBody
 
@@ -67,7 +66,9 @@ class Pruning:
                 if first > topic.first:
                     effects += self.lose_before(topic, first, now)
             if definition.retention_s is not None and topic.head >= topic.first:
-                effects.append(self._find_expired(topic, now - definition.retention_s * 1000))
+                # The age has no upper limit, and a reader needs a time that is a number.
+                oldest_ms = max(0.0, now - definition.retention_s * 1000)
+                effects.append(self._find_expired(topic, oldest_ms))
         return effects
 
     def _find_expired(self, topic: Topic, oldest_ms: float) -> FindTime:
@@ -96,14 +97,14 @@ class Pruning:
         needed: list[tuple[str, int, int]] = []
         for topic in self._streams.topics.values():
             oldest = [
-                min([first_unsettled(one), *one.position.parked])
+                min([one.position.first_unsettled, *one.position.parked])
                 for one in topic.subscriptions.values()
                 if one.lag or one.position.parked
             ]
             if oldest:
                 needed.append((topic.name, topic.id, min(oldest)))
         needed.extend(
-            (box.name, box.id, first_unsettled(box.subscription))
+            (box.name, box.id, box.subscription.position.first_unsettled)
             for box in self._streams.mailboxes.values()
             if box.subscription.lag
         )

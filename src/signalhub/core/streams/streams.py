@@ -163,6 +163,7 @@ class Topic(Stream):
     __slots__ = (
         "bytes",
         "bytes_marks",
+        "changing",
         "definition",
         "is_deleting",
         "stored_definition",
@@ -178,6 +179,8 @@ class Topic(Stream):
         self.stored_definition = definition
         # Its deletion is being written; nothing may be published any more.
         self.is_deleting = False
+        # The pending entry that creates or deletes it.
+        self.changing: Append | None = None
         self.subscriptions: dict[str, Subscription] = {}
         # Bytes published in total and up to certain positions, for retention by size.
         self.bytes = 0
@@ -270,6 +273,10 @@ class Mailbox(Stream):
     def arrived(self, ask: AskReceipt) -> None:
         """An ask is on disk; its sender is answered after the next pass."""
         self.fresh[ask.seq] = ask
+
+    def sent(self, seq: int) -> AskReceipt | None:
+        """Take the ask at a position that the pass sent, if it has just arrived."""
+        return self.fresh.pop(seq, None)
 
     def take_fresh(self) -> list[AskReceipt]:
         """Take the asks that the pass did not send."""

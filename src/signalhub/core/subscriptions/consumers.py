@@ -69,7 +69,7 @@ class Consumer:
         self.flights = 0
         self.bytes = 0
         # Keys it owns that wait for room.
-        self.waiting: deque[KeyLane] = deque()
+        self.waiting: deque[KeyQueue] = deque()
 
     def grant(self, window: int | None = None, bytes_max: int | None = None) -> None:
         """Set how many messages and bytes may be in flight to it."""
@@ -88,23 +88,23 @@ class Consumer:
         )
 
 
-class KeyLane(msgspec.Struct, eq=False):
+class KeyQueue(msgspec.Struct, eq=False):
     """The unsettled messages of one key, oldest first; the first one may be in flight."""
 
     key: str
-    queue: deque[Flight]
+    flights: deque[Flight]
     owner: Consumer | None = None
 
 
 class Consumers:
     """All consumers of a subscription, in order of joining."""
 
-    __slots__ = ("_turn", "all", "mode")
+    __slots__ = ("_next", "all", "mode")
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
         self.all: list[Consumer] = []
-        self._turn = 0
+        self._next = 0
 
     def __iter__(self) -> Iterator[Consumer]:
         return iter(self.all)
@@ -146,23 +146,23 @@ class Consumers:
             return self.all[0] if self.all and self.all[0].has_room else None
         spare = None
         for step in range(len(self.all)):
-            at = (self._turn + step) % len(self.all)
+            at = (self._next + step) % len(self.all)
             one = self.all[at]
             if not one.has_room:
                 continue
             if one is avoid:
                 spare = one
                 continue
-            self._turn = at + 1
+            self._next = at + 1
             return one
         return spare
 
-    def owner_of(self, lane: KeyLane) -> Consumer | None:
+    def owner_of(self, queue: KeyQueue) -> Consumer | None:
         """The owner of a key; a key without one gets it by rendezvous hashing."""
-        if lane.owner is None and self.all:
-            key = lane.key.encode("utf-8", "surrogatepass")
-            lane.owner = max(self.all, key=lambda one: (_weight(one.name, key), one.id))
-        return lane.owner
+        if queue.owner is None and self.all:
+            key = queue.key.encode("utf-8", "surrogatepass")
+            queue.owner = max(self.all, key=lambda one: (_weight(one.name, key), one.id))
+        return queue.owner
 
 
 def _weight(name: str, key: bytes) -> bytes:

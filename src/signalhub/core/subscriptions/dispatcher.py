@@ -1,9 +1,9 @@
 """The dispatch loop: which subscriptions get a pass, when, and what follows from a pass.
 
 Waking a subscription marks it: that cannot fail or block, and waking twice is like waking once.
-Each turn of the shell's loop runs a pass for every marked subscription; a pass drains it, so merged
-wakes lose nothing. Exact deadlines wake subscriptions that wait for a time. The heartbeat is a
-watchdog: it checks every subscription and runs a pass only where one should have run and has not.
+Each tick runs a pass for every marked subscription; a pass drains it, so merged wakes lose nothing.
+Exact deadlines wake subscriptions that wait for a time. The heartbeat is a watchdog: it checks all
+subscriptions and runs a pass only where one should have run and has not.
 
 After a pass, messages to send become frames, settlements become one entry, dead letters are
 published, and messages that are not in memory are fetched.
@@ -41,6 +41,7 @@ FETCH_BYTES: Final = 2**18
 _MAILBOX_CURSOR_MS: Final = 60_000
 _GRAIN_MS: Final = 10
 _RETRY_MS: Final = 1_000
+_SPARE_DEADLINES: Final = 64
 
 
 class Dispatcher:
@@ -50,7 +51,9 @@ class Dispatcher:
         self._streams = streams
         self._wakes = wakes
         self.woken: dict[Subscription, None] = {}
+        # A heap; only the earliest deadline of a subscription counts, which is its `due_ms`.
         self._deadlines: list[tuple[float, int, Subscription]] = []
+        self._deadlines_max = _SPARE_DEADLINES
         self._order = count()
         # Subscriptions by the time slot of their next heartbeat, and the slots as a heap.
         self._heartbeats: dict[int, list[Subscription]] = {}
@@ -95,6 +98,7 @@ class Dispatcher:
         watched = [one for some in self._heartbeats.values() for one in some]
         self._heartbeats, self._slots = {}, []
         for subscription in dict.fromkeys(watched):
+            subscription.heartbeat_slot = -1
             self._expect_heartbeat(subscription, now)
         for subscription in self._streams.readers():
             subscription.clock_jumped(by_ms)
@@ -104,10 +108,11 @@ class Dispatcher:
         """Take the subscriptions that are woken, due, or missed a pass."""
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now:
-            _, _, subscription = heapq.heappop(deadlines)
-            subscription.due_ms = math.inf
-            if not subscription.is_deleted:
-                self.woken[subscription] = None
+            due_ms, _, subscription = heapq.heappop(deadlines)
+            if due_ms == subscription.due_ms:
+                subscription.due_ms = math.inf
+                if not subscription.is_deleted:
+                    self.woken[subscription] = None
         self._watch(now)
         woken, self.woken = self.woken, {}
         return list(woken)
@@ -117,26 +122,43 @@ class Dispatcher:
         if due_ms < subscription.due_ms:
             subscription.due_ms = due_ms
             heapq.heappush(self._deadlines, (due_ms, next(self._order), subscription))
+            if len(self._deadlines) > self._deadlines_max:
+                self._drop_outdated()
+
+    def _drop_outdated(self) -> None:
+        """Drop deadlines that were replaced; every pass sets the deadline of the next one."""
+        current: dict[Subscription, tuple[float, int, Subscription]] = {}
+        for deadline in self._deadlines:
+            due_ms, _, subscription = deadline
+            if due_ms == subscription.due_ms and not subscription.is_deleted:
+                current.setdefault(subscription, deadline)
+        self._deadlines = list(current.values())
+        heapq.heapify(self._deadlines)
+        self._deadlines_max = 2 * len(self._deadlines) + _SPARE_DEADLINES
 
     # The watchdog.
 
     def _expect_heartbeat(self, subscription: Subscription, now: int) -> None:
+        """Plan the next heartbeat, unless an earlier one is planned, which plans the next."""
         period_ms = subscription.heartbeat_ms
-        if period_ms and len(subscription.consumers) and not subscription.is_deleted:
-            slot = max(now + period_ms, now + _GRAIN_MS) // _GRAIN_MS
-            subscription.heartbeat_slot = slot
-            if slot not in self._heartbeats:
-                self._heartbeats[slot] = []
-                heapq.heappush(self._slots, slot)
-            self._heartbeats[slot].append(subscription)
-        else:
+        if not period_ms or not len(subscription.consumers) or subscription.is_deleted:
             subscription.heartbeat_slot = -1
+            return
+        slot = max(now + period_ms, now + _GRAIN_MS) // _GRAIN_MS
+        if 0 <= subscription.heartbeat_slot <= slot:
+            return
+        subscription.heartbeat_slot = slot
+        if slot not in self._heartbeats:
+            self._heartbeats[slot] = []
+            heapq.heappush(self._slots, slot)
+        self._heartbeats[slot].append(subscription)
 
     def _watch(self, now: int) -> None:
         while self._slots and self._slots[0] * _GRAIN_MS <= now:
             slot = heapq.heappop(self._slots)
             for subscription in self._heartbeats.pop(slot):
                 if subscription.heartbeat_slot == slot:
+                    subscription.heartbeat_slot = -1
                     self._expect_heartbeat(subscription, now)
                     if subscription.is_missing_a_pass:
                         self._poll(subscription, now)
@@ -175,14 +197,14 @@ class Passes:
         self._settings = settings
 
     def run(self, now: int) -> list[Effect]:
-        """Run all passes that are due; called once per turn of the loop."""
+        """Run all passes that are due; called once per tick."""
         effects: list[Effect] = []
         for subscription in self._dispatcher.take_woken(now):
             if not subscription.is_deleted:
-                effects += self._turn(subscription, now)
+                effects += self._run_one(subscription, now)
         return effects
 
-    def _turn(self, subscription: Subscription, now: int) -> list[Effect]:
+    def _run_one(self, subscription: Subscription, now: int) -> list[Effect]:
         subscription.stats.wake_polls += 1
         try:
             if send.run(subscription, now):
@@ -339,7 +361,7 @@ def _sent(subscription: Subscription, consumer: Consumer, flight: Flight, now: i
     if consumer.auto_ack or flight.receipt is not None:
         generation = subscription.position.generation
         attempt = Attempt(subscription, flight, flight.deliveries, generation)
-    return Dispatch(consumer.session, send.of(subscription, consumer, flight, now), attempt)
+    return Dispatch(consumer.session, send.frame_of(subscription, consumer, flight, now), attempt)
 
 
 def _sent_asks(
@@ -351,7 +373,7 @@ def _sent_asks(
     """Dispatch from a mailbox with asks whose senders wait, and tells held back behind them."""
     effects: list[Effect] = []
     for consumer, flight in sends:
-        receipt = box.fresh.pop(flight.seq, None)
+        receipt = box.sent(flight.seq)
         # A redelivered message may still have the receipt of its first attempt.
         flight.receipt = flight.receipt if receipt is None else receipt
         effects.append(_sent(subscription, consumer, flight, now))

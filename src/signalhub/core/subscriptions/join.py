@@ -85,8 +85,7 @@ class Subscriptions:
                 # It is being written to the log; answer after its creator.
                 return joining.wait(found, found.making)
             return joining.rejoin(found, now)
-        count = sum(len(one.topics) for one in (session.subscriptions or {}).values())
-        if count + len(session.consumers) >= self.settings.subscriptions_max:
+        if session.count_topics() + len(session.consumers) >= self.settings.subscriptions_max:
             raise refusals.too_many("subscriptions", self.settings.subscriptions_max)
         self.storage.check()
         if request.resume is not None:
@@ -192,11 +191,14 @@ class Subscriptions:
         stream = subscription.stream
         if isinstance(stream, Topic):
             self.streams.forget_subscription(stream, subscription.name)
-        waiters, subscription.waiters = subscription.waiters, []
         gone = refusals.unknown_subscription(stream.name, subscription.name)
-        effects += progress.refuse_all(waiters, gone, now)
+        return [*effects, *self.end(subscription, gone, now)]
+
+    def end(self, subscription: Subscription, gone: Refusal, now: int) -> list[Effect]:
+        """No pass runs for it any more: refuse the settlements that wait for one."""
+        waiters, subscription.waiters = subscription.waiters, []
         self.dispatcher.remove(subscription)
-        return effects
+        return progress.refuse_all(waiters, gone, now)
 
 
 def _check_start(start: requests.Start | None) -> None:
@@ -382,7 +384,7 @@ def find_start(
     unread: Callable[[int], list[Effect]],
     now: int,
 ) -> list[Effect]:
-    """Resolve a starting point to a floor and call `then` with it, or `failed`."""
+    """Resolve a starting point to a floor and call `then` with it, or `unread`."""
     if start is None or start == "earliest":
         return then(topic.first - 1, now)
     if start == "latest":
@@ -403,12 +405,6 @@ def find_start(
         return then(_within(topic, seq - 1) if seq else topic.head, later)
 
     return [FindTime(topic.name, topic.id, start.time, found)]
-
-
-def first_unsettled(subscription: Subscription) -> int:
-    """The next position for a consumer that starts from nothing."""
-    position = subscription.position
-    return position.above.end_from(position.floor + 1) + 1
 
 
 def check_letters(session: Session, topic: str, given: requests.SubscriptionOptions) -> None:

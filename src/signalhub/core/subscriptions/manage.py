@@ -1,6 +1,6 @@
 """Durable subscriptions: show, change, pause, seek and delete.
 
-A change takes effect once it is on disk; if the log rejects it, nothing changes.
+Options change at once, everything else once it is on disk. A change that the log rejects is undone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from signalhub.core.subscriptions.join import (
     changed,
     check_letters,
     find_start,
-    first_unsettled,
 )
 from signalhub.core.subscriptions.subscription import Position, Subscription
 from signalhub.core.subscriptions.window import SENT, WAITING
@@ -95,7 +94,7 @@ class Management:
             return [reply(found[0].at_ms if found else None, later)]
 
         stream = subscription.stream
-        seq = first_unsettled(subscription)
+        seq = subscription.position.first_unsettled
         return [Fetch(stream.name, stream.id, seq, 1, 1, then)]
 
     def list_subscriptions(self, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -175,7 +174,8 @@ class Management:
         definition = changed(subscription.definition, given)
         append = self._subscriptions.redefine(subscription, definition, now)
         self._dispatcher.wake(subscription)
-        for consumer in subscription.consumers:
+        before = [(one, one.window, one.auto_ack) for one in subscription.consumers]
+        for consumer, _, _ in before:
             if given.window is not None:
                 consumer.window = definition.window
             consumer.auto_ack = definition.auto_ack
@@ -185,7 +185,13 @@ class Management:
             "hub:sub_info_response",
             lambda: describe(subscription, subscription.oldest_ms(), now),
         )
-        append.follow(answer.committed, answer.refused)
+
+        def undo(refusal: Refusal, later: int) -> list[Effect]:
+            for consumer, window, auto_ack in before:
+                consumer.window, consumer.auto_ack = window, auto_ack
+            return answer.refused(refusal, later)
+
+        append.follow(answer.committed, undo)
         return [append]
 
     def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -217,9 +223,16 @@ class Management:
         assert isinstance(topic, Topic)
         self._storage.check()
 
+        def refuse(refusal: Refusal, later: int) -> list[Effect]:
+            if session.state is not SessionState.CONNECTED:
+                return []
+            return [self._replies.refuse(session, message, refusal, later)]
+
         def then(floor: int, later: int) -> list[Effect]:
             if session.state is not SessionState.CONNECTED:
                 return []
+            if subscription.is_deleted or subscription.is_deleting:
+                return refuse(refusals.unknown_subscription(topic.name, subscription.name), later)
             old = subscription.position
             will_replay, will_skip = _moved(old, floor, topic.head)
             payload: dict[str, object] = {
@@ -253,9 +266,7 @@ class Management:
             return [append]
 
         def unread(later: int) -> list[Effect]:
-            if session.state is not SessionState.CONNECTED:
-                return []
-            return [self._replies.refuse(session, message, refusals.storage_unreadable(), later)]
+            return refuse(refusals.storage_unreadable(), later)
 
         return find_start(topic, request.to, then, unread, now)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from signalhub.core.streams.streams import Held, Mailbox, Stream
-from signalhub.core.subscriptions.consumers import Consumer, KeyLane
+from signalhub.core.subscriptions.consumers import Consumer, KeyQueue
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import READY, SENT, Flight
 from signalhub.wire import envelope as wire
@@ -25,7 +25,7 @@ PASS_MESSAGES_MAX: Final = 512
 def run(subscription: Subscription, now: int) -> bool:
     """Run one pass; `True` if it stopped only because its budget was used up."""
     window = subscription.window
-    _look_at_the_clock(subscription, now)
+    _meet_deadlines(subscription, now)
     if (
         subscription.position.is_paused
         or not subscription.consumers.all
@@ -44,7 +44,8 @@ def run(subscription: Subscription, now: int) -> bool:
     return budget <= 0
 
 
-def _look_at_the_clock(subscription: Subscription, now: int) -> None:
+def _meet_deadlines(subscription: Subscription, now: int) -> None:
+    """Fail attempts that timed out, end pauses, and add delayed messages that are due."""
     window = subscription.window
     if window.exhausted:
         subscription.policy_changed()
@@ -99,22 +100,22 @@ def _send_keyed(subscription: Subscription, now: int, budget: int) -> int:
     return budget
 
 
-def _send_first(subscription: Subscription, lane: KeyLane, now: int) -> bool:
+def _send_first(subscription: Subscription, queue: KeyQueue, now: int) -> bool:
     """Send the first message of a key if possible; `False` if the rate limit is reached."""
-    if not lane.queue or lane.queue[0].phase is not READY:
+    if not queue.flights or queue.flights[0].phase is not READY:
         return True
-    flight = lane.queue[0]
+    flight = queue.flights[0]
     if _is_over(subscription, flight, now):
         return True
-    owner = subscription.consumers.owner_of(lane)
+    owner = subscription.consumers.owner_of(queue)
     if owner is None:
-        subscription.window.keyed.append(lane)
+        subscription.window.keyed.append(queue)
     elif not owner.has_room:
-        owner.waiting.append(lane)
+        owner.waiting.append(queue)
     elif subscription.bucket.take(now):
         _send(subscription, flight, owner, now)
     else:
-        subscription.window.keyed.appendleft(lane)
+        subscription.window.keyed.appendleft(queue)
         return False
     return True
 
@@ -146,10 +147,10 @@ def _send_new(subscription: Subscription, now: int, budget: int) -> int:
             flight = _flight(subscription, seq, held)
             window.add(flight)
             budget -= 1
-            lane = flight.lane
-            if lane is not None and lane.queue[0] is flight:
+            queue = flight.key_queue
+            if queue is not None and queue.flights[0] is flight:
                 window.keyed.pop()
-                if not _send_first(subscription, lane, now):
+                if not _send_first(subscription, queue, now):
                     break
             continue
         consumer = subscription.consumers.choose()
@@ -219,7 +220,7 @@ def _read_due(subscription: Subscription) -> None:
         subscription.found(flight, held)
 
 
-def of(subscription: Subscription, consumer: Consumer, flight: Flight, now: int) -> bytes:
+def frame_of(subscription: Subscription, consumer: Consumer, flight: Flight, now: int) -> bytes:
     """The frame of one attempt to deliver a message to a consumer."""
     held = flight.held
     assert held is not None

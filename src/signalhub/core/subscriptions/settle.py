@@ -220,7 +220,7 @@ class _Given:
             if ids is None:
                 return [(seq, request.id) for seq in dict.fromkeys(request.seqs)]
             if len(ids) != len(request.seqs):
-                raise refusals.structural("payload.ids needs one name for each of payload.seqs")
+                raise refusals.structural("payload.ids needs one id for each of payload.seqs")
             return list(dict(zip(request.seqs, ids, strict=True)).items())
         assert request.up_to is not None
         if subscription.definition.mode not in (EXCLUSIVE, FAILOVER):

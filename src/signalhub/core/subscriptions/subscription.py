@@ -17,7 +17,7 @@ from signalhub.core.streams.streams import Held, Mailbox, Stream, Topic, blank
 from signalhub.core.subscriptions.consumers import FAILOVER, KEY_SHARED, Consumer, Consumers
 from signalhub.core.subscriptions.window import EXHAUSTED, SENT, Flight, Window, pause_ms
 from signalhub.counters import SubscriptionTally
-from signalhub.pacing import TokenBucket
+from signalhub.pacing import TokenBucket, grown
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
     CursorBody,
@@ -74,6 +74,11 @@ class Position:
         parked_above = sum(seq > self.floor for seq in self.parked)
         return head - self.floor - self.above.count - parked_above
 
+    @property
+    def first_unsettled(self) -> int:
+        """The oldest position that is neither settled nor parked."""
+        return self.above.end_from(self.floor + 1) + 1
+
     def settle(self, seq: int) -> None:
         """Settle a position; idempotent."""
         if self.parked:
@@ -124,10 +129,12 @@ class Position:
         self.doubtful = 0
 
     def replay(self, one: Settlement) -> None:
-        """Apply a settlement read from the log."""
+        """Apply a settlement read from the log, unless a snapshot already contains it."""
+        if one.outcome == Outcome.HANDED_OVER or self.is_settled(one.seq):
+            return
         if one.outcome == Outcome.FAILED:
             self.failures[one.seq] = one.failures
-        elif one.outcome != Outcome.HANDED_OVER and not self.is_settled(one.seq):
+        else:
             self.dead_lettered += one.outcome == Outcome.DEAD_LETTERED
             self.settle(one.seq)
 
@@ -384,8 +391,7 @@ class Subscription:
 
     def oldest_ms(self) -> int | None:
         """When the oldest unsettled message was accepted; `None` if it is not in memory."""
-        position = self.position
-        seq = position.above.end_from(position.floor + 1) + 1
+        seq = self.position.first_unsettled
         flight = self.window.flights.get(seq)
         held = self.stream.recent.get(seq) if flight is None else flight.held
         return None if held is None else held.at_ms
@@ -413,9 +419,9 @@ class Subscription:
         """Remove a consumer; its messages are ready again, and no failure is counted."""
         if not self.consumers.remove(consumer):
             return
-        for lane in self.window.lanes.values():
-            if lane.owner is consumer:
-                lane.owner = None
+        for queue in self.window.key_queues.values():
+            if queue.owner is consumer:
+                queue.owner = None
         self.window.keyed.extend(consumer.waiting)
         consumer.waiting.clear()
         for flight in self.window.of(consumer):
@@ -645,6 +651,7 @@ class Subscription:
         """Start over after an exception in a pass, as after a restart."""
         self.position.doubtful = max(self.position.doubtful, self.next_seq - 1)
         self.sends.clear()
+        self.letters.clear()
         self._drop_window()
         self.next_seq = self.position.floor + 1
         self.parked_due = sorted((due, seq) for seq, due in self.position.parked.items())
@@ -697,8 +704,8 @@ class Subscription:
             # The head is ahead of what can be read: try again shortly.
             self.stats.empty_reads += 1
             self.empty_reads += 1
-            pause_ms = _EMPTY_READ_MS * 2 ** min(self.empty_reads, 10)
-            self.not_before_ms = now + min(pause_ms, self.heartbeat_ms or _EMPTY_READ_MS_MAX)
+            longest_ms = min(self.heartbeat_ms or _EMPTY_READ_MS_MAX, _EMPTY_READ_MS * 2**10)
+            self.not_before_ms = now + int(grown(_EMPTY_READ_MS, longest_ms, self.empty_reads))
         else:
             self.empty_reads = 0
 

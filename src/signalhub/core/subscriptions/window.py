@@ -16,7 +16,8 @@ Unless it is sent or exhausted, a flight is in exactly one place: among the read
 first; in the queue of its key; or waiting for a time.
 
 Deadlines of attempts come in the order of sending, so they are kept in a queue; pauses and extended
-deadlines are kept in a heap. Entries of settled messages are not removed there but skipped.
+deadlines are kept in a heap. Entries that no longer count are skipped there, and dropped when they
+are the majority, because they keep settled messages in memory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from signalhub.core.streams.streams import Held
-from signalhub.core.subscriptions.consumers import Consumer, KeyLane
+from signalhub.core.subscriptions.consumers import Consumer, KeyQueue
+from signalhub.pacing import grown, spread
 from signalhub.wire.entry import SubscriptionDefinitionBody
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from signalhub.core.subscriptions.subscription import Subscription
 
 _JITTER: Final = 0.2
+_SPARE_DEADLINES: Final = 64
 
 
 class Phase(Enum):
@@ -86,7 +89,7 @@ class Flight:
         "first_sent",
         "held",
         "is_burying",
-        "lane",
+        "key_queue",
         "last_failure",
         "last_sent",
         "phase",
@@ -101,7 +104,7 @@ class Flight:
         self.held = held
         self.phase = READY
         self.consumer: Consumer | None = None
-        self.lane: KeyLane | None = None
+        self.key_queue: KeyQueue | None = None
         # A message that may have been sent before a restart counts as sent.
         self.deliveries = max(failures, 1) if is_doubtful else failures
         self.failures = failures
@@ -119,11 +122,10 @@ class Flight:
 
 def pause_ms(definition: SubscriptionDefinitionBody, flight: Flight, delay_ms: float = 0) -> float:
     """The pause before the next attempt: doubles each time, up to the cap."""
-    policy = definition.backoff_ms * 2.0 ** min(flight.failures - 1, 40)
-    # Jitter of up to a fifth, so that messages that failed together are not retried together.
-    share = (flight.seq * 2_654_435_761 + flight.failures * 40_503 & 0xFFFF) / 0xFFFF
-    policy *= 1 - _JITTER + 2 * _JITTER * share
-    return min(max(policy, delay_ms), definition.backoff_cap_ms)
+    policy = grown(definition.backoff_ms, math.inf, flight.failures - 1)
+    # The core has no random numbers; a hash of the attempt serves as one.
+    chance = (flight.seq * 2_654_435_761 + flight.failures * 40_503 & 0xFFFF) / 0xFFFF
+    return min(max(spread(policy, _JITTER, chance), delay_ms), definition.backoff_cap_ms)
 
 
 class Attempt(msgspec.Struct, eq=False):
@@ -143,8 +145,8 @@ class Window:
         "exhausted",
         "flights",
         "is_keyed",
+        "key_queues",
         "keyed",
-        "lanes",
         "ready",
         "timeouts",
         "unread",
@@ -157,9 +159,9 @@ class Window:
         self.ready: list[int] = []
         # Delayed messages that are due and not read yet.
         self.unread: dict[int, Flight] = {}
-        self.lanes: dict[str, KeyLane] = {}
+        self.key_queues: dict[str, KeyQueue] = {}
         # Keys whose first message may be sent.
-        self.keyed: deque[KeyLane] = deque()
+        self.keyed: deque[KeyQueue] = deque()
         self.due: list[tuple[int, int]] = []
         self.timeouts: deque[tuple[int, Flight, int]] = deque()
 
@@ -182,20 +184,20 @@ class Window:
             heapq.heappush(self.ready, flight.seq)
             return
         key = held.message.key or held.message.sender
-        lane = self.lanes.get(key)
-        if lane is None:
-            lane = self.lanes[key] = KeyLane(key, deque())
-        flight.lane = lane
-        lane.queue.append(flight)
-        if len(lane.queue) == 1:
-            self.keyed.append(lane)
+        queue = self.key_queues.get(key)
+        if queue is None:
+            queue = self.key_queues[key] = KeyQueue(key, deque())
+        flight.key_queue = queue
+        queue.flights.append(flight)
+        if len(queue.flights) == 1:
+            self.keyed.append(queue)
 
     def next_ready(self) -> Flight | None:
         """The oldest flight to redeliver."""
         ready = self.ready
         while ready:
             flight = self.flights.get(ready[0])
-            if flight is not None and flight.phase is READY and flight.lane is None:
+            if flight is not None and flight.phase is READY and flight.key_queue is None:
                 return flight
             heapq.heappop(ready)
         return None
@@ -221,8 +223,8 @@ class Window:
         """A flight is ready again; within its key it stays first."""
         self.release(flight)
         flight.phase = _BACK[flight.phase]
-        if flight.lane is not None:
-            self.keyed.append(flight.lane)
+        if flight.key_queue is not None:
+            self.keyed.append(flight.key_queue)
         else:
             heapq.heappush(self.ready, flight.seq)
 
@@ -250,15 +252,15 @@ class Window:
         flight.phase = _REMOVE[flight.phase]
         self.flights.pop(flight.seq, None)
         self.unread.pop(flight.seq, None)
-        lane = flight.lane
-        if lane is None:
+        queue = flight.key_queue
+        if queue is None:
             return
-        was_first = lane.queue[0] is flight
-        lane.queue.remove(flight)
-        if not lane.queue:
-            self.lanes.pop(lane.key, None)
+        was_first = queue.flights[0] is flight
+        queue.flights.remove(flight)
+        if not queue.flights:
+            self.key_queues.pop(queue.key, None)
         elif was_first:
-            self.keyed.append(lane)
+            self.keyed.append(queue)
 
     def release(self, flight: Flight) -> None:
         """Take a sent flight off its consumer's account."""
@@ -293,6 +295,8 @@ class Window:
 
     def next_due_ms(self) -> float:
         """When to call `overdue` again; too early is harmless."""
+        if len(self.timeouts) + len(self.due) > 2 * len(self.flights) + _SPARE_DEADLINES:
+            self._drop_outdated()
         timeouts = self.timeouts
         while timeouts:
             when, flight, deliveries = timeouts[0]
@@ -300,6 +304,22 @@ class Window:
                 return min(when, self.due[0][0]) if self.due else when
             timeouts.popleft()
         return self.due[0][0] if self.due else math.inf
+
+    def _drop_outdated(self) -> None:
+        """Drop deadlines of settled messages, and those that were replaced by another one."""
+        self.timeouts = deque(
+            one
+            for one in self.timeouts
+            if one[1].phase is SENT and one[1].deliveries == one[2] and one[1].deadline_ms == one[0]
+        )
+        self.due = [
+            (due_ms, seq)
+            for due_ms, seq in set(self.due)
+            if (flight := self.flights.get(seq)) is not None
+            and flight.deadline_ms == due_ms
+            and flight.phase in (SENT, WAITING)
+        ]
+        heapq.heapify(self.due)
 
     def shift(self, by_ms: int) -> None:
         """Move all deadlines and pauses."""
@@ -317,7 +337,7 @@ class Window:
         self.exhausted = 0
         self.ready.clear()
         self.unread.clear()
-        self.lanes.clear()
+        self.key_queues.clear()
         self.keyed.clear()
         self.due.clear()
         self.timeouts.clear()

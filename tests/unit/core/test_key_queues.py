@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core.subscriptions import send
-from signalhub.core.subscriptions.consumers import Consumers, KeyLane
+from signalhub.core.subscriptions.consumers import Consumers, KeyQueue
 from signalhub.settings.model import Settings
 from tests.support.memory.shell import MemoryShell
 from tests.support.memory.topics import (
@@ -37,10 +37,10 @@ def test_a_message_costs_the_same_however_many_keys_wait(monkeypatch: pytest.Mon
     looks = 0
     owner_of = Consumers.owner_of
 
-    def counted(consumers: Consumers, lane: KeyLane) -> object:
+    def counted(consumers: Consumers, queue: KeyQueue) -> object:
         nonlocal looks
         looks += 1
-        return owner_of(consumers, lane)
+        return owner_of(consumers, queue)
 
     monkeypatch.setattr(Consumers, "owner_of", counted)
 
@@ -82,7 +82,7 @@ def test_a_key_that_waits_behind_an_emptied_one_is_sent_when_there_is_room() -> 
     reader.ask("hub:credit", {"subscriptionId": name, "messages": 1})
     shell.pass_time(5)
     (consumer,) = subscription_of(shell).consumers
-    emptied, waiting = (lane.queue[0].seq for lane in consumer.waiting)
+    emptied, waiting = (queue.flights[0].seq for queue in consumer.waiting)
 
     reader.ask("hub:ack", NAMED | {"seq": emptied})
     reader.take()
@@ -110,4 +110,4 @@ def test_keys_of_a_consumer_that_leaves_while_they_wait_go_to_another() -> None:
         assert held, "a key is waited for by nobody"
         two.ask("hub:ack", NAMED | {"seqs": held})
 
-    assert not subscription.window.lanes
+    assert not subscription.window.key_queues
