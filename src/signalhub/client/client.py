@@ -220,9 +220,11 @@ class Client(Resource):
 
     async def close(self) -> None:
         """Leave the hub and all rooms joined through this client. Can be called more than once."""
-        if self._rooms is not None:
-            await self._rooms.close()
-        await self._runner.close()
+        try:
+            if self._rooms is not None:
+                await self._rooms.close()
+        finally:
+            await self._runner.close()
 
     async def wait_closed(self) -> None:
         """Wait until the client ends; raises `GaveUp` unless it was closed."""

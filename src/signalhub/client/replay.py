@@ -59,7 +59,9 @@ class Replay:
         replayed, messages = await asyncio.shield(page)
         self._page.extend(messages)
         if replayed.lost_from is not None and replayed.lost_to is not None:
-            self.lost = Lost(replayed.lost_from, replayed.lost_to)
+            # Retention may go on between two pages.
+            first = replayed.lost_from if self.lost is None else self.lost.first
+            self.lost = Lost(first, replayed.lost_to)
         self.complete = replayed.complete and self.lost is None
         here, self.next = self.next, replayed.next or self.next + len(messages)
         is_full = self._limit is not None and self.count + len(self._page) >= self._limit

@@ -45,13 +45,28 @@ def answer_page(
             (False, 5, Lost(1, 4)),
         ),
         (
+            {},
+            [
+                ([3], {"complete": False, "next": 4, "lostFrom": 1, "lostTo": 2}),
+                ([7], {"complete": True, "next": 8, "lostFrom": 4, "lostTo": 6}),
+            ],
+            [{"fromSeq": 1, "limit": 500}, {"fromSeq": 4, "limit": 500}],
+            (False, 8, Lost(1, 6)),
+        ),
+        (
             {"from_seq": 5},
             [([], {"complete": False, "next": 5})],
             [{"fromSeq": 5, "limit": 500}],
             (False, 5, None),
         ),
     ],
-    ids=["to its end", "to its limit", "of what is lost", "that does not get on"],
+    ids=[
+        "to its end",
+        "to its limit",
+        "of what is lost",
+        "that retention overtakes",
+        "that does not get on",
+    ],
 )
 async def test_a_replay_is_read_page_by_page(
     span: dict[str, int],
