@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (about two minutes, once)…"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pipeline,dev]'
-	@$(BIN)/python -m signalhub.pipeline.run.spark
+	@$(BIN)/python -m signalhub.pipeline.run.java
 	@touch $(READY)
 
 run: $(READY) ## set up on first use, then start the hub on 127.0.0.1:8787 and its pipeline

@@ -16,7 +16,7 @@ from bench import invocation, machine, native, subject_session
 from bench.lake import freshness, growth, landing, pages
 from bench.lake.goals import GOALS
 from bench.subjects import Subject
-from signalhub.pipeline.run.spark import java_problem
+from signalhub.pipeline.run.java import java_problem
 
 ROUNDS = 3
 PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow")

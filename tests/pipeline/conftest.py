@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from signalhub.pipeline.lake import Lake, lake_of
-from signalhub.pipeline.run import spark as jars
+from signalhub.pipeline.run.java import java_problem
 from signalhub.pipeline.run.spark import open_session
 from signalhub.pipeline.tables.create import ensure_tables
 from tests.pipeline.command import Command, run
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """It is used by so many tests that what Java compiles pays, so it is not a brief one."""
-    if problem := jars.java_problem():
+    if problem := java_problem():
         pytest.skip(problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_CONF_DIR", str(_HERE / "spark"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from signalhub.pipeline.run import spark as jars
+from signalhub.pipeline.run import java as jars
 from signalhub.wire.errors import SettingsError
 
 ENVIRONMENT = ("JAVA_HOME", "SIGNALHUB_JARS", "XDG_CACHE_HOME")
@@ -47,6 +47,16 @@ def test_the_version_of_java_is_looked_at(programs: Path, version: str, is_enoug
     program(programs / "java", f"echo 'openjdk version \"{version}\" 2025-04-15' >&2")
 
     assert (jars.java_problem() is None) is is_enough
+
+
+def test_a_java_that_cannot_be_run_is_named(programs: Path) -> None:
+    program(programs / "java", "")
+    (programs / "java").write_bytes(b"\x7fELF, but no more")
+
+    problem = jars.java_problem()
+
+    assert problem is not None
+    assert "Java cannot be run" in problem
 
 
 def test_java_home_comes_first(

@@ -19,7 +19,7 @@ from typing import Final
 
 from signalhub.counters import LakeTally
 from signalhub.pacing import grown
-from signalhub.pipeline.run.spark import JAVA_ADVICE, java_problem
+from signalhub.pipeline.run.java import java_problem
 
 log = logging.getLogger("signalhub.pipeline")
 
@@ -45,10 +45,7 @@ def obstacle() -> str | None:
     """Return why the pipeline cannot run on this machine, with advice; `None` if it can. Blocks."""
     if importlib.util.find_spec("pyspark") is None:
         return f"PySpark is missing: {sys.executable} -m pip install pyspark delta-spark"
-    try:
-        return java_problem()
-    except OSError as error:
-        return f"Java cannot be run ({error}): {JAVA_ADVICE}"
+    return java_problem()
 
 
 class Beside:

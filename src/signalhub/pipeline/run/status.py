@@ -7,13 +7,16 @@ import os
 import threading
 from copy import copy
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from signalhub.clock import SystemClock
-from signalhub.pipeline.land.land import Landed
-from signalhub.pipeline.source.plan import LogPosition
+
+if TYPE_CHECKING:
+    # The hub reads the status and must not load Spark.
+    from signalhub.pipeline.land.land import Landed
+    from signalhub.pipeline.source.plan import LogPosition
 
 
 def keep(path: Path, value: object, *, is_for_good: bool = True) -> None:
