@@ -127,6 +127,8 @@ def test_help_needs_none_of_the_heavy_modules() -> None:
         (["serve", "--config", "/no/such/file.toml"], "/no/such/file.toml"),
         (["publish", "orders", "1", "--header", "plain"], "trace=a1b2"),
         (["publish", "orders", "1", "--delay", "soon"], "250ms"),
+        (["publish", "orders", "1", "--delay", "3000000d"], "--delay is too long"),
+        (["publish", "orders", "1", "--delay", "99999999999w"], "--delay is too long"),
         (["publish", "orders", "1", "--deliver-at", "noon"], "2026-01-31T12:00Z"),
         (["publish", "orders", "1", "--delay", "1s", "--deliver-at", "2026-01-31"], "one of them"),
         (["publish", "orders", "1", "--ttl", "0"], "--ttl"),
