@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from unittest.mock import Mock
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -183,7 +183,8 @@ def test_a_single_run_that_was_stopped_does_not_say_that_it_is_done(
     hold(lake, epoch_of(scene), 1_999)
     monkeypatch.setattr(run, "forget_tables", lambda spark: None)
     monkeypatch.setattr(run, "ensure_tables", lambda *of: [])
-    pipeline = run.Pipeline(Mock(), lake, scene.data, PipelineSettings())
+    no_spark: Any = None
+    pipeline = run.Pipeline(no_spark, lake, scene.data, PipelineSettings())
 
     pipeline.stop()
 

@@ -146,7 +146,7 @@ def _note_behind(settings: Settings, lake: Lake, names: set[str]) -> None:
         late = behind(Path(settings.data), lake, names)
     if not late:
         return
-    lags = ", ".join(f"{name} by {count} entries" for name, count in late.items())
+    lags = ", ".join(f"{name} by {counted(count, 'entry')}" for name, count in late.items())
     more = f"signalhub pipeline once --data {settings.data}"
     advice = "the pipeline is running" if is_pipeline_running(settings.data) else f"run `{more}`"
     print(f"signalhub: the lake is behind the log: {lags}; {advice}", file=sys.stderr)

@@ -220,7 +220,7 @@ def _facts(summary: RunSummary) -> dict[str, Any]:
 def _sentence(summary: RunSummary) -> str:
     gained = ", ".join(f"{name} {rows}" for name, rows in summary.tables.items() if rows)
     return (
-        f"Landed {summary.rows} {'entry' if summary.rows == 1 else 'entries'}"
+        f"Landed {counted(summary.rows, 'entry')}"
         f" ({summary.bytes / 1e6:.1f} MB) in {summary.seconds:.1f} s;"
         f" position {summary.position} of epoch {summary.epoch}, {summary.lag} behind,"
         f" {counted(summary.files, 'file')}"
