@@ -16,7 +16,7 @@ import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.failures import Exit, Failure, split_advice, usage
 from signalhub.cli.terminal.output import AsJson, Output, OutputColumn, counted, shown
 from signalhub.cli.terminal.progress import bar
 from signalhub.cli.terminal.quantities import shown_size, shown_time
@@ -210,8 +210,7 @@ def _reading(data: Path) -> Iterator[SystemDisk]:
     try:
         yield SystemDisk(_folder(data), read_only=True)
     except SignalHubError as error:
-        message, _, resolution = str(error).partition("; ")
-        raise Failure(Exit.FAILED, error.code, message, resolution) from error
+        raise Failure(Exit.FAILED, error.code, *split_advice(error)) from error
     except OSError as error:
         if error.errno in _OUTPUT_ERRORS:
             raise

@@ -189,17 +189,10 @@ def _opened(
     is_single_run: bool = False,
 ) -> Iterator[Pipeline]:
     from signalhub.operate.pipeline import open_pipeline
-    from signalhub.pipeline.run.lock import PipelineRunning
 
-    with operation_errors():
-        try:
-            with open_pipeline(
-                settings, landed=landed, beside=beside, is_single_run=is_single_run
-            ) as pipeline:
-                yield pipeline
-        except PipelineRunning as error:
-            message, _, resolution = str(error).partition("; ")
-            raise Failure(Exit.BUSY, error.code, message, resolution) from None
+    opened = open_pipeline(settings, landed=landed, beside=beside, is_single_run=is_single_run)
+    with operation_errors(), opened as pipeline:
+        yield pipeline
 
 
 def _end_with(parent: int, work: Pipeline) -> None:

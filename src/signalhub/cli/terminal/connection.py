@@ -182,13 +182,21 @@ def stay(
 @contextmanager
 def losses_shown(connection: HubConnection) -> Iterator[None]:
     """Tell people on standard error when the connection is lost and when it is back."""
+    with client_log_to(logging.NullHandler() if connection.as_json else LossNotes(connection)):
+        yield
+
+
+@contextmanager
+def client_log_to(handler: logging.Handler) -> Iterator[None]:
+    """Give the client's log to a handler while the block runs."""
     log = logging.getLogger(CLIENT_LOG)
-    handler = logging.NullHandler() if connection.as_json else LossNotes(connection)
+    level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:
         yield
     finally:
+        log.setLevel(level)
         log.removeHandler(handler)
 
 
