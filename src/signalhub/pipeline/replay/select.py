@@ -25,6 +25,7 @@ from signalhub.log.head import read_head
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.query import QueryRefused, QueryWrong, query, query_session, values
 from signalhub.pipeline.replay.job import Bound
+from signalhub.pipeline.source.plan import LOG_FOLDER
 from signalhub.pipeline.tables.tables import MESSAGES
 
 SHARD: Final = 0
@@ -89,7 +90,7 @@ def landed(spark: SparkSession, lake: Lake, data: str | Path) -> Bound | None:
 
 def head_of(data: str | Path) -> Bound | None:
     """Return the last entry of the log, if the log is here."""
-    folder = Path(data) / "log"
+    folder = Path(data) / LOG_FOLDER
     head = read_head(SystemDisk(folder, read_only=True)) if folder.is_dir() else None
     return None if head is None else Bound(head.epoch, head.durable - 1)
 

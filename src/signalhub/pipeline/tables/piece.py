@@ -359,7 +359,7 @@ class HeldRows(NamedTuple):
         """See `within`."""
         if self.here is None:
             return within(self.rows, prefix)
-        return _condition([(epoch, at, at) for epoch, at in _places(self.here)], prefix)
+        return condition_of([(epoch, at, at) for epoch, at in _places(self.here)], prefix)
 
 
 def _places(rows: pa.Table) -> list[tuple[int, int]]:
@@ -377,10 +377,11 @@ def within(rows: DataFrame, prefix: str = "") -> str:
         F.min("offset").alias("first"), F.max("offset").alias("last")
     )
     spans = [tuple(row) for row in found.select("epoch", "first", "last").collect()]
-    return _condition(spans, prefix)
+    return condition_of(spans, prefix)
 
 
-def _condition(spans: Sequence[tuple[int, int, int]], prefix: str) -> str:
+def condition_of(spans: Sequence[tuple[int, int, int]], prefix: str) -> str:
+    """Return an SQL condition for spans (epoch, first, last), which may match more than they do."""
     parts = [
         f"({prefix}epoch = {epoch} AND {prefix}offset BETWEEN {first} AND {last})"
         for epoch, first, last in joined(spans)
