@@ -75,12 +75,12 @@ def read_job(data: str | Path, name: str | None, selection: Selection) -> Replay
         return None
     except msgspec.MsgspecError as error:
         raise ReplayConflict(
-            f"{path} cannot be read: {error}; restore it, or begin anew with another --job"
+            f"{path} cannot be read: {error}; restore it, or start again with another --job"
         ) from error
     if found.selection != selection:
         raise ReplayConflict(
-            f"the replay {found.job} selects {found.selection.where!r} and goes to"
-            f" {found.selection.to}; repeat exactly that to go on, or choose another --job"
+            f"the replay {found.job} sends {found.selection.where!r} to {found.selection.to};"
+            " repeat exactly that to resume it, or choose another --job"
         )
     return found
 

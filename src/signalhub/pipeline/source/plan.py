@@ -39,7 +39,7 @@ def log_of(data: str | Path) -> SystemDisk:
     """Open the log of a data folder for reading; raises `SettingsError` if there is none."""
     path = Path(data) / LOG_FOLDER
     if not path.is_dir():
-        raise SettingsError(f"{data} holds no log; name the data folder of a hub with --data")
+        raise SettingsError(f"there is no log in {data}; give the data folder of a hub with --data")
     return SystemDisk(path, read_only=True)
 
 

@@ -237,7 +237,7 @@ class StreamReader(_Reader, DataSourceStreamReader):
 
 
 class _Log:
-    """Return the log as selected by the options."""
+    """The part of a log that the options select."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
