@@ -1,4 +1,4 @@
-"""Where landing goes on, and what the pipeline says about itself; without Spark."""
+"""Where landing continues, and the status of the pipeline; without Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def hold(lake: Lake, epoch: int, last: int) -> None:
-    """A table that says it has come so far."""
+    """Record in the table that it contains everything up to `last`."""
     properties = CommitProperties(app_transactions=[Transaction(application(0, epoch), last)])
     rows = pa.table({"offset": pa.array([], pa.int64())})
     location = lake.location(ENTRIES.name)
@@ -132,7 +132,7 @@ def test_a_position_is_recorded_in_a_commit_of_its_own(scene: LogScene, lake: La
     commits = Path(lake.location(name)) / "_delta_log"
 
     assert lake.record(name, 0, 1, 50)
-    assert len(list(commits.iterdir())) == 1, "it holds that already"
+    assert len(list(commits.iterdir())) == 1, "it is already recorded"
     for last in range(51, 50 + CHECKPOINT_INTERVAL):
         assert lake.record(name, 0, 1, last)
     assert Lake(lake.uri).committed(name, 0, 1) == 50 + CHECKPOINT_INTERVAL - 1

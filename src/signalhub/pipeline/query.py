@@ -65,7 +65,7 @@ _COMPUTED_NAMES: Final = frozenset(
 
 _ADVICE: Final = "write a SELECT"
 _HELP: Final = "correct it; the tables and their columns are described in docs/lake.md"
-_PLACE: Final = re.compile(r"line (\d+),? pos(ition)? (\d+)")
+_IN_TEXT: Final = re.compile(r"line (\d+),? pos(ition)? (\d+)")
 _CONDITION: Final = re.compile(r"^\s*\[[A-Z_.0-9]+\]\s*")
 _NESTED: Final = (ArrayType, MapType, StructType, VariantType)
 
@@ -256,14 +256,14 @@ def _first_cause(error: Any) -> str:
 
 def _sentence(text: str) -> str:
     """Return the text of a Spark error in one line, with its position in the query."""
-    place = _PLACE.search(text)
+    position = _IN_TEXT.search(text)
     first = _CONDITION.sub("", text).strip().partition("SQLSTATE")[0].partition("\n")[0]
     first = first.partition(' If necessary set "')[0].rstrip(" .:;")
-    if not place:
+    if not position:
         return first
     # Parser and analyser count columns from 0, other parts from 1.
-    column = int(place[3]) + (0 if place[2] else 1)
-    return f"{first} (line {place[1]}, position {column})"
+    column = int(position[3]) + (0 if position[2] else 1)
+    return f"{first} (line {position[1]}, position {column})"
 
 
 def _worded(node: str) -> str:

@@ -215,11 +215,11 @@ class Pipeline:
         self._journal.retrying(reason, failures)
         until = time.monotonic() + pause_s
         while not self._retry.wait(_TICK_S) and time.monotonic() < until:
-            self._look_for_haste()
+            self._check_hurry()
         if not self._stopping.is_set():
             self._retry.clear()
 
-    def _look_for_haste(self) -> None:
+    def _check_hurry(self) -> None:
         if was_asked(self._data):
             self.hurry()
 
@@ -228,7 +228,7 @@ class Pipeline:
     def _beat(self, beats: Beats) -> None:
         """Do one step of what is due; inboxes come first."""
         now = int(time.monotonic() * 1000)
-        self._look_for_haste()
+        self._check_hurry()
         if self._hurried.is_set():
             self._hurried.clear()
             beats.hurry()

@@ -317,11 +317,11 @@ class Piece:
         finally:
             rows.unpersist()
 
-    def is_new(self, places: pa.Table) -> bool:
+    def is_new(self, positions: pa.Table) -> bool:
         """Return whether all these positions are in the piece and the table has no row in it."""
         is_within = all(
             epoch == self.epoch and self.after < offset <= self.to
-            for epoch, offset in _places(places)
+            for epoch, offset in _positions(positions)
         )
         return is_within and self.is_free(self.condition)
 
@@ -359,10 +359,10 @@ class HeldRows(NamedTuple):
         """See `within`."""
         if self.here is None:
             return within(self.rows, prefix)
-        return condition_of([(epoch, at, at) for epoch, at in _places(self.here)], prefix)
+        return condition_of([(epoch, at, at) for epoch, at in _positions(self.here)], prefix)
 
 
-def _places(rows: pa.Table) -> list[tuple[int, int]]:
+def _positions(rows: pa.Table) -> list[tuple[int, int]]:
     return list(zip(rows["epoch"].to_pylist(), rows["offset"].to_pylist(), strict=True))
 
 

@@ -74,7 +74,7 @@ def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
-_PLACE: Final = (
+_POSITION: Final = (
     Column("shard", "INT", "The hub whose log the entry is in."),
     Column("epoch", "BIGINT", "Changes when the log has lost entries that readers may have seen."),
     Column("offset", "BIGINT", "The entry's number in the log, without gaps."),
@@ -93,7 +93,7 @@ _RECORD: Final = (
     Column("byte_position", "BIGINT", "The file position at which the entry starts."),
 )
 ENTRY_COLUMNS: Final = (
-    *_PLACE,
+    *_POSITION,
     *_STREAM,
     Column("expires_at", "TIMESTAMP", "From then on it is no longer delivered."),
     Column("record_version", "INT", "The version of the log format it was written in."),
@@ -122,7 +122,7 @@ MESSAGES: Final = Table(
     name="messages",
     about="One row per accepted message: asks, durable publishes, broadcasts and room messages.",
     columns=(
-        *_PLACE,
+        *_POSITION,
         *_STREAM,
         Column("topic", "STRING", "The durable topic it was published to; null for others."),
         Column("type", "STRING", "The message's type; null for rooms."),
@@ -141,7 +141,7 @@ DELIVERIES: Final = Table(
     name="deliveries",
     about="The outcome of each message for each of its recipients.",
     columns=(
-        *_PLACE,
+        *_POSITION,
         Column("recipient_kind", "STRING", "subscription, mailbox or actor."),
         Column("recipient", "STRING", "topic/subscription, or the address of the actor."),
         Column(
@@ -212,7 +212,7 @@ INBOX: Final = Table(
             "created_at", "TIMESTAMP", "When it was stored, coarse; null if times are not stored."
         ),
         Column("expires_at", "TIMESTAMP", "From then on it is no longer delivered."),
-        *_PLACE,
+        *_POSITION,
     ),
     cluster_by=("inbox", "seq"),
     statistics=("inbox", "seq", "expires_at", "shard", "epoch", "offset"),
@@ -221,7 +221,7 @@ DEAD_LETTERS: Final = Table(
     name="dead_letters",
     about="Messages that failed too often, and whether they were redriven.",
     columns=(
-        *_PLACE,
+        *_POSITION,
         Column("source", "STRING", "topic or mailbox."),
         Column("topic", "STRING", "The topic or mailbox it came from."),
         Column(
@@ -245,7 +245,7 @@ QUARANTINE: Final = Table(
     name="quarantine",
     about="Entries whose content could not be decoded; they are in `entries` as well.",
     columns=(
-        *_PLACE,
+        *_POSITION,
         *_RECORD,
         Column("reason", "STRING", "Why it cannot be decoded."),
         Column("attempts", "INT", "How often decoding was tried."),
