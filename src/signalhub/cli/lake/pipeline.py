@@ -159,8 +159,9 @@ def maintain(
         f"{counted(removed, 'row')} removed, {counted(fewer, 'file')} fewer, {done.files} left"
         + (f"; vacuumed: {', '.join(done.vacuumed)}" if done.vacuumed else ""),
     )
-    for table, reason in done.failed.items():
-        print(f"signalhub: {table} was skipped: {reason}", file=sys.stderr)
+    if not as_json:
+        for table, reason in done.failed.items():
+            print(f"signalhub: {table} was skipped: {reason}", file=sys.stderr)
     return Exit.FAILED if done.failed else Exit.DONE
 
 

@@ -332,10 +332,7 @@ class LossNotes(logging.Handler):
         self._reason = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        reason = getattr(record, "reason", "")
-        # An error ends the command, which then reports it.
-        if reason != self._reason and record.levelno < logging.ERROR:
-            sentence = self._SENTENCES.get(record.msg)
-            if sentence is not None:
-                self._connection.note(sentence.format(reason))
+        sentence, reason = self._SENTENCES.get(record.msg), getattr(record, "reason", "")
+        if sentence is not None and reason != self._reason:
+            self._connection.note(sentence.format(reason))
             self._reason = reason
