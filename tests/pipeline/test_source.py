@@ -306,9 +306,9 @@ class TestStreams:
             ({"path": "nowhere"}, "there is no log"),
             (
                 {"path": ".", "speed": "9"},
-                "has no option 'speed'; it knows path, shard, startingOffset",
+                "has no option 'speed'; its options are path, shard, startingOffset",
             ),
-            ({"path": ".", "shard": "first"}, "option of the source 'signalhub' is wrong"),
+            ({"path": ".", "shard": "first"}, "invalid option of the source 'signalhub'"),
         ],
     )
     def test_wrong_options_are_explained(self, options: dict[str, str], words: str) -> None:

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from signalhub.pipeline.run.status import folder_of, keep
+from signalhub.pipeline.run.status import folder_of, replace_json
 from signalhub.wire.entry import PSEUDONYM_PREFIX
 from signalhub.wire.errors import SignalHubError
 
@@ -156,7 +156,7 @@ def read(data: str | Path, id: str) -> Certificate:
 
 def write(data: str | Path, one: Certificate) -> None:
     """Replace the file atomically and sync it to disk."""
-    keep(_path(data, one.id), one)
+    replace_json(_path(data, one.id), one)
 
 
 def _path(data: str | Path, id: str) -> Path:

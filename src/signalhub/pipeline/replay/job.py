@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from signalhub.pipeline.run.status import folder_of, keep
+from signalhub.pipeline.run.status import folder_of, replace_json
 from signalhub.wire.errors import SignalHubError
 
 FOLDER: Final = "replays"
@@ -87,7 +87,7 @@ def read_job(data: str | Path, name: str | None, selection: Selection) -> Replay
 
 def write_job(data: str | Path, name: str | None, job: ReplayJob) -> None:
     """Replace the file atomically and sync it: the bound must not be lost."""
-    keep(_path(data, name or job.selection.name), job)
+    replace_json(_path(data, name or job.selection.name), job)
 
 
 def _path(data: str | Path, name: str) -> Path:

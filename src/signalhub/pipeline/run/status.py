@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from signalhub.pipeline.source.plan import LogPosition
 
 
-def keep(path: Path, value: object, *, is_for_good: bool = True) -> None:
-    """Replace a file with a value as JSON, atomically; with `is_for_good`, also sync it."""
+def replace_json(path: Path, value: object, *, is_synced: bool = True) -> None:
+    """Replace a file with a value as JSON, atomically, and sync it to disk unless told not to."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(value)))
-        if is_for_good:
+        if is_synced:
             file.flush()
             os.fsync(file.fileno())
     os.replace(temporary, path)
-    if is_for_good:
+    if is_synced:
         _sync_folder(path.parent)
 
 
@@ -122,7 +122,7 @@ def folder_of(data: str | Path) -> Path:
 
 def write_status(data: str | Path, status: PipelineStatus) -> None:
     """Replace the status atomically."""
-    keep(folder_of(data) / _NAME, status, is_for_good=False)
+    replace_json(folder_of(data) / _NAME, status, is_synced=False)
 
 
 def read_status(data: str | Path) -> PipelineStatus | None:

@@ -255,16 +255,15 @@ def _merge(piece: Piece, changes: DataFrame, *, records: bool, are_few: bool) ->
             " AND CASE WHEN t.recipient_kind = 'subscription' THEN t.recipient ELSE '' END"
             " = s.reader"
         )
-        corrects = (
-            f"(s.outcome IS NOT NULL AND t.settled_at IS NOT NULL AND {delivery_ends.IS_UNNAMED})"
-        )
+        was_ended = f"t.settled_at IS NOT NULL AND {delivery_ends.ENDED_BY_EVENT}"
+        corrects = f"(s.outcome IS NOT NULL AND {was_ended})"
         ends_now = f"(s.outcome IS NOT NULL AND t.settled_at IS NULL OR {corrects})"
         updated: dict[str, str | Column] = {
             "first_sent_at": "least(t.first_sent_at, s.first_sent_at)",
             "last_sent_at": "greatest(t.last_sent_at, s.last_sent_at)",
             "attempts": "greatest(t.attempts, s.attempts)",
             "consumer": "coalesce(s.consumer, t.consumer)",
-            "reason": f"CASE WHEN {corrects} AND {delivery_ends.GAVE_REASON} THEN s.reason"
+            "reason": f"CASE WHEN {corrects} AND {delivery_ends.REASON_OF_EVENT} THEN s.reason"
             " ELSE coalesce(s.reason, t.reason) END",
             **{
                 name: f"CASE WHEN {ends_now} THEN s.{name} ELSE t.{name} END"
