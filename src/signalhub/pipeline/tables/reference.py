@@ -37,7 +37,7 @@ _OUTCOMES: Final = {
     Outcome.ACKED: "the recipient acknowledged it",
     Outcome.WRITTEN: "given to the socket of a recipient that does not acknowledge",
     Outcome.FAILED: "the last attempt failed; it will be redelivered",
-    Outcome.EXPIRED: "it expired before it was delivered",
+    Outcome.EXPIRED: "it expired before it was settled",
     Outcome.DROPPED: "dropped by the poison policy, or because its recipient was deleted",
     Outcome.DEAD_LETTERED: "moved to the dead letters",
     Outcome.GONE: "there was no recipient",
@@ -68,9 +68,9 @@ have):
     messages = QueryBuilder().register("messages", DeltaTable("data/lake/messages"))
     messages.execute("SELECT topic, count(*) FROM messages GROUP BY topic").read_all()
 
-This page is generated from the declarations in `pipeline/tables/tables.py`. Times are UTC. In every
-table, `shard`, `epoch` and `offset` identify an entry. Columns are only ever added, and are null in
-older rows.
+This page is generated from the declarations in `pipeline/tables/tables.py`. Times are UTC. An entry
+is identified by `shard`, `epoch` and `offset`. Columns are only ever added, and are null in older
+rows.
 
 **What is not here.** Tells, broadcasts sent as tells, messages of plain topics and refused messages
 are not stored. Ciphertext is never decoded; inbox ids are keyed hashes.

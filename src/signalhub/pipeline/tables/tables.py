@@ -127,7 +127,7 @@ MESSAGES: Final = Table(
         Column("topic", "STRING", "The durable topic it was published to; null for others."),
         Column("type", "STRING", "The message's type; null for rooms."),
         Column("sender", "STRING", "The address of its sender; null for rooms."),
-        Column("key", "STRING", "Messages with the same key are delivered in order."),
+        Column("key", "STRING", "Messages with the same key keep their order in key-shared."),
         Column("headers", "MAP<STRING, STRING>", "The headers set by its sender."),
         Column("payload", "VARIANT", "The data; payload:customer.id works. Null for rooms."),
         Column("payload_json", "STRING", "The same, as JSON text."),
@@ -194,7 +194,7 @@ SUBSCRIPTIONS: Final = Table(
         Column(
             "ended",
             "STRING",
-            "How it ended: sought, deleted, or given_up if the log lost its start.",
+            "How it ended: sought, deleted, or given_up if a new epoch discarded its start.",
         ),
     ),
     statistics=("shard",),
@@ -219,7 +219,7 @@ INBOX: Final = Table(
 )
 DEAD_LETTERS: Final = Table(
     name="dead_letters",
-    about="Messages that failed too often, and whether they were redriven.",
+    about="Messages that failed too often or were terminated, and whether they were redriven.",
     columns=(
         *_POSITION,
         Column("source", "STRING", "topic or mailbox."),
@@ -235,7 +235,7 @@ DEAD_LETTERS: Final = Table(
         Column("reason", "STRING", "The reason of the last failure."),
         Column("first_failure", "TIMESTAMP", "When it first failed."),
         Column("last_failure", "TIMESTAMP", "When it last failed."),
-        Column("key", "STRING", "Messages with the same key are delivered in order."),
+        Column("key", "STRING", "Messages with the same key keep their order in key-shared."),
         Column("headers", "MAP<STRING, STRING>", "The headers set by its sender."),
         Column("payload", "VARIANT", "The data."),
         Column("redriven_at", "TIMESTAMP", "When it was redriven; null if it was not."),
