@@ -205,10 +205,10 @@ FAULTS = {
     " deliveries",
     "a settlement denied": f"entry 171: its delivery to {BILLING} is settled in the log and not"
     " in deliveries",
-    "a delivery without an end": f"entry {MAIL + 1}: its delivery to its actor is neither settled"
-    " nor excused",
+    "a delivery without an end": f"entry {MAIL + 1}: its delivery to its actor is overdue: it was"
+    " never settled",
     "a message that expired and was passed over": f"entry 173: its delivery to {BILLING} is"
-    " neither settled nor excused",
+    " overdue: it was never settled",
     "a delivery nobody was to get": "entry 172: its delivery to subscription orders/nobody was"
     " never due",
 }

@@ -27,7 +27,7 @@ ACTOR_GRACE_S: Final = 900
 _KEY: Final = ("epoch", "offset", "reader", "generation")
 _PREDICATES: Final = {
     "missing": "is missing in deliveries",
-    "overdue": "is neither settled nor excused",
+    "overdue": "is overdue: it was never settled",
     "lost": "was lost by policy: retention removed it before it was settled",
 }
 

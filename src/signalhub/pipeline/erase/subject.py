@@ -110,7 +110,7 @@ def _contains(bodies: pa.ChunkedArray, text: str) -> pa.ChunkedArray:
 
 
 def ranges(found: pa.Table) -> list[tuple[int, int, int]]:
-    """Positions as (epoch, first, last)."""
+    """Return positions as ranges (epoch, first, last)."""
     result: list[tuple[int, int, int]] = []
     columns = found["epoch"].to_pylist(), found["offset"].to_pylist()
     for epoch, offset in zip(*columns, strict=True):

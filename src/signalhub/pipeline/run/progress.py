@@ -22,7 +22,7 @@ _WITHOUT_POSITION: Final = (QUARANTINE.name, AUDIT.name)
 
 
 class TableStanding(msgspec.Struct, frozen=True):
-    """One table; tables that do not follow `entries` have no position."""
+    """The state of one table; tables that do not follow `entries` have no position."""
 
     table: str
     position: int | None
@@ -35,7 +35,7 @@ class TableStanding(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """The whole lake."""
+    """The state of the whole lake, and of the pipeline that fills it."""
 
     state: str
     epoch: int

@@ -134,7 +134,7 @@ class Pipeline:
             self._spark.sparkContext.cancelAllJobs()
 
     def hurry(self) -> None:
-        """Stop waiting, after a failure or for a table's turn: the caller wants to continue."""
+        """Do not wait any longer, neither after a failure nor until a table is due."""
         self._hurried.set()
         self._retry.set()
 

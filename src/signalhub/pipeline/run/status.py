@@ -140,7 +140,7 @@ _ALIVE_MS: Final = 5_000
 
 
 class Journal:
-    """Written by the landing thread and by the main thread."""
+    """Keeps the status file up to date, for the landing thread and the main thread."""
 
     def __init__(self, data: Path) -> None:
         self._data = data

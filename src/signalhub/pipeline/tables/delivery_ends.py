@@ -189,7 +189,7 @@ def merge(piece: Piece, found: list[End]) -> int:
 
 
 def _pending(piece: Piece, found: list[End]) -> DataFrame:
-    """Many deliveries, of the recipients that come to an end if these are known."""
+    """Return pending deliveries, read by Spark: of the recipients that are affected, if known."""
     rows = piece.read(DELIVERIES.name).where(F.col("settled_at").isNull())
     recipients = {one.recipient for one in found}
     if None not in recipients:

@@ -260,7 +260,7 @@ class Piece:
         return found.cast("bigint")
 
     def shown(self, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
-        """Rows that are here, for Spark, which wants even an empty column to have a chunk."""
+        """Return an Arrow table as a DataFrame; Spark needs a chunk even in empty columns."""
         some = rows if rows.num_rows else rows.schema.empty_table()
         return self.spark.createDataFrame(some, schema)
 

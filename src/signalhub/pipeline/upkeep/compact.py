@@ -133,7 +133,7 @@ def files_in_order(lake: Lake, name: str) -> list[DataFile]:
 
 
 def _rewrite(spark: SparkSession, location: str, run: FileRun) -> None:
-    """Write the same rows into one file. Streams that skip changes, as they must here, skip it."""
+    """Write the same rows into one file. Streaming readers have to ignore changes anyway."""
     rows = spark.read.format("delta").load(location).where(run.condition)
     (
         rows.coalesce(1)
