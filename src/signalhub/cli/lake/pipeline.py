@@ -120,7 +120,11 @@ def status(
         OutputColumn("behind"),
         OutputColumn("files"),
     )
-    output.table([*columns, OutputColumn("bytes")], [one.facts() for one in found.tables])
+    rows = [
+        {name: "" if value is None else value for name, value in one.facts().items()}
+        for one in found.tables
+    ]
+    output.table([*columns, OutputColumn("bytes")], rows)
 
 
 def redrive(*, data: DataOption = None, config: Config = None, as_json: AsJson = False) -> None:

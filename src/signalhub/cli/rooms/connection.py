@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Work = Callable[["Hub"], Awaitable[T]]
 
+# JSON numbers above are not exact, so the hub has no such positions.
+SEQ_MAX = 2**53 - 1
+
 
 @Parameter(name="*", group="Connection")
 @dataclass(frozen=True, kw_only=True)
