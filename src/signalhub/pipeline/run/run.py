@@ -317,6 +317,7 @@ class Pipeline:
         With a running hub, "now" is its durable head; without one, the last valid batch. Raises
         `PipelineFailed` after several attempts.
         """
+        self._is_over.clear()
         try:
             return self._once(accept_gap=accept_gap)
         finally:
