@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """It is used by so many tests that what Java compiles pays, so it is not a brief one."""
+    """Many tests use it, so compiled code pays off and it is not a brief one."""
     if problem := java.problem():
         pytest.skip(problem)
     with pytest.MonkeyPatch.context() as patch:

@@ -54,7 +54,7 @@ class LogScene:
         return first
 
     def publish(self, count: int, topic: str = "orders", *, batch: int = 100) -> None:
-        """So many small messages on a topic."""
+        """Publish small messages to a topic."""
         entries = [self.published(topic, {"n": n}) for n in range(count)]
         for begin in range(0, count, batch):
             self.append(entries[begin : begin + batch])
@@ -144,7 +144,7 @@ class LogScene:
         self._log.close()
 
     def retire(self, count: int) -> None:
-        """Delete so many of the oldest segments, as retention does."""
+        """Delete the oldest segments, as retention does."""
         self._log.remove(self._log.segments[:count])
 
     def end_of(self, segment: str) -> int:

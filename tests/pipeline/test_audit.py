@@ -192,7 +192,7 @@ def in_lake(spoiled: Lakeside) -> Findings:
 FAULTS = {
     "a loss": "entries 120 to 121 are missing",
     "a loss that only an earlier audit knows of": "entry 0 is missing",
-    "a duplicate": "entry 130 is there 2 times",
+    "a duplicate": "entry 130 exists 2 times",
     "a number too high": f"entry 140 has seq {SEQ_OF_140 + 1} in its stream, after"
     f" {SEQ_OF_140 - 1}",
     "a number too low": f"entry 141 has seq {SEQ_OF_140} in its stream, after {SEQ_OF_140 + 1}",
@@ -205,10 +205,10 @@ FAULTS = {
     " deliveries",
     "a settlement denied": f"entry 171: its delivery to {BILLING} is settled in the log and not"
     " in deliveries",
-    "a delivery without an end": f"entry {MAIL + 1}: its delivery to its actor is neither settled"
-    " nor excused",
+    "a delivery without an end": f"entry {MAIL + 1}: its delivery to its actor is overdue: it was"
+    " never settled",
     "a message that expired and was passed over": f"entry 173: its delivery to {BILLING} is"
-    " neither settled nor excused",
+    " overdue: it was never settled",
     "a delivery nobody was to get": "entry 172: its delivery to subscription orders/nobody was"
     " never due",
 }
@@ -313,7 +313,7 @@ def test_what_a_later_epoch_gave_up_is_named_and_the_rest_is_proven(
     assert findings.total("distinct_rows") == findings.head.offset == 25
     assert first.epoch < second.epoch
     assert exceptions(findings) == [
-        f"the lake holds 10 entries, 20 to 29 of epoch {first.epoch}, which a later epoch gave up"
+        f"the lake has 10 entries, 20 to 29 of epoch {first.epoch}, which a later epoch discarded"
     ]
     assert (findings.verdict, first.verdict, second.verdict) == ("wrong", "wrong", "proven")
 

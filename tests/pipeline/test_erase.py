@@ -17,7 +17,6 @@ from signalhub.pipeline.erase.erase import (
     PipelineBehind,
     Removal,
     Step,
-    alone,
     erase,
     repeated,
     vacuum_all,
@@ -25,6 +24,7 @@ from signalhub.pipeline.erase.erase import (
 )
 from signalhub.pipeline.erase.subject import FOUND, Subject, chosen, find, ranges
 from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.run.lock import alone
 from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 from signalhub.pipeline.upkeep import compact
 from signalhub.ranges import Ranges

@@ -50,6 +50,16 @@ def test_the_version_of_java_is_looked_at(programs: Path, version: str, is_enoug
     assert (java.problem() is None) is is_enough
 
 
+def test_a_java_that_cannot_be_run_is_named(programs: Path) -> None:
+    program(programs / "java", "")
+    (programs / "java").write_bytes(b"\x7fELF, but no more")
+
+    problem = java.problem()
+
+    assert problem is not None
+    assert "Java cannot be run" in problem
+
+
 def test_java_home_comes_first(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

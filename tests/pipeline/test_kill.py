@@ -1,4 +1,4 @@
-"""Killed at any point, the pipeline goes on without a gap, a duplicate or a repair.
+"""Killed at any point, the pipeline continues without a gap, a duplicate or a repair.
 
 `SIGNALHUB_PIPELINE_KILLS` is how many kills at random moments follow those at chosen points.
 Without it only the point is chosen that nothing but a kill can reach; `test_land` has batches that
@@ -29,7 +29,7 @@ from tests.pipeline.scene import LogScene
 from tests.support.process.machine import can_mount
 
 ROOT = Path(__file__).resolve().parents[2]
-# So many that the executors decode them.
+# Enough that the executors decode them.
 MANY = FEW + 1
 ON_TWO_EXECUTORS = (WRITTEN, "local-cluster[2,1,1024]", MESSAGES.name)
 RANDOM_KILLS = int(os.environ.get("SIGNALHUB_PIPELINE_KILLS", "0"))

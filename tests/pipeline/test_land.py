@@ -95,7 +95,7 @@ def test_a_checkpoint_ahead_of_its_table_gives_way(
     )
     shutil.rmtree(entries)
     # That may happen while the query runs.
-    with pytest.raises(CheckpointAhead, match="wants 0 next"):
+    with pytest.raises(CheckpointAhead, match="needs 0 next"):
         landing.land(spark.createDataFrame([], ENTRIES.ddl), batch_id)
     shutil.copytree(older, entries)
     scene.publish(50)

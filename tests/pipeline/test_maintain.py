@@ -17,7 +17,7 @@ from signalhub.clock import SystemClock
 from signalhub.engine.archive import LakeReader
 from signalhub.pipeline.erase import certificate
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.run.lock import TablesBusy, turn
+from signalhub.pipeline.run.lock import TablesBusy, table_lock
 from signalhub.pipeline.run.status import Journal, UpkeepRound, read_status
 from signalhub.pipeline.storage import Storage
 from signalhub.pipeline.tables.catch_up import ORDER
@@ -111,10 +111,11 @@ def test_files_that_cannot_hold_anything_due_are_not_looked_into() -> None:
 
 
 def test_upkeep_and_erasure_take_turns(tmp_path: Path) -> None:
-    with turn(tmp_path), pytest.raises(TablesBusy, match="repeat the command"), turn(tmp_path):
+    busy = pytest.raises(TablesBusy, match="repeat the command")
+    with table_lock(tmp_path), busy, table_lock(tmp_path):
         pytest.fail("both have the tables")
 
-    with turn(tmp_path):
+    with table_lock(tmp_path):
         pass
 
 

@@ -80,11 +80,11 @@ REFUSED = [
     ("BEGIN SELECT 1; END", "COMPOUND"),
     ("EXECUTE IMMEDIATE 'DROP TABLE entries'", "EXECUTE IMMEDIATE"),
     ("SELECT TRANSFORM(id) USING 'cat' AS (id) FROM entries", "SCRIPT"),
-    ("SELECT * FROM delta.`/tmp/elsewhere`", "none of the lake's tables"),
-    ("SELECT * FROM parquet.`/tmp/elsewhere`", "none of the lake's tables"),
-    ("WITH a AS (SELECT * FROM text.`/etc/hosts`) SELECT * FROM a", "none of the lake's tables"),
-    ("SELECT 1 WHERE 1 IN (SELECT 1 FROM json.`/etc/hosts`)", "none of the lake's tables"),
-    ("SELECT (SELECT count(*) FROM csv.`/etc/hosts`)", "none of the lake's tables"),
+    ("SELECT * FROM delta.`/tmp/elsewhere`", "is not a table of the lake"),
+    ("SELECT * FROM parquet.`/tmp/elsewhere`", "is not a table of the lake"),
+    ("WITH a AS (SELECT * FROM text.`/etc/hosts`) SELECT * FROM a", "is not a table of the lake"),
+    ("SELECT 1 WHERE 1 IN (SELECT 1 FROM json.`/etc/hosts`)", "is not a table of the lake"),
+    ("SELECT (SELECT count(*) FROM csv.`/etc/hosts`)", "is not a table of the lake"),
     ("SELECT * FROM IDENTIFIER('delta.`/tmp/' || 'elsewhere`')", "IDENTIFIER"),
     ("SELECT IDENTIFIER('reflect')('java.lang.System', 'exit', 1)", "IDENTIFIER"),
     ("SELECT reflect('java.lang.System', 'getenv', 'PATH')", "reflect"),
@@ -164,5 +164,5 @@ def test_a_query_changes_nothing_in_the_session_it_came_from(
 def test_a_table_that_is_not_there_yet_is_named(spark: SparkSession, tmp_path: Path) -> None:
     empty = query_session(spark, lake_of(tmp_path))
 
-    with pytest.raises(QueryRefused, match="messages is not there yet"):
+    with pytest.raises(QueryRefused, match="messages does not exist yet"):
         query(empty, "SELECT * FROM messages")

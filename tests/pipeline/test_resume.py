@@ -1,9 +1,10 @@
-"""Where landing goes on, and what the pipeline says about itself; without Spark."""
+"""Where landing continues, and the status of the pipeline; without Spark."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,11 +13,13 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from signalhub.locks import LockedFolder, is_hub_running
 from signalhub.pipeline.lake import Lake, LakeUnreachable, application, lake_of
 from signalhub.pipeline.land.resume import EntriesMissing, LogBehindLake, epochs, resume
+from signalhub.pipeline.run import run
 from signalhub.pipeline.run.lock import PipelineRunning, is_pipeline_running, lock_pipeline
 from signalhub.pipeline.run.progress import standing
 from signalhub.pipeline.run.status import PipelineStatus, folder_of, read_status, write_status
 from signalhub.pipeline.source.plan import LogPosition, Segments
 from signalhub.pipeline.tables.tables import CHECKPOINT_INTERVAL, ENTRIES
+from signalhub.settings.model import PipelineSettings
 from tests.pipeline.scene import LogScene
 
 
@@ -33,7 +36,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def hold(lake: Lake, epoch: int, last: int) -> None:
-    """A table that says it has come so far."""
+    """Record in the table that it contains everything up to `last`."""
     properties = CommitProperties(app_transactions=[Transaction(application(0, epoch), last)])
     rows = pa.table({"offset": pa.array([], pa.int64())})
     location = lake.location(ENTRIES.name)
@@ -64,6 +67,25 @@ def test_what_neither_log_nor_lake_has_is_named(scene: LogScene, lake: Lake) -> 
 
     hold(lake, epoch_of(scene), first - 1)
     assert resume(scene.disk, lake, 0) == LogPosition(epoch_of(scene), first)
+
+
+def test_what_is_missing_at_the_start_of_a_later_epoch_is_named(tmp_path: Path, lake: Lake) -> None:
+    scene = LogScene(tmp_path, segment_bytes=2**13)
+    scene.publish(100, batch=20)
+    scene.publish(100)
+    old = epoch_of(scene)
+    hold(lake, old, 199)
+    scene.lose_the_end()
+    scene.publish(100, batch=10)
+    scene.seal()
+    while (first := Segments(scene.disk).first) <= LogPosition(old + 1, 100):
+        scene.retire(1)
+
+    assert first.offset < 200, "less than the lake has of the epoch before"
+    with pytest.raises(
+        EntriesMissing, match=f"entries 100 to {first.offset - 1} of epoch {old + 1}"
+    ):
+        resume(scene.disk, lake, 0)
 
 
 def test_a_log_that_is_older_than_its_lake_is_refused(scene: LogScene, lake: Lake) -> None:
@@ -110,7 +132,7 @@ def test_a_position_is_recorded_in_a_commit_of_its_own(scene: LogScene, lake: La
     commits = Path(lake.location(name)) / "_delta_log"
 
     assert lake.record(name, 0, 1, 50)
-    assert len(list(commits.iterdir())) == 1, "it holds that already"
+    assert len(list(commits.iterdir())) == 1, "it is already recorded"
     for last in range(51, 50 + CHECKPOINT_INTERVAL):
         assert lake.record(name, 0, 1, last)
     assert Lake(lake.uri).committed(name, 0, 1) == 50 + CHECKPOINT_INTERVAL - 1
@@ -153,6 +175,21 @@ def test_one_pipeline_at_a_time(tmp_path: Path) -> None:
     lock.close()
     assert not is_pipeline_running(tmp_path)
     lock_pipeline(tmp_path).close()
+
+
+def test_a_single_run_that_was_stopped_does_not_say_that_it_is_done(
+    scene: LogScene, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold(lake, epoch_of(scene), 1_999)
+    monkeypatch.setattr(run, "forget_tables", lambda spark: None)
+    monkeypatch.setattr(run, "ensure_tables", lambda *of: [])
+    no_spark: Any = None
+    pipeline = run.Pipeline(no_spark, lake, scene.data, PipelineSettings())
+
+    pipeline.stop()
+
+    with pytest.raises(run.PipelineFailed, match="stopped before every table was up to date"):
+        pipeline.once()
 
 
 def test_a_running_hub_is_noticed(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ class TestPlans:
             Segments(scene.disk).plan(plan.end, head_of(segments))
 
     def test_a_folder_without_a_log_says_what_is_wanted(self, tmp_path: Path) -> None:
-        with pytest.raises(SettingsError, match="holds no log"):
+        with pytest.raises(SettingsError, match="there is no log"):
             log_of(tmp_path)
 
     def test_a_segment_begun_anew_in_another_epoch_is_not_taken_for_the_old_one(
@@ -303,12 +303,12 @@ class TestStreams:
         ("options", "words"),
         [
             ({}, "needs the data folder"),
-            ({"path": "nowhere"}, "holds no log"),
+            ({"path": "nowhere"}, "there is no log"),
             (
                 {"path": ".", "speed": "9"},
-                "has no option 'speed'; it knows path, shard, startingOffset",
+                "has no option 'speed'; its options are path, shard, startingOffset",
             ),
-            ({"path": ".", "shard": "first"}, "option of the source 'signalhub' is wrong"),
+            ({"path": ".", "shard": "first"}, "invalid option of the source 'signalhub'"),
         ],
     )
     def test_wrong_options_are_explained(self, options: dict[str, str], words: str) -> None:

@@ -1,4 +1,4 @@
-"""The lake that an earlier release wrote goes on."""
+"""The lake of an earlier release is continued."""
 
 from __future__ import annotations
 

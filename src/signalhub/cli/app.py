@@ -15,7 +15,14 @@ from signalhub.cli.lake import audit, erase, lake, pipeline, replay
 from signalhub.cli.messages import discovery, messages
 from signalhub.cli.rooms import inbox, room
 from signalhub.cli.terminal.arguments import options_of
-from signalhub.cli.terminal.failures import EXIT_CODES, Exit, Failure, report, usage
+from signalhub.cli.terminal.failures import (
+    EXIT_CODES,
+    Exit,
+    Failure,
+    report,
+    split_advice,
+    usage,
+)
 from signalhub.cli.topics import dlq, publish, sub, subscribe, topic
 from signalhub.wire.errors import SettingsError
 
@@ -175,6 +182,6 @@ def _failure(error: Exception) -> Failure | None:
         case CycloptsError():
             return _misuse(error)
         case SettingsError():
-            return Failure(Exit.USAGE, "settings", str(error))
+            return Failure(Exit.USAGE, error.code, *split_advice(error))
         case _:
             return None

@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from signalhub.auth.tokens import mint
+from signalhub.clock import SystemClock
 from signalhub.locks import is_hub_running
 from signalhub.operate.arguments import InvalidArgument, full_address
 from signalhub.operate.lake import OpenSpark, check_log, spark_session
 from signalhub.operate.session import DEFAULT_URL, HubAccess
 from signalhub.pipeline.erase import certificate
 from signalhub.pipeline.erase.certificate import Certificate, LogRemoval
-from signalhub.pipeline.erase.erase import LakeErasure, alone, vacuum_all, wait_for
+from signalhub.pipeline.erase.erase import LakeErasure, vacuum_all, wait_for
 from signalhub.pipeline.erase.erase import erase as erase_tables
 from signalhub.pipeline.erase.subject import Subject
 from signalhub.pipeline.lake import lake_of
 from signalhub.pipeline.run import schedule
-from signalhub.pipeline.run.lock import turn
+from signalhub.pipeline.run.lock import alone, table_lock
 from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables.tables import ENTRIES
 from signalhub.pipeline.upkeep.compact import IN_USE_S
@@ -48,9 +49,10 @@ Progress = Callable[[str], object]
 
 ANSWER_S: Final = 600.0
 """The hub may have a long log to search."""
-_TURN_S: Final = 600.0
-"""Upkeep may be rewriting the tables."""
+_TABLES_S: Final = 600.0
+"""How long to wait for the table lock: upkeep may be rewriting the tables."""
 _NAME: Final = "cli/erase"
+_CLOCK: Final = SystemClock()
 
 
 class HubElsewhere(Unavailable):
@@ -89,23 +91,23 @@ def erase(
         InvalidArgument: Not exactly one subject was given, or `settings.data` has no log.
         HubElsewhere: A hub runs on the data folder, but not at `url`.
         ClientError: The hub refused or did not answer.
-        PipelineBehind: A running pipeline did not get past the erasure in time.
+        PipelineBehind: A running pipeline did not catch up in time.
         TablesBusy: Upkeep or another erasure is rewriting the tables.
     """
     subject = subject_of(settings, actor=actor, inbox=inbox)
     data = settings.data
     access = HubAccess(url=url, token=token, timeout_s=timeout_s)
     with alone(data) as is_alone:
-        one = certificate.begin(data, subject.kind, subject.name, _now_ms())
+        one = certificate.begin(data, subject.kind, subject.name, _CLOCK.now_ms())
         progress("searching the log")
         removal = _erase_log(settings, subject, one.pseudonym, access)
         one.log = removal if one.log is None else one.log.and_then(removal)
         certificate.write(data, one)
         if not lake_of(data, settings.pipeline.lake).exists(ENTRIES.name):
-            one.unreadable_ms = one.gone_planned_ms = _now_ms()
+            one.unreadable_ms = one.gone_planned_ms = _CLOCK.now_ms()
             certificate.complete(data, one, one.unreadable_ms)
             return one
-        with open_spark(settings) as spark, turn(data, _TURN_S):
+        with open_spark(settings) as spark, table_lock(data, _TABLES_S):
             _LakeErasure(settings, subject, one, is_alone, progress).run(spark, now=now)
         return one
 
@@ -144,21 +146,21 @@ class _LakeErasure:
         assert one.log is not None
         through = LogPosition(one.log.epoch, one.log.through)
         if not self.is_alone:
-            self.progress("waiting for the pipeline to get past it")
+            self.progress("waiting for the pipeline to catch up")
             wait_for(lake, through, lambda: schedule.ask(data))
         wanted = LakeErasure(
-            subject=self.subject, through=through, pseudonym=one.pseudonym, now_ms=_now_ms()
+            subject=self.subject, through=through, pseudonym=one.pseudonym, now_ms=_CLOCK.now_ms()
         )
         found = erase_tables(spark, lake, wanted, self.progress)
         one.count(found.tables, found.positions)
-        one.state, one.unreadable_ms = "unreadable", _now_ms()
+        one.state, one.unreadable_ms = "unreadable", _CLOCK.now_ms()
         keep_s = 0.0 if now else self.settings.pipeline.vacuum_s
         one.gone_planned_ms = one.unreadable_ms + int(max(keep_s, IN_USE_S) * 1000)
         certificate.write(data, one)
         if now:
             vacuum_all(spark, lake, is_alone=self.is_alone, step=self.progress)
             if self.is_alone:
-                certificate.complete(data, one, _now_ms())
+                certificate.complete(data, one, _CLOCK.now_ms())
 
 
 def _erase_log(
@@ -231,7 +233,3 @@ async def _with_private_hub(
             return await request(me)
     finally:
         await app.stop()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from signalhub.operate.arguments import InvalidArgument
 from signalhub.pipeline.lake import lake_of
+from signalhub.pipeline.source.plan import LOG_FOLDER
 from signalhub.pipeline.tables.tables import ENTRIES
 
 if TYPE_CHECKING:
@@ -25,10 +26,10 @@ OpenSpark = Callable[["Settings"], AbstractContextManager["SparkSession"]]
 
 def check_log(settings: Settings) -> None:
     """Check that the data folder has a log; raises `InvalidArgument`."""
-    if not (Path(settings.data) / "log").is_dir():
+    if not (Path(settings.data) / LOG_FOLDER).is_dir():
         raise InvalidArgument(
             f"there is no log in {settings.data}",
-            "name the data folder of a hub with --data; `signalhub serve` creates one",
+            "give the data folder of a hub with --data; `signalhub serve` creates one",
         )
 
 
@@ -38,8 +39,8 @@ def open_lake(settings: Settings) -> Lake:
     if not lake.exists(ENTRIES.name):
         raise InvalidArgument(
             f"there is no lake at {lake.uri}",
-            f"create it with `signalhub pipeline once --data {settings.data}`, or name another"
-            " with --lake (pipeline.lake)",
+            f"create it with `signalhub pipeline once --data {settings.data}`, or give another"
+            " location with --lake (pipeline.lake)",
         )
     return lake
 

@@ -8,18 +8,19 @@ stopped. Calls block; from a coroutine, make them in a thread.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from signalhub.clock import SystemClock
 from signalhub.operate import target
 from signalhub.operate.arguments import InvalidArgument
 from signalhub.operate.lake import OpenSpark, open_lake, spark_session
 from signalhub.operate.session import DEFAULT_URL, TIMEOUT_S, HubAccess, brief_reconnect
 from signalhub.operate.target import ReplayTarget
+from signalhub.pacing import grown
 from signalhub.pipeline.replay import select
 from signalhub.pipeline.replay.job import (
     NAME,
@@ -45,7 +46,7 @@ MESSAGES_MAX: Final = 100
 # Less than the hub accepts, because a request contains more than its messages.
 BYTES_MAX: Final = 500 * 2**10
 PAUSE_S: Final = 0.5
-PAUSE_S_MAX: Final = 10.0
+PAUSE_MAX_S: Final = 10.0
 
 
 class LakeEmpty(SignalHubError):
@@ -249,7 +250,7 @@ class _Replay:
 
     def begin(self, until: Bound, summary: SelectionSummary) -> ReplayJob:
         """Store the job: from now on, the same call selects the same messages."""
-        begun = job_of(self._name, self._selection, until, _now_ms())
+        begun = job_of(self._name, self._selection, until, SystemClock().now_ms())
         begun.selected = summary.count
         write_job(self._settings.data, self._name, begun)
         return begun
@@ -276,7 +277,7 @@ class _Replay:
         return asyncio.run(work())
 
     def end(self, begun: ReplayJob) -> None:
-        begun.ended_ms = _now_ms()
+        begun.ended_ms = SystemClock().now_ms()
         write_job(self._settings.data, self._name, begun)
 
 
@@ -342,17 +343,17 @@ class Sender:
         self._progress(self.sent)
 
     async def _send(self, me: Client, batch: list[Original]) -> Republished:
-        pause_s = PAUSE_S
+        attempts = 0
         while True:
             try:
                 return await self._republish(me, batch)
             except Refused as refused:
                 if not refused.retryable:
                     raise
-                if pause_s == PAUSE_S:
+                if attempts == 0:
                     self._progress(HubBusy(refused.message))
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+                await asyncio.sleep(grown(PAUSE_S, PAUSE_MAX_S, attempts))
+                attempts += 1
 
     async def _republish(self, me: Client, batch: list[Original]) -> Republished:
         return await me.republish(self.sent.job, batch, until=self._until, **self._target.members)
@@ -376,7 +377,3 @@ def batches(originals: Iterator[Original], count_max: int) -> Iterator[list[Orig
         size += more
     if batch:
         yield batch
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -109,7 +109,8 @@ async def _subscriptions(me: Client, name: str, access: HubAccess) -> list[Repla
     while has_more:
         page = await access.in_time(me.subscriptions(offset=offset, limit=_PAGE))
         found += [ReplayTarget(one.topic, one.name) for one in page if one.name == name]
-        offset, has_more = offset + _PAGE, page.has_more
+        offset += len(page)
+        has_more = page.has_more and len(page) > 0
     return found
 
 

@@ -1,4 +1,4 @@
-"""Where the tables are and how far they are, determined without Spark.
+"""Where the tables are, and what they contain, determined without Spark.
 
 A table records in its own transactions which entries it contains: one application id per shard and
 epoch, whose version is the last offset. This is the only record of progress that counts, so hub,
@@ -25,7 +25,7 @@ FOLDER: Final = "lake"
 LOG: Final = "_delta_log"
 """The folder of a table's commits and checkpoints."""
 _QUERIES: Final = {
-    # The caller has better uses for the other cores.
+    # The other cores are for the hub.
     "datafusion.execution.target_partitions": "1",
     # Bodies are most of a file, so decode only those of the wanted rows.
     "datafusion.execution.parquet.pushdown_filters": "true",
@@ -107,9 +107,9 @@ class Lake:
         """Open the newest version of a table; `None` if there is none. Raises `LakeUnreachable`."""
         with self._lock:
             known = self._tables.get(name)
-            place = self._place(name)
+            identity = self._identity(name)
             try:
-                if known is None or known[1] != place:
+                if known is None or known[1] != identity:
                     table = DeltaTable(self._address(name))
                 else:
                     table = known[0]
@@ -120,7 +120,7 @@ class Lake:
             except (DeltaError, OSError, ValueError) as error:
                 self._tables.pop(name, None)
                 raise LakeUnreachable(self.location(name), str(error)) from error
-            self._tables[name] = table, place
+            self._tables[name] = table, identity
             return table
 
     def select(self, name: str, query: str) -> pa.Table | None:
@@ -131,7 +131,7 @@ class Lake:
         try:
             return self._select(name, query)
         except LakeUnreachable:
-            # Replaced files are deleted after a while; those of a newer version exist.
+            # Replaced files are deleted after a while, so read the newest version.
             self.forget(name)
             return self._select(name, query)
 
@@ -146,23 +146,28 @@ class Lake:
             # Storage, formats and queries raise many different errors.
             raise LakeUnreachable(self.location(name), str(error)) from error
 
-    def _place(self, name: str) -> int:
-        """Return a value that changes when a table is recreated; an open one does not notice."""
+    def _identity(self, name: str) -> int:
+        """Return a value that changes when a table is recreated: an open table does not notice."""
         try:
             return os.stat(Path(self.location(name)) / LOG).st_ino
         except OSError:
             return 0
 
+    def sizes(self, name: str) -> list[int]:
+        """Return the size of each data file of a table; none if it does not exist."""
+        table = self.open(name)
+        if table is None:
+            return []
+        found: list[int] = pa.table(table.get_add_actions())["size_bytes"].to_pylist()
+        return found
+
     def files(self) -> int:
         """Return how many data files all tables have together."""
-        found = [self.open(name) for name in TABLES]
-        return sum(len(table.file_uris()) for table in found if table is not None)
+        return sum(len(self.sizes(name)) for name in TABLES)
 
     def bytes(self, *names: str) -> int:
         """Return the size of the data files of the named tables, or of all."""
-        found = [self.open(name) for name in names or TABLES]
-        sizes = [pa.table(one.get_add_actions())["size_bytes"] for one in found if one is not None]
-        return sum(sum(size.to_pylist()) for size in sizes)
+        return sum(sum(self.sizes(name)) for name in names or TABLES)
 
     def forget(self, name: str) -> None:
         """Open a table again next time: the cached version may be older than its files."""

@@ -35,9 +35,10 @@ from signalhub.wire.errors import SignalHubError
 
 MOMENT: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
 
-# Nodes of parsed queries. A list of forbidden nodes would be shorter, but never complete.
+# Settings of the session for queries: the tables that exist, and the location of the lake.
 _PRESENT: Final = "signalhub.tables"
 _LAKE: Final = "signalhub.lake"
+# Nodes of parsed queries. A list of forbidden nodes would be shorter, but never complete.
 _NODES: Final = frozenset(
     {
         *("Aggregate", "Distinct", "Except", "Filter", "Generate", "GlobalLimit", "Intersect"),
@@ -55,7 +56,7 @@ _TABLE_FUNCTIONS: Final = frozenset(
     }
 )
 # They call Java, or read files named in an argument.
-_REACHING_OUT: Final = frozenset(
+_UNSAFE_FUNCTIONS: Final = frozenset(
     {"from_protobuf", "java_method", "reflect", "to_protobuf", "try_reflect"}
 )
 _COMPUTED_NAMES: Final = frozenset(
@@ -64,7 +65,7 @@ _COMPUTED_NAMES: Final = frozenset(
 
 _ADVICE: Final = "write a SELECT"
 _HELP: Final = "correct it; the tables and their columns are described in docs/lake.md"
-_PLACE: Final = re.compile(r"line (\d+),? pos(ition)? (\d+)")
+_IN_TEXT: Final = re.compile(r"line (\d+),? pos(ition)? (\d+)")
 _CONDITION: Final = re.compile(r"^\s*\[[A-Z_.0-9]+\]\s*")
 _NESTED: Final = (ArrayType, MapType, StructType, VariantType)
 
@@ -122,17 +123,17 @@ def check(session: SparkSession, text: str) -> set[str]:
         name = parts[-1].lower()
         if len(parts) > 1:
             raise QueryRefused(
-                f"{'.'.join(parts)} is none of the lake's tables; name one of"
+                f"{'.'.join(parts)} is not a table of the lake; the tables are"
                 f" {', '.join(sorted(present))}"
             )
         if name not in present and name not in found.local_names:
-            missing = "is not there yet" if name in TABLES else "is not a table of the lake"
-            raise QueryRefused(f"{parts[0]} {missing}; there are {', '.join(sorted(present))}")
+            missing = "does not exist yet" if name in TABLES else "is not a table of the lake"
+            raise QueryRefused(f"{parts[0]} {missing}; the tables are {', '.join(sorted(present))}")
     return {parts[0].lower() for parts in found.relations} & present
 
 
 class _Found:
-    """Return what a parsed plan refers to; refuse what no query over our tables needs."""
+    """What a parsed plan refers to; refuses what no query over our tables needs."""
 
     def __init__(self, session: SparkSession) -> None:
         self.relations: list[list[str]] = []
@@ -166,21 +167,21 @@ class _Found:
         if name in _COMPUTED_NAMES:
             raise QueryRefused("names cannot be computed with IDENTIFIER; write them out")
         if name not in _NODES:
-            raise QueryRefused(f"only queries are run, and this is {_worded(name)}; {_ADVICE}")
+            raise QueryRefused(f"{_worded(name)} is not supported; {_ADVICE}")
         if name == "UnresolvedRelation":
             self.relations.append(_texts(node.multipartIdentifier()))
         elif name == "UnresolvedTableValuedFunction":
             function = _texts(node.name())[-1].lower()
             if function not in _TABLE_FUNCTIONS:
-                raise QueryRefused(f"the table function {function} is not offered; {_ADVICE}")
+                raise QueryRefused(f"the table function {function} is not supported; {_ADVICE}")
         elif name == "UnresolvedWith":
             for relation in _iterated(node.cteRelations().iterator()):
                 self.local_names.add(relation._1().lower())
 
     def _check_function(self, parts: list[str]) -> None:
         name = parts[-1].lower()
-        if name in _REACHING_OUT:
-            raise QueryRefused(f"the function {name} reaches out of the query; leave it out")
+        if name in _UNSAFE_FUNCTIONS:
+            raise QueryRefused(f"the function {name} is not supported; leave it out")
 
     def _nature(self, one: JavaObject, name: str) -> tuple[bool, bool, bool]:
         if name not in self._natures:
@@ -255,21 +256,21 @@ def _first_cause(error: Any) -> str:
 
 def _sentence(text: str) -> str:
     """Return the text of a Spark error in one line, with its position in the query."""
-    place = _PLACE.search(text)
+    position = _IN_TEXT.search(text)
     first = _CONDITION.sub("", text).strip().partition("SQLSTATE")[0].partition("\n")[0]
     first = first.partition(' If necessary set "')[0].rstrip(" .:;")
-    if not place:
+    if not position:
         return first
     # Parser and analyser count columns from 0, other parts from 1.
-    column = int(place[3]) + (0 if place[2] else 1)
-    return f"{first} (line {place[1]}, position {column})"
+    column = int(position[3]) + (0 if position[2] else 1)
+    return f"{first} (line {position[1]}, position {column})"
 
 
 def _worded(node: str) -> str:
-    """Return `DropTable` in its written form."""
+    """Return `DropTable` as `DROP TABLE`."""
     words = re.sub(r"(?<!^)(?=[A-Z])", " ", node.removesuffix("Statement").removesuffix("Command"))
     words = words.removeprefix("Unresolved ").removesuffix("Exec")
-    return f"{words.strip().upper()}"
+    return words.strip().upper()
 
 
 def _apart(names: list[str]) -> list[str]:

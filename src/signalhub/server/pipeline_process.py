@@ -45,10 +45,7 @@ def obstacle() -> str | None:
     """Return why the pipeline cannot run on this machine, with advice; `None` if it can. Blocks."""
     if importlib.util.find_spec("pyspark") is None:
         return f"PySpark is missing: {sys.executable} -m pip install pyspark delta-spark"
-    try:
-        return java.problem()
-    except OSError as error:
-        return f"Java cannot be run ({error}): {java.ADVICE}"
+    return java.problem()
 
 
 class Beside:

@@ -6,8 +6,10 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from signalhub import Client
-from signalhub.testing import run_hub
+from signalhub.testing import ScriptedHub, run_hub
 from tests.support.process.command import SENDER, Run, columns, command, fill, sheet
 
 FROM = ("--from", "demo/alice")
@@ -65,6 +67,33 @@ async def test_read_prints_a_part_and_says_where_to_go_on(run: Run, me: Client) 
     assert "--from 4" in part.err
     assert [(row["seq"], row["payload"]) for row in whole.rows()] == [(2, 2), (3, 3), (4, 4)]
     assert (whole.err, beyond.out, beyond.code) == ("", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (2, "note: seq 1 to 3 are no longer stored\nthere may be more: continue with --from 6\n"),
+        (3, "note: seq 1 to 3 are no longer stored\n"),
+    ],
+)
+async def test_read_says_what_is_lost_and_also_where_to_continue(limit: int, words: str) -> None:
+    async with ScriptedHub() as hub:
+        running = command(hub.url, "topic", "read", "orders", "--limit", str(limit))
+        reading = asyncio.create_task(running)
+        peer = await hub.accept()
+        peer.answer(await peer.receive("hub:connect"), "hub:connected", {"sessionId": "s-1"})
+        request = await peer.receive("hub:replay")
+        for seq in (4, 5):
+            delivery = {"epoch": "e1", "seq": seq, "publishedAt": 1}
+            metadata = {"topic": "orders", "replay": True, "delivery": delivery}
+            peer.send("n", seq, sender=SENDER, metadata=metadata)
+        end = {"complete": limit > 2, "next": 6, "lostFrom": 1, "lostTo": 3}
+        peer.answer(request, "hub:replayed", {"count": 2} | end)
+        peer.answer(await peer.receive("hub:disconnect"), "hub:disconnect", {"acknowledged": True})
+        read = await reading
+
+    assert [line[1] for line in columns(read)] == ["4", "5"]
+    assert (read.code, read.err) == (0, words)
 
 
 async def test_a_topic_is_deleted_only_when_that_is_confirmed(run: Run, me: Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -212,6 +213,18 @@ def test_view_shows_the_part_that_is_asked_for(
     assert [one["body"]["data"] for one in found] == [[1, 2, 1, 1, 3][at] for at in offsets]
     assert (line[0], *line[2:5]) == ("0", "published", "orders", "1")
     assert json.loads(line[5])["id"] == "m-1"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_output_that_cannot_be_written_is_not_a_fault_of_the_log(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+
+        _, err = log.said("view", code=1)
+
+    assert err == "signalhub: cannot write output: no space left\n"
 
 
 def test_view_follows_what_is_appended(

@@ -124,6 +124,7 @@ def test_what_cannot_be_read_is_refused_with_an_example(
         (shown_time, {None: "", 0: "", 10**30: str(10**30)}),
         (lambda ms: moment(shown_time(ms)).timestamp() * 1000, {NOON_MS + 123: NOON_MS + 123}),
         (lambda n: counted(n, "message"), {0: "0 messages", 1: "1 message", 2: "2 messages"}),
+        (lambda n: counted(n, "entry"), {0: "0 entries", 1: "1 entry", 2: "2 entries"}),
         (shown, {"plain é ✓": "plain é ✓", "two\nlines": '"two\\nlines"', 3: "3"}),
         (shown, {"\x9b2J": '"\\u009b2J"', ("plan", "draw"): "plan, draw", ("a", 1): '["a",1]'}),
         (lambda text: shown({"a": text}), {"\u202eevil": '{"a":"\\u202eevil"}', "b": '{"a":"b"}'}),

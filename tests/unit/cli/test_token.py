@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from signalhub.cli.app import run
 from signalhub.operate.token import actor_of
+from signalhub.wire.base64url import encoded
 
 SECRET = "correct horse battery staple"
 
@@ -95,6 +96,23 @@ def test_a_token_of_another_hub_is_refused_with_the_reason(
 def test_what_is_no_token_is_said_to_be_none(token: str, tokens: Tokens) -> None:
     assert "not a JWT" in tokens.inspect(token, code=1)
     assert actor_of(token) is None
+
+
+def test_a_time_that_is_none_is_shown_as_it_is(tokens: Tokens) -> None:
+    header, claims = encoded(b'{"alg":"HS256"}'), encoded(b'{"exp":1e300,"iat":0}')
+
+    said = tokens.inspect(f"{header}.{claims}.x", code=1)
+
+    assert "exp\t1e+300\n" in said
+    assert "iat\t0 (1970-01-01" in said
+
+
+def test_the_options_of_mint_are_grouped_by_what_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["token", "mint", "--help"]) == 0
+
+    assert "Permissions" in capsys.readouterr().out
 
 
 def test_an_eddsa_token_is_signed_with_the_private_key_of_its_kid(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -48,6 +50,14 @@ def segment(base: int, end: int, epoch: int = EPOCH) -> SegmentInfo:
     return SegmentInfo(
         name=segment_name(base), base=base, end=end, bytes=1, epoch=epoch, created_ms=0
     )
+
+
+def test_a_hub_beside_a_lake_does_not_load_spark() -> None:
+    script = "import sys, signalhub.server.lake; print('pyspark' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_a_table_that_is_not_there_yet_holds_nothing(reader: LakeReader) -> None:

@@ -26,7 +26,7 @@ from signalhub.cli.terminal.connection import (
     failure_of,
     socket_url,
 )
-from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.failures import Exit, Failure, split_advice, usage
 from signalhub.cli.terminal.output import AsJson, Output
 from signalhub.operate.session import DEFAULT_URL
 from signalhub.wire.errors import ClientError, Code, GaveUp, Refused, SettingsError
@@ -57,8 +57,7 @@ def _check_kinds(classes: Sequence[type[Actor]]) -> None:
     try:
         Kinds(classes, DurableConfig())
     except (TypeError, ValueError) as error:
-        message, _, resolution = str(error).partition("; ")
-        raise usage(message, resolution) from None
+        raise usage(*split_advice(error)) from None
 
 
 def _class(text: str) -> type[Actor]:
@@ -345,7 +344,7 @@ def _check_no_hub(data: Path) -> None:
 def _data_failure(error: SettingsError, data: Path) -> Failure:
     if data.exists() and not data.is_dir():
         return usage(f"{data} is not a folder", "choose one with --data")
-    message, _, resolution = str(error).partition("; ")
+    message, resolution = split_advice(error)
     return Failure(Exit.USAGE, error.code, message, resolution or "choose another with --data")
 
 

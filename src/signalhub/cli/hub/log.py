@@ -5,6 +5,7 @@ Every command that finds damage reports it and exits with 1.
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -15,7 +16,7 @@ import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.failures import Exit, Failure, split_advice, usage
 from signalhub.cli.terminal.output import AsJson, Output, OutputColumn, counted, shown
 from signalhub.cli.terminal.progress import bar
 from signalhub.cli.terminal.quantities import shown_size, shown_time
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from signalhub.log.verify import Report
 
 FOLLOW_PAUSE_S = 0.2
+# Reading a log cannot fail like this; writing our output can.
+_OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC)
 CHAIN_CHARS = 12
 
 Data = Annotated[
@@ -207,12 +210,10 @@ def _reading(data: Path) -> Iterator[SystemDisk]:
     try:
         yield SystemDisk(_folder(data), read_only=True)
     except SignalHubError as error:
-        message, _, resolution = str(error).partition("; ")
-        raise Failure(Exit.FAILED, error.code, message, resolution) from error
-    except BrokenPipeError:
-        # This is about our output.
-        raise
+        raise Failure(Exit.FAILED, error.code, *split_advice(error)) from error
     except OSError as error:
+        if error.errno in _OUTPUT_ERRORS:
+            raise
         raise Failure(
             Exit.FAILED,
             "storage_failed",
@@ -266,7 +267,7 @@ def _report_facts(report: Report) -> dict[str, Any]:
 
 
 def _verdict(report: Report) -> str:
-    entries = f"{report.entries} {'entry' if report.entries == 1 else 'entries'}"
+    entries = counted(report.entries, "entry")
     extent = f"{entries} in {counted(report.segments, 'segment')}, {report.sealed} sealed"
     verdict = "sound" if report.is_sound else "damaged"
     return f"{verdict}: {extent}, {report.erased} erased, epoch {report.epoch}"

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from signalhub.cli.hub.settings import Config, loaded_settings
-from signalhub.cli.terminal.failures import Exit, Failure
+from signalhub.cli.terminal.failures import Exit, Failure, split_advice
 from signalhub.wire.errors import SettingsError
 
 
@@ -70,7 +70,7 @@ def data_failure(error: SettingsError, data: str) -> Failure:
             " --data and --port"
         )
     else:
-        message, _, resolution = str(error).partition("; ")
+        message, resolution = split_advice(error)
     return Failure(Exit.USAGE, error.code, message, resolution)
 
 

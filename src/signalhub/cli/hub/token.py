@@ -25,7 +25,7 @@ def _patterns(help: str) -> Parameter:
     return Parameter(help=help, negative=(), show_default=False)
 
 
-@Parameter(name="*", group="PermissionOptions")
+@Parameter(name="*", group="Permissions")
 @dataclass(frozen=True, kw_only=True)
 class PermissionOptions:
     """Patterns by action, with `*` for anything; what is not granted is denied."""
@@ -210,6 +210,10 @@ def _refusal(auth: AuthSettings, token: str) -> str | None:
 
 def _readable(name: str, value: Any) -> str:
     if name in ("iat", "exp", "nbf") and isinstance(value, int | float):
-        moment = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(value))
+        try:
+            moment = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(value))
+        except (ValueError, OverflowError, OSError):
+            # Anything may be in a token that is not verified.
+            return str(value)
         return f"{value} ({moment})"
     return shown(value)

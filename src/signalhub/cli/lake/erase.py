@@ -130,10 +130,11 @@ def _sheet(one: Certificate) -> dict[str, object]:
         "entries": ", ".join(_range(*span) for span in one.positions[:_SPANS_SHOWN]) or "none",
     }
     if len(one.positions) > _SPANS_SHOWN:
-        facts["entries"] = f"{facts['entries']} and {len(one.positions) - _SPANS_SHOWN} more ranges"
+        more = counted(len(one.positions) - _SPANS_SHOWN, "more range")
+        facts["entries"] = f"{facts['entries']} and {more}"
     if log is not None:
         facts["log"] = (
-            f"{log.entries} entries erased, {counted(log.segments, 'segment')} rewritten,"
+            f"{counted(log.entries, 'entry')} erased, {counted(log.segments, 'segment')} rewritten,"
             f" {counted(log.torn, 'torn end')} deleted"
         )
         facts["deliveries ended"] = log.settled

@@ -17,7 +17,7 @@ from cyclopts.validators import Number
 from signalhub.cli.hub.settings import Config, loaded_settings
 from signalhub.cli.terminal.arguments import STDIN, standard_input
 from signalhub.cli.terminal.connection import failure_of
-from signalhub.cli.terminal.failures import Exit, Failure
+from signalhub.cli.terminal.failures import Exit, Failure, split_advice
 from signalhub.cli.terminal.output import Output, OutputColumn, counted
 from signalhub.wire.errors import ClientError, SettingsError, SignalHubError
 
@@ -33,8 +33,11 @@ LakeOption = Annotated[
     Parameter(name="--lake", help="Folder or URI of the tables; default: in the data folder."),
 ]
 
-_MISUSE = ("query_refused", "query_wrong", "replay_conflict", "usage")
-"""Codes of errors that the user can correct in the command."""
+_EXITS = {
+    **dict.fromkeys(("query_refused", "query_wrong", "replay_conflict", "usage"), Exit.USAGE),
+    "pipeline_running": Exit.BUSY,
+}
+"""Exit codes of errors by their code; the others have failed."""
 
 
 def lake_settings(config: str | None, data: str | None, lake: str | None) -> Settings:
@@ -65,9 +68,9 @@ def operation_errors(*, where: str = "") -> Iterator[None]:
     except ClientError as error:
         raise failure_of(error) from error
     except SignalHubError as error:
-        message, _, resolution = str(error).partition("; ")
-        exit = Exit.USAGE if error.code in _MISUSE else Exit.FAILED
+        message, resolution = split_advice(error)
         prefix = where if error.code.startswith("query_") else ""
+        exit = _EXITS.get(error.code, Exit.FAILED)
         raise Failure(exit, error.code, prefix + message, resolution) from error
 
 
@@ -146,7 +149,7 @@ def _note_behind(settings: Settings, lake: Lake, names: set[str]) -> None:
         late = behind(Path(settings.data), lake, names)
     if not late:
         return
-    lags = ", ".join(f"{name} by {count} entries" for name, count in late.items())
+    lags = ", ".join(f"{name} by {counted(count, 'entry')}" for name, count in late.items())
     more = f"signalhub pipeline once --data {settings.data}"
     advice = "the pipeline is running" if is_pipeline_running(settings.data) else f"run `{more}`"
     print(f"signalhub: the lake is behind the log: {lags}; {advice}", file=sys.stderr)

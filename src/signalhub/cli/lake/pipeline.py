@@ -120,7 +120,11 @@ def status(
         OutputColumn("behind"),
         OutputColumn("files"),
     )
-    output.table([*columns, OutputColumn("bytes")], [one.facts() for one in found.tables])
+    rows = [
+        {name: "" if value is None else value for name, value in one.facts().items()}
+        for one in found.tables
+    ]
+    output.table([*columns, OutputColumn("bytes")], rows)
 
 
 def redrive(*, data: DataOption = None, config: Config = None, as_json: AsJson = False) -> None:
@@ -159,8 +163,9 @@ def maintain(
         f"{counted(removed, 'row')} removed, {counted(fewer, 'file')} fewer, {done.files} left"
         + (f"; vacuumed: {', '.join(done.vacuumed)}" if done.vacuumed else ""),
     )
-    for table, reason in done.failed.items():
-        print(f"signalhub: {table} was skipped: {reason}", file=sys.stderr)
+    if not as_json:
+        for table, reason in done.failed.items():
+            print(f"signalhub: {table} was skipped: {reason}", file=sys.stderr)
     return Exit.FAILED if done.failed else Exit.DONE
 
 
@@ -189,17 +194,10 @@ def _opened(
     is_single_run: bool = False,
 ) -> Iterator[Pipeline]:
     from signalhub.operate.pipeline import open_pipeline
-    from signalhub.pipeline.run.lock import PipelineRunning
 
-    with operation_errors():
-        try:
-            with open_pipeline(
-                settings, landed=landed, beside=beside, is_single_run=is_single_run
-            ) as pipeline:
-                yield pipeline
-        except PipelineRunning as error:
-            message, _, resolution = str(error).partition("; ")
-            raise Failure(Exit.BUSY, error.code, message, resolution) from None
+    opened = open_pipeline(settings, landed=landed, beside=beside, is_single_run=is_single_run)
+    with operation_errors(), opened as pipeline:
+        yield pipeline
 
 
 def _end_with(parent: int, work: Pipeline) -> None:
@@ -220,7 +218,7 @@ def _facts(summary: RunSummary) -> dict[str, Any]:
 def _sentence(summary: RunSummary) -> str:
     gained = ", ".join(f"{name} {rows}" for name, rows in summary.tables.items() if rows)
     return (
-        f"Landed {summary.rows} {'entry' if summary.rows == 1 else 'entries'}"
+        f"Landed {counted(summary.rows, 'entry')}"
         f" ({summary.bytes / 1e6:.1f} MB) in {summary.seconds:.1f} s;"
         f" position {summary.position} of epoch {summary.epoch}, {summary.lag} behind,"
         f" {counted(summary.files, 'file')}"

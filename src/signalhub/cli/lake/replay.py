@@ -136,7 +136,7 @@ class _Events:
 
         match event:
             case Behind(entries):
-                count = f"{entries} {'entry' if entries == 1 else 'entries'}"
+                count = counted(entries, "entry")
                 self._connection.remark(
                     {"behind": entries},
                     f"note: the lake is {count} behind the log; messages in them are not included",

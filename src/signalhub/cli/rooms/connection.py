@@ -6,7 +6,6 @@ They need no token and no address: knowing an id is the permission to use it.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,14 +14,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cyclopts import Parameter
 
-from signalhub.cli.terminal.arguments import URL_VARIABLE
+from signalhub.cli.terminal.arguments import checked_url_by
 from signalhub.cli.terminal.connection import (
     HubConnection,
     Timeout,
     Url,
+    client_log_to,
     failure_of,
 )
-from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.output import AsJson
 from signalhub.operate.session import DEFAULT_URL, TIMEOUT_S
 from signalhub.wire.errors import (
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Work = Callable[["Hub"], Awaitable[T]]
 
-_CLIENT_LOG = "signalhub.client"
+# JSON numbers above are not exact, so the hub has no such positions.
+SEQ_MAX = 2**53 - 1
 
 
 @Parameter(name="*", group="Connection")
@@ -67,13 +68,16 @@ def run(connection: RoomConnection, work: Work[T]) -> T:
     import asyncio
 
     from signalhub.client import hub
+    from signalhub.client.transport.http import Origin
+
+    url = checked_url_by(Origin.of, connection.url)
 
     async def talk() -> T:
-        async with hub(_checked_url(connection.url)) as rooms:
+        async with hub(url) as rooms:
             return await work(rooms)
 
     # Everything else the client logs is reported by the command.
-    with _watching(_WaitNote(connection.plain)):
+    with client_log_to(_WaitNote(connection.plain)):
         try:
             return asyncio.run(talk())
         except ClientError as error:
@@ -91,7 +95,7 @@ async def joined(connection: RoomConnection, opening: Opening[Room]) -> Room:
 @contextmanager
 def changes_shown(connection: RoomConnection) -> Iterator[None]:
     """Report lost connections and unreadable messages on standard error."""
-    with _watching(_ConnectionNotes(connection)):
+    with client_log_to(_ConnectionNotes(connection)):
         yield
 
 
@@ -131,23 +135,6 @@ def _again_in(error: Refused) -> str:
     return f"nothing was done; try again in {max(1, wait_s)} s"
 
 
-def _checked_url(url: str) -> str:
-    from signalhub.client.transport.http import Origin
-
-    origin = URL_VARIABLE if os.environ.get(URL_VARIABLE) == url else "--url"
-    try:
-        Origin.of(url)
-    except ValueError as error:
-        complaint, _, _ = str(error).partition(";")
-        # A URL that may contain a secret is not repeated.
-        is_shown = "@" not in url and "?" not in url
-        raise usage(
-            f"invalid {origin} {url!r}: {complaint}" if is_shown else f"{origin}: {complaint}",
-            f"correct {origin}",
-        ) from None
-    return url
-
-
 _NO_ROOMS = "correct --url or SIGNALHUB_URL, or turn on rooms.enabled in the hub"
 _WHICH_INBOX = "--inbox, SIGNALHUB_INBOX or --key"
 _INBOX_HEADER = f"X-Inbox-ID is set by {_WHICH_INBOX}"
@@ -159,20 +146,6 @@ _BY_CODE: Mapping[str, str] = {
     " default",
     RoomCode.BAD_ENVELOPE: "correct the message; see --help",
 }
-
-
-@contextmanager
-def _watching(handler: logging.Handler) -> Iterator[None]:
-    """Attach a handler to the client's log."""
-    log = logging.getLogger(_CLIENT_LOG)
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-        log.removeHandler(handler)
 
 
 _EVENTS = {"The connection is lost": "connection lost", "Reconnecting failed": "not connected"}

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from signalhub.cli.rooms.connection import LOCAL_ROOMS, RoomConnection, run, tell_missing
+from signalhub.cli.rooms.connection import (
+    LOCAL_ROOMS,
+    SEQ_MAX,
+    RoomConnection,
+    run,
+    tell_missing,
+)
 from signalhub.cli.rooms.encryption import (
     INBOX_VARIABLE,
     KeyFile,
@@ -82,7 +88,7 @@ def fetch(
     /,
     *,
     from_seq: Annotated[
-        int, Parameter(name="--from", validator=Number(gte=0), help="First position.")
+        int, Parameter(name="--from", validator=Number(gte=0, lte=SEQ_MAX), help="First position.")
     ] = 0,
     limit: Annotated[
         int, Parameter(validator=Number(gte=1, lte=LIMIT_MAX), help="At most N messages.")

@@ -12,6 +12,7 @@ from cyclopts.validators import Number
 from signalhub.cli.messages.messages import Count, For, take_each
 from signalhub.cli.rooms.connection import (
     LOCAL_ROOMS,
+    SEQ_MAX,
     RoomConnection,
     changes_shown,
     joined,
@@ -147,7 +148,9 @@ def listen(
     *,
     since: Annotated[
         int,
-        Parameter(validator=Number(gte=0), help="Last position already read; 0 for none."),
+        Parameter(
+            validator=Number(gte=0, lte=SEQ_MAX), help="Last position already read; 0 for none."
+        ),
     ] = 0,
     new: Annotated[
         bool,

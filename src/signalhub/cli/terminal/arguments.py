@@ -166,16 +166,26 @@ def checked_url(text: str) -> str:
     """The URL of a hub."""
     from signalhub.client import arguments
 
+    def check(url: str) -> None:
+        arguments.checked_url(url)
+        # An invalid port is found only by reading it.
+        urlsplit(url).port  # noqa: B018
+
+    return checked_url_by(check, text, if_secret=f"; {_GIVE_TOKEN}")
+
+
+def checked_url_by(check: Callable[[str], object], text: str, *, if_secret: str = "") -> str:
+    """A URL that passes a check; its error names where the URL came from.
+
+    `if_secret` is added to the advice if the URL may contain a secret; then it is not repeated.
+    """
     origin = URL_VARIABLE if os.environ.get(URL_VARIABLE) == text else "--url"
     try:
-        arguments.checked_url(text)
-        # An invalid port is found only by reading it.
-        urlsplit(text).port  # noqa: B018
+        check(text)
     except ValueError as error:
         complaint, _, _ = str(error).partition(";")
-        # A URL that may contain a secret is not repeated.
         if "@" in text or "?" in text:
-            raise usage(f"{origin}: {complaint}", f"correct {origin}; {_GIVE_TOKEN}") from None
+            raise usage(f"{origin}: {complaint}", f"correct {origin}{if_secret}") from None
         raise usage(f"invalid {origin} {text!r}: {complaint}", f"correct {origin}") from None
     return text
 

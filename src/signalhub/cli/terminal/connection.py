@@ -182,13 +182,21 @@ def stay(
 @contextmanager
 def losses_shown(connection: HubConnection) -> Iterator[None]:
     """Tell people on standard error when the connection is lost and when it is back."""
+    with client_log_to(logging.NullHandler() if connection.as_json else LossNotes(connection)):
+        yield
+
+
+@contextmanager
+def client_log_to(handler: logging.Handler) -> Iterator[None]:
+    """Give the client's log to a handler while the block runs."""
     log = logging.getLogger(CLIENT_LOG)
-    handler = logging.NullHandler() if connection.as_json else LossNotes(connection)
+    level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:
         yield
     finally:
+        log.setLevel(level)
         log.removeHandler(handler)
 
 
@@ -324,10 +332,7 @@ class LossNotes(logging.Handler):
         self._reason = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        reason = getattr(record, "reason", "")
-        # An error ends the command, which then reports it.
-        if reason != self._reason and record.levelno < logging.ERROR:
-            sentence = self._SENTENCES.get(record.msg)
-            if sentence is not None:
-                self._connection.note(sentence.format(reason))
+        sentence, reason = self._SENTENCES.get(record.msg), getattr(record, "reason", "")
+        if sentence is not None and reason != self._reason:
+            self._connection.note(sentence.format(reason))
             self._reason = reason

@@ -69,6 +69,12 @@ def usage(message: str, resolution: str = "") -> Failure:
     return Failure(Exit.USAGE, "usage", message, resolution)
 
 
+def split_advice(error: Exception) -> tuple[str, str]:
+    """The message of an error, and its advice: our errors give it after a semicolon."""
+    message, _, advice = str(error).partition("; ")
+    return message, advice
+
+
 def report(failure: Failure, *, as_json: bool) -> None:
     """Print a failure on standard error."""
     if as_json:
@@ -96,7 +102,7 @@ Yes = Annotated[
 
 
 def confirm(action: str, *, yes: bool) -> None:
-    """Ask the user whether to go on; `action` completes "refusing to …"."""
+    """Ask the user whether to continue; `action` completes "refusing to …"."""
     if yes:
         return
     if not sys.stdin.isatty():

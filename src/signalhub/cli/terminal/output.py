@@ -147,8 +147,10 @@ class Output:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 message`, `2 messages`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """`1 message`, `2 messages`, `2 entries`."""
+    if count == 1:
+        return f"{count} {noun}"
+    return f"{count} {noun.removesuffix('y')}ies" if noun.endswith("ry") else f"{count} {noun}s"
 
 
 def shown(value: Any) -> str:

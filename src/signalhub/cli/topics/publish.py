@@ -78,7 +78,10 @@ class DeliveryOptions:
             raise usage("--deliver-at and --delay exclude each other", "give one of them")
         due = self.deliver_at
         if self.delay is not None:
-            due = datetime.now(UTC) + timedelta(seconds=self.delay)
+            try:
+                due = datetime.now(UTC) + timedelta(seconds=self.delay)
+            except OverflowError:
+                raise usage("--delay is too long", "the last year is 9999") from None
         return {
             "durable": self.durable,
             "key": self.key,

@@ -282,10 +282,12 @@ def read(
         lost = {"lost_from": first, "lost_to": last}
         which = f"seq {first} is" if first == last else f"seq {first} to {last} are"
         connection.remark(lost, f"note: {which} no longer stored")
-    elif not replay.complete:
-        connection.remark(
-            {"next": replay.next}, f"there is more: continue with --from {replay.next}"
-        )
+        # A range that has lost messages is never complete, so only the limit says something.
+        more = "there may be more" if replay.count == limit else ""
+    else:
+        more = "" if replay.complete else "there is more"
+    if more:
+        connection.remark({"next": replay.next}, f"{more}: continue with --from {replay.next}")
 
 
 def facts_of(topic: client.Topic) -> dict[str, Any]:

@@ -214,13 +214,13 @@ class Audit:
                 high = max(row[3] for row in seen if row[0] == epoch)
                 found.append(Bounds(epoch, low, high, is_former=True))
                 notes.append(
-                    f"Epoch {epoch} is of a log that is no longer there; its rows are checked among"
-                    " themselves only."
+                    f"Epoch {epoch} belongs to a log that no longer exists; its rows are only"
+                    " compared with each other."
                 )
         if begins and not found and first > LogPosition(oldest, 0):
             notes.append(
-                f"The lake begins with entry {first.offset} of epoch {first.epoch}; what came"
-                " before it is not part of this proof."
+                f"The lake starts with entry {first.offset} of epoch {first.epoch}; earlier"
+                " entries are not part of this proof."
             )
         for epoch, begin in sorted(begins.items()):
             later = [other for at, other in begins.items() if at > epoch]
@@ -255,10 +255,10 @@ class Audit:
             if mine is not None and low < mine.first:
                 continue
             is_last = epoch >= self._view.head.epoch
-            why = "which the log does not have" if is_last else "which a later epoch gave up"
+            why = "which the log does not have" if is_last else "which a later epoch discarded"
             hour = hours.at(epoch, high)
             if hour is not None:
-                text = f"the lake holds {count} entries, {low} to {high} of epoch {epoch}, {why}"
+                text = f"the lake has {count} entries, {low} to {high} of epoch {epoch}, {why}"
                 hour.name([text], 1)
 
     def _recipients(self, entries: DataFrame, bounds: list[Bounds]) -> Recipients:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from signalhub.pipeline.audit.hours import Hours
 from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables import bodies
+from signalhub.pipeline.tables.deliveries import UNSETTLED
 
 GRACE_S: Final = 300
 """How long after its time a delivery may still be pending."""
@@ -24,10 +25,9 @@ ACTOR_GRACE_S: Final = 900
 """An ask to an actor without a mailbox ends at once, or at the latest after the next restart."""
 
 _KEY: Final = ("epoch", "offset", "reader", "generation")
-_UNSETTLED: Final = ("failed", "handed_over")
 _PREDICATES: Final = {
     "missing": "is missing in deliveries",
-    "overdue": "is neither settled nor excused",
+    "overdue": "is overdue: it was never settled",
     "lost": "was lost by policy: retention removed it before it was settled",
 }
 
@@ -182,7 +182,7 @@ def _name_unsettled(recipients: Recipients, hours: Hours) -> None:
         F.concat("stream", F.lit("/"), "subscription")
     )
     said = (
-        read.where(~F.col("outcome").isin(*_UNSETTLED))
+        read.where(~F.col("outcome").isin(*UNSETTLED))
         .select(F.col("message_offset").alias("offset"), reader.alias("reader"))
         .distinct()
     )

@@ -71,7 +71,7 @@ def name_duplicates(entries: DataFrame, hours: Hours) -> None:
         .agg(F.count(F.lit(1)).alias("copies"))
         .where(F.col("copies") > 1)
     )
-    text = F.format_string("entry %d is there %d times", "offset", "copies")
+    text = F.format_string("entry %d exists %d times", "offset", "copies")
     hours.name(copies.select("number", "offset", text.alias("text")))
 
 

@@ -16,19 +16,19 @@ from typing import Final, Literal
 
 import msgspec
 
-from signalhub.pipeline.run.status import folder_of, keep
+from signalhub.pipeline.run.status import folder_of, replace_json
 from signalhub.wire.entry import PSEUDONYM_PREFIX
 from signalhub.wire.errors import SignalHubError
 
 FOLDER: Final = "certificates"
 SCOPE: Final = (
     "Covered: the log, the hub's state and every table of the lake in this data folder.",
-    "Not covered: backups and copies of these made before, and whatever receivers have kept.",
-    "Not covered: places where others name the subject in their own messages.",
-    "Not covered: the subject's name in the records of who took which message, in the log and in"
-    " the bodies of the table entries, where they are not those of its own mailbox.",
-    "Not covered: conditions of replays that name the subject; what a replay has sent to others of"
-    " the subject's mailbox, which is theirs; copies it sends while the erasure is at work.",
+    "Not covered: backups and copies made earlier, and what recipients have stored.",
+    "Not covered: messages of others that mention the subject.",
+    "Not covered: the subject's name as a consumer of other streams, in the log and in the bodies"
+    " of the table entries.",
+    "Not covered: conditions of replays that name the subject; messages of the subject's mailbox"
+    " that a replay has sent to others; copies that a replay sends during the erasure.",
 )
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 
@@ -42,8 +42,8 @@ class CertificateUnknown(SignalHubError):
     code = "certificate_unknown"
 
     def __init__(self, id: str, known: list[str]) -> None:
-        there = f"there are {', '.join(known)}" if known else "nothing has been erased here"
-        super().__init__(f"there is no certificate {id!r}; {there}")
+        existing = f"there are {', '.join(known)}" if known else "nothing was erased here"
+        super().__init__(f"there is no certificate {id!r}; {existing}")
 
 
 class LogRemoval(msgspec.Struct, kw_only=True):
@@ -156,7 +156,7 @@ def read(data: str | Path, id: str) -> Certificate:
 
 def write(data: str | Path, one: Certificate) -> None:
     """Replace the file atomically and sync it to disk."""
-    keep(_path(data, one.id), one)
+    replace_json(_path(data, one.id), one)
 
 
 def _path(data: str | Path, id: str) -> Path:

@@ -7,9 +7,8 @@ interrupted erasure is simply repeated.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
@@ -23,7 +22,7 @@ from signalhub.pipeline.erase.subject import Subject, find, ranges
 from signalhub.pipeline.lake import Lake, literal
 from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables.catch_up import ORDER
-from signalhub.pipeline.tables.piece import columns_of, joined
+from signalhub.pipeline.tables.piece import columns_of, condition_of
 from signalhub.pipeline.tables.tables import (
     AUDIT,
     DEAD_LETTERS,
@@ -55,14 +54,14 @@ Values = dict[str, "str | Column"]
 
 
 class PipelineBehind(SignalHubError):
-    """The running pipeline has not got past the entries to be erased."""
+    """The running pipeline has not reached the end of the erasure in time."""
 
     code = "pipeline_behind"
 
     def __init__(self, table: str, wait_s: float) -> None:
         super().__init__(
-            f"the table {table} has not come past the erasure within {wait_s:g} s;"
-            " see `signalhub pipeline status`, then repeat the command: it goes on"
+            f"the table {table} has not taken in the entries to be erased within {wait_s:g} s;"
+            " see `signalhub pipeline status`, then repeat the command to resume"
         )
 
 
@@ -113,7 +112,7 @@ def erase(
 ) -> Removal:
     """Erase from every table; `step` is called with each step.
 
-    The caller must hold the table lock (see `turn`).
+    The caller must hold the table lock.
     """
     session = compact.upkeep_session(spark)
     step("searching the lake")
@@ -132,7 +131,7 @@ def erase(
     for name in TABLES:
         # Earlier attempts may have marked rows and stopped there, so check every table.
         if lake.exists(name):
-            step(f"writing {name} anew")
+            step(f"rewriting {name}")
             repeated(partial(compact.purge, session, lake, name))
     return removal
 
@@ -148,7 +147,8 @@ class _Erasing:
         self._erasure = erasure
         self._is_empty = not found.num_rows
         self._found = spark.createDataFrame(found)
-        self._bounds = _bounds(ranges(found))
+        # Literal bounds, by which files are selected before anything is read.
+        self._bounds = condition_of(ranges(found), "t.")
         self.tables: dict[str, Callable[[], int]] = {
             DEAD_LETTERS.name: lambda: self._delete(DEAD_LETTERS.name),
             QUARANTINE.name: lambda: self._delete(QUARANTINE.name),
@@ -265,15 +265,6 @@ def _affected(merging: DeltaMergeBuilder) -> int:
     return int(row["num_affected_rows"])
 
 
-def _bounds(spans: Sequence[tuple[int, int, int]]) -> str:
-    """Return literal bounds, by which files are selected before anything is read."""
-    parts = [
-        f"(t.epoch = {epoch} AND t.offset BETWEEN {first} AND {last})"
-        for epoch, first, last in joined(spans)
-    ]
-    return f"({' OR '.join(parts)})" if parts else "false"
-
-
 def repeated(work: Callable[[], T], pause_s: float = _PAUSE_S) -> T:
     """Retry after a conflict: another process wrote the same files."""
     for attempt in range(1, _ATTEMPTS):
@@ -295,19 +286,3 @@ def vacuum_all(
         if lake.exists(name):
             step(f"deleting replaced files of {name}")
             vacuum(session, lake, name, 0.0, is_alone=is_alone)
-
-
-@contextlib.contextmanager
-def alone(data: str) -> Iterator[bool]:
-    """Keep pipelines out while the block runs; `False` if one is already running."""
-    from signalhub.pipeline.run.lock import PipelineRunning, lock_pipeline
-
-    try:
-        lock = lock_pipeline(data)
-    except PipelineRunning:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.close()

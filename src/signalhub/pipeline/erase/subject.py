@@ -25,8 +25,8 @@ from signalhub.pipeline.tables.tables import DEAD_LETTERS, ENTRIES, MESSAGES
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import Kind, StoredEntry
 
-_PLACE: Final = ("shard", "epoch", "offset")
-_READ: Final = (*_PLACE, "kind", "stream", "stream_epoch", "seq", "body")
+_POSITION: Final = ("shard", "epoch", "offset")
+_READ: Final = (*_POSITION, "kind", "stream", "stream_epoch", "seq", "body")
 FOUND: Final = pa.schema(
     [
         ("shard", pa.int32()),
@@ -65,9 +65,9 @@ def find(spark: SparkSession, lake: Lake, subject: Subject, through: LogPosition
             if lake.exists(name):
                 rows = _until(_read(spark, lake, name), through)
                 rows = rows.where(F.col(column) == subject.name)
-                found = found.unionByName(rows.select(*_PLACE, F.lit(False).alias("is_named")))
-    once = found.groupBy(*_PLACE).agg(F.max("is_named").alias("is_named"))
-    table: pa.Table = once.orderBy(*_PLACE).toArrow()
+                found = found.unionByName(rows.select(*_POSITION, F.lit(False).alias("is_named")))
+    once = found.groupBy(*_POSITION).agg(F.max("is_named").alias("is_named"))
+    table: pa.Table = once.orderBy(*_POSITION).toArrow()
     return table.cast(FOUND)
 
 
@@ -97,11 +97,11 @@ def _find_few(lake: Lake, subject: Subject, through: LogPosition) -> pa.Table:
     for name, column in _ALSO if subject.kind == "actor" else ():
         if lake.exists(name):
             where = f"{until} AND {column} = {literal(subject.name)}"
-            others = columns_of(lake, name, _PLACE, where).to_pylist()
+            others = columns_of(lake, name, _POSITION, where).to_pylist()
             rows += [row | {"is_named": False} for row in others]
-    # Of several rows of a place the one that is named comes last, and stays.
+    # Of several rows at one position, the one that is named comes last and is kept.
     rows.sort(key=lambda row: tuple(row.values()))
-    once = {tuple(row[name] for name in _PLACE): row for row in rows}
+    once = {tuple(row[name] for name in _POSITION): row for row in rows}
     return pa.Table.from_pylist(list(once.values()), schema=FOUND)
 
 
@@ -110,7 +110,7 @@ def _contains(bodies: pa.ChunkedArray, text: str) -> pa.ChunkedArray:
 
 
 def ranges(found: pa.Table) -> list[tuple[int, int, int]]:
-    """Positions as (epoch, first, last)."""
+    """Return positions as ranges (epoch, first, last)."""
     result: list[tuple[int, int, int]] = []
     columns = found["epoch"].to_pylist(), found["offset"].to_pylist()
     for epoch, offset in zip(*columns, strict=True):
@@ -186,5 +186,5 @@ def chosen(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
             if match is None:
                 continue
             is_named = match.is_named
-        found.append({name: row[name] for name in _PLACE} | {"is_named": is_named})
+        found.append({name: row[name] for name in _POSITION} | {"is_named": is_named})
     return pa.RecordBatch.from_pylist(found, schema=FOUND)

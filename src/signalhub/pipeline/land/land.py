@@ -47,8 +47,8 @@ class CheckpointAhead(SignalHubError):
 
     def __init__(self, start: LogPosition, wanted: int) -> None:
         super().__init__(
-            f"the checkpoint goes on at offset {start.offset} of epoch {start.epoch}, but the"
-            f" table wants {wanted} next; landing goes on from the table"
+            f"the checkpoint continues at offset {start.offset} of epoch {start.epoch}, but the"
+            f" table needs {wanted} next; landing continues from the table"
         )
 
 

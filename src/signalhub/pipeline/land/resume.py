@@ -23,7 +23,7 @@ class EntriesMissing(SignalHubError):
     def __init__(self, epoch: int, first: int, last: int) -> None:
         super().__init__(
             f"entries {first} to {last} of epoch {epoch} are neither in the lake nor in the log;"
-            " restore the lake or the log from a backup, or say --accept-gap to go on without"
+            " restore the lake or the log from a backup, or use --accept-gap to continue without"
             " them, which every audit will report"
         )
         self.first = first
@@ -35,11 +35,11 @@ class LogBehindLake(SignalHubError):
 
     code = "log_behind_lake"
 
-    def __init__(self, epoch: int, held: int, head: int) -> None:
+    def __init__(self, epoch: int, landed: int, head: int) -> None:
         super().__init__(
-            f"the lake holds entries up to {held} of epoch {epoch}, but the log ends at"
-            f" {head - 1}: it is older than its lake, and what it would write now would never"
-            " land; restore the newer log, or move the lake away and begin another"
+            f"the lake has entries up to {landed} of epoch {epoch}, but the log ends at"
+            f" {head - 1}: the log is older than its lake, and new entries would never land;"
+            " restore the newer log, or move the lake away to start a new one"
         )
 
 
@@ -62,10 +62,23 @@ def resume(disk: Disk, lake: Lake, shard: int) -> LogPosition:
         head = segments.valid()
     if wanted.epoch == head.epoch and wanted.offset > head.offset:
         raise LogBehindLake(wanted.epoch, wanted.offset - 1, head.offset)
-    first = segments.first
-    if wanted.epoch <= first.epoch and wanted.offset < first.offset:
-        raise EntriesMissing(wanted.epoch, wanted.offset, first.offset - 1)
+    first, needed = segments.first, _continued(wanted, begins)
+    if needed.epoch <= first.epoch and needed.offset < first.offset:
+        raise EntriesMissing(needed.epoch, needed.offset, first.offset - 1)
     return wanted
+
+
+def _continued(position: LogPosition, begins: dict[int, int]) -> LogPosition:
+    """Return the position, or the start of a later epoch if everything before that has landed.
+
+    A later epoch may start below the position, because the log has lost entries.
+    """
+    for epoch, begin in sorted(begins.items()):
+        if epoch > position.epoch:
+            if begin > position.offset:
+                break
+            position = LogPosition(epoch, begin)
+    return position
 
 
 def epochs(disk: Disk) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from signalhub.pipeline.run.status import folder_of, keep
+from signalhub.pipeline.run.status import folder_of, replace_json
 from signalhub.wire.errors import SignalHubError
 
 FOLDER: Final = "replays"
@@ -75,19 +75,19 @@ def read_job(data: str | Path, name: str | None, selection: Selection) -> Replay
         return None
     except msgspec.MsgspecError as error:
         raise ReplayConflict(
-            f"{path} cannot be read: {error}; restore it, or begin anew with another --job"
+            f"{path} cannot be read: {error}; restore it, or start again with another --job"
         ) from error
     if found.selection != selection:
         raise ReplayConflict(
-            f"the replay {found.job} selects {found.selection.where!r} and goes to"
-            f" {found.selection.to}; repeat exactly that to go on, or choose another --job"
+            f"the replay {found.job} sends {found.selection.where!r} to {found.selection.to};"
+            " repeat exactly that to resume it, or choose another --job"
         )
     return found
 
 
 def write_job(data: str | Path, name: str | None, job: ReplayJob) -> None:
     """Replace the file atomically and sync it: the bound must not be lost."""
-    keep(_path(data, name or job.selection.name), job)
+    replace_json(_path(data, name or job.selection.name), job)
 
 
 def _path(data: str | Path, name: str) -> Path:

@@ -25,6 +25,7 @@ from signalhub.log.head import read_head
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.query import QueryRefused, QueryWrong, query, query_session, values
 from signalhub.pipeline.replay.job import Bound
+from signalhub.pipeline.source.plan import LOG_FOLDER
 from signalhub.pipeline.tables.tables import MESSAGES
 
 SHARD: Final = 0
@@ -89,7 +90,7 @@ def landed(spark: SparkSession, lake: Lake, data: str | Path) -> Bound | None:
 
 def head_of(data: str | Path) -> Bound | None:
     """Return the last entry of the log, if the log is here."""
-    folder = Path(data) / "log"
+    folder = Path(data) / LOG_FOLDER
     head = read_head(SystemDisk(folder, read_only=True)) if folder.is_dir() else None
     return None if head is None else Bound(head.epoch, head.durable - 1)
 
@@ -148,14 +149,14 @@ def _verdict(include_replays: bool) -> Column:
 
 def summarise(selected: DataFrame) -> SelectionSummary:
     """Return how many messages of which kind are selected; raises `QueryError`."""
-    place = F.struct(*_ORDER)
+    position = F.struct(*_ORDER)
     grouped = selected.groupBy(
         "verdict", F.when(F.col("verdict") == SENDABLE, F.col("stream")).alias("stream")
     ).agg(
         F.count("*").alias("count"),
         F.sum("bytes").alias("bytes"),
-        F.min(place).alias("first"),
-        F.max(place).alias("last"),
+        F.min(position).alias("first"),
+        F.max(position).alias("last"),
     )
     found: list[Row] = [row for row in values(grouped) if isinstance(row, Row)]
     good = [row for row in found if row.verdict == SENDABLE]
@@ -170,8 +171,8 @@ def summarise(selected: DataFrame) -> SelectionSummary:
     )
 
 
-def _position(place: Row | None) -> OriginalPosition | None:
-    return None if place is None else OriginalPosition(place.shard, place.epoch, place.offset)
+def _position(row: Row | None) -> OriginalPosition | None:
+    return None if row is None else OriginalPosition(row.shard, row.epoch, row.offset)
 
 
 def examples(selected: DataFrame) -> list[Example]:
@@ -198,13 +199,13 @@ def rest(selected: DataFrame, after: OriginalPosition | None) -> DataFrame:
     good = selected.where(F.col("verdict") == SENDABLE).select(*_COLUMNS)
     if after is None:
         return good
-    place = F.struct(*_ORDER)
+    position = F.struct(*_ORDER)
     reached = F.struct(
         F.lit(after.shard).cast("int").alias("shard"),
         F.lit(after.epoch).cast("bigint").alias("epoch"),
         F.lit(after.offset).cast("bigint").alias("offset"),
     )
-    return good.where(place > reached)
+    return good.where(position > reached)
 
 
 def in_order(rows: DataFrame, size: int) -> Iterator[Original]:

@@ -1,4 +1,9 @@
-"""What Spark needs besides Python: Java, the JARs of Delta Lake, and an archive of its classes."""
+"""What Spark needs besides Python: Java, the JARs of Delta Lake, and an archive of its classes.
+
+The wheel of delta-spark contains no JARs. They are fetched into the user's cache, so that later
+sessions start without a network. Spark is not imported: the hub asks here whether its pipeline can
+run, and must not load it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +44,10 @@ def problem() -> str | None:
     found = executable()
     if found is None:
         return f"Java not found: {ADVICE}"
-    asked = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
+    try:
+        asked = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
+    except OSError as error:
+        return f"Java cannot be run ({error}): {ADVICE}"
     version = _major(asked.stderr + asked.stdout)
     if version is not None and version < MINIMUM:
         return f"{found} is Java {version}: {ADVICE}"
@@ -89,10 +97,10 @@ def fetch() -> list[str]:
             [sys.executable, "-c", script], capture_output=True, text=True, check=False
         )
         if done.returncode or not list((Path(work) / "jars").glob("*.jar")):
-            last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+            last = (done.stderr.strip().splitlines() or ["no output"])[-1]
             raise SettingsError(
                 f"the JARs of {PACKAGE} could not be fetched: {last}; check the network and try"
-                " again, or copy the folder of another machine and set SIGNALHUB_JARS"
+                " again, or copy the folder from another machine and set SIGNALHUB_JARS"
             )
         with contextlib.suppress(OSError):
             # Another process may have been faster; then use its folder.

@@ -23,7 +23,7 @@ class PipelineRunning(SignalHubError):
     def __init__(self, data: str | Path, pid: str) -> None:
         super().__init__(
             f"another pipeline (process {pid or 'unknown'}) is running on {data}; stop it first,"
-            " or look at it with `signalhub pipeline status`"
+            " or see `signalhub pipeline status`"
         )
 
 
@@ -51,7 +51,21 @@ def is_pipeline_running(data: str | Path) -> bool:
 
 
 @contextmanager
-def turn(data: str | Path, wait_s: float = 0.0) -> Iterator[None]:
+def alone(data: str | Path) -> Iterator[bool]:
+    """Keep pipelines out while the block runs; yields `False` if one is already running."""
+    try:
+        lock = lock_pipeline(data)
+    except PipelineRunning:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.close()
+
+
+@contextmanager
+def table_lock(data: str | Path, wait_s: float = 0.0) -> Iterator[None]:
     """Hold the table lock while the block runs; raises `TablesBusy`.
 
     A file that is compacted while its rows are erased could bring them back. Landing and the

@@ -14,7 +14,7 @@ from signalhub.locks import is_hub_running
 from signalhub.pipeline.lake import Lake, lake_of
 from signalhub.pipeline.run.lock import is_pipeline_running
 from signalhub.pipeline.run.status import PipelineStatus, read_status
-from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
+from signalhub.pipeline.source.plan import LOG_FOLDER, LogPosition, Segments, log_of
 from signalhub.pipeline.tables.tables import AUDIT, ENTRIES, QUARANTINE, TABLES
 
 _FEW_ENTRIES: Final = 50_000
@@ -22,7 +22,7 @@ _WITHOUT_POSITION: Final = (QUARANTINE.name, AUDIT.name)
 
 
 class TableStanding(msgspec.Struct, frozen=True):
-    """One table; tables that do not follow `entries` have no position."""
+    """The state of one table; tables that do not follow `entries` have no position."""
 
     table: str
     position: int | None
@@ -35,7 +35,7 @@ class TableStanding(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """The whole lake."""
+    """The state of the whole lake, and of the pipeline that fills it."""
 
     state: str
     epoch: int
@@ -101,7 +101,7 @@ def is_nearly_done(data: Path, uri: str) -> bool:
 
 def behind(data: Path, lake: Lake, names: Iterable[str], *, shard: int = 0) -> dict[str, int]:
     """Return the entries that tables have not taken in yet, by table."""
-    if not (data / "log").is_dir():
+    if not (data / LOG_FOLDER).is_dir():
         return {}
     segments = Segments(log_of(data))
     head = _head(segments, is_hub_running(data))
@@ -123,7 +123,7 @@ def _state(status: PipelineStatus | None, is_running: bool) -> str:
 
 
 def _lag_s(status: PipelineStatus | None) -> float:
-    """Return since when entries may be waiting: the last batch took everything there was."""
+    """Return how long entries may have waited: the last batch took everything there was."""
     if status is None or status.last_batch is None:
         return 0.0
     return round((SystemClock().now_ms() - status.last_batch.at_ms) / 1000, 1)
@@ -138,10 +138,9 @@ def _last_batch(status: PipelineStatus | None) -> str:
 
 
 def _table(lake: Lake, name: str, shard: int, begin: int, head: LogPosition) -> TableStanding:
-    opened = lake.open(name)
-    if opened is None:
+    if not lake.exists(name):
         return TableStanding(name, None, None, 0, 0)
-    sizes = opened.get_add_actions(flatten=True)["size_bytes"].to_pylist()
+    sizes = lake.sizes(name)
     position = behind = None
     if name not in _WITHOUT_POSITION:
         committed = lake.committed(name, shard, head.epoch)

@@ -134,7 +134,7 @@ class Pipeline:
             self._spark.sparkContext.cancelAllJobs()
 
     def hurry(self) -> None:
-        """Stop waiting, after a failure or for a table's turn: the caller wants to continue."""
+        """Do not wait any longer, neither after a failure nor until a table is due."""
         self._hurried.set()
         self._retry.set()
 
@@ -215,11 +215,11 @@ class Pipeline:
         self._journal.retrying(reason, failures)
         until = time.monotonic() + pause_s
         while not self._retry.wait(_TICK_S) and time.monotonic() < until:
-            self._look_for_haste()
+            self._check_hurry()
         if not self._stopping.is_set():
             self._retry.clear()
 
-    def _look_for_haste(self) -> None:
+    def _check_hurry(self) -> None:
         if was_asked(self._data):
             self.hurry()
 
@@ -228,31 +228,27 @@ class Pipeline:
     def _beat(self, beats: Beats) -> None:
         """Do one step of what is due; inboxes come first."""
         now = int(time.monotonic() * 1000)
-        self._look_for_haste()
+        self._check_hurry()
         if self._hurried.is_set():
             self._hurried.clear()
             beats.hurry()
         if self._beat_inbox(beats):
             return
         if table := beats.next_table(now):
-            is_behind = False
-
-            def take_a_piece() -> None:
-                nonlocal is_behind
-                is_behind = not self._take(table, pieces_max=1)
-
-            self._try(take_a_piece, f"the table {table}")
-            if is_behind:
-                beats.put_back(table)
+            self._try(partial(self._take_piece, beats, table), f"the table {table}")
         elif beats.is_upkeep_due(self._journal.upkeep, now):
             pause = partial(self._beat_inbox, beats)
             self._try(partial(self.maintain, pause=pause), "the upkeep of the tables")
 
+    def _take_piece(self, beats: Beats, table: str) -> None:
+        if not self._take(table, pieces_max=1):
+            beats.put_back(table)
+
     def _beat_inbox(self, beats: Beats) -> bool:
         """Archive inboxes if it is time; return whether it was."""
-        if not beats.inbox.is_due(int(time.monotonic() * 1000)):
+        if self._stopping.is_set() or not beats.inbox.is_due(int(time.monotonic() * 1000)):
             return False
-        has_failed = self._try(lambda: self._catch_up((INBOX.name,)), "the archive of inboxes")
+        has_failed = self._try(partial(self._take, INBOX.name), "the archive of inboxes")
         self._journal.inbox_failures = self._journal.inbox_failures + 1 if has_failed else 0
         return True
 
@@ -266,14 +262,6 @@ class Pipeline:
                 log.warning("a step failed and will be retried", extra=facts)
             return True
         return False
-
-    def _catch_up(self, tables: Sequence[str]) -> dict[str, int]:
-        """Bring tables up to date with `entries`; return the rows added by table."""
-        before = dict(self._gained)
-        for name in tables:
-            if not self._stopping.is_set():
-                self._take(name)
-        return {name: self._gained[name] - before.get(name, 0) for name in self._gained}
 
     def _take(self, table: str, *, pieces_max: int | None = None) -> bool:
         """Advance a table by a few pieces; return whether it is up to date."""
@@ -329,6 +317,13 @@ class Pipeline:
         With a running hub, "now" is its durable head; without one, the last valid batch. Raises
         `PipelineFailed` after several attempts.
         """
+        self._is_over.clear()
+        try:
+            return self._once(accept_gap=accept_gap)
+        finally:
+            self._is_over.set()
+
+    def _once(self, *, accept_gap: bool) -> RunSummary:
         began = time.monotonic()
         is_hub_there = is_hub_running(self._data)
         target = self._head() if is_hub_there else self._segments.valid()
@@ -336,7 +331,7 @@ class Pipeline:
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
                 self._land_to(target, accept_gap=accept_gap, beyond=not is_hub_there)
-                tables = self._catch_up(self._tables)
+                tables = self._catch_up()
                 break
             except (PipelineFailed, EntriesMissing, LogBehindLake) as error:
                 self._journal.failed(str(error))
@@ -395,6 +390,15 @@ class Pipeline:
         """Return whether everything has landed and its batch is finished."""
         done = checkpointed(landing.checkpoint, self._shard)
         return done is not None and done >= target
+
+    def _catch_up(self) -> dict[str, int]:
+        """Bring all tables up to date with `entries`; return the rows added by table."""
+        before = dict(self._gained)
+        for name in self._tables:
+            if self._stopping.is_set():
+                raise PipelineFailed("stopped before every table was up to date")
+            self._take(name)
+        return {name: self._gained[name] - before.get(name, 0) for name in self._gained}
 
 
 def cause(text: str) -> tuple[str, str]:

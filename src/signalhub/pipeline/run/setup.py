@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
             print("Fetching the JARs of Delta Lake (87 MB, once)…", file=sys.stderr)
             java.fetch()
     except SettingsError as error:
-        print(f"The hub works, its pipeline stays off: {error}", file=sys.stderr)
+        print(f"The hub works, but its pipeline stays off: {error}", file=sys.stderr)
         return 0
     archive_classes()
     return 0

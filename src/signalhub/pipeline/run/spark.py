@@ -114,7 +114,7 @@ def open_session(
         with _filtered_errors():
             session = builder.getOrCreate()
     except Exception as error:
-        raise SettingsError(f"Spark cannot start: {error}") from error
+        raise SettingsError(java.problem() or f"Spark cannot start: {error}") from error
     # Errors in our functions are raised again where they were called.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     return session

@@ -7,26 +7,29 @@ import os
 import threading
 from copy import copy
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from signalhub.clock import SystemClock
-from signalhub.pipeline.land.land import Landed
-from signalhub.pipeline.source.plan import LogPosition
+
+if TYPE_CHECKING:
+    # The hub reads the status and must not load Spark.
+    from signalhub.pipeline.land.land import Landed
+    from signalhub.pipeline.source.plan import LogPosition
 
 
-def keep(path: Path, value: object, *, is_for_good: bool = True) -> None:
-    """Replace a file with a value as JSON, atomically; with `is_for_good`, also sync it."""
+def replace_json(path: Path, value: object, *, is_synced: bool = True) -> None:
+    """Replace a file with a value as JSON, atomically, and sync it to disk unless told not to."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(value)))
-        if is_for_good:
+        if is_synced:
             file.flush()
             os.fsync(file.fileno())
     os.replace(temporary, path)
-    if is_for_good:
+    if is_synced:
         _sync_folder(path.parent)
 
 
@@ -119,7 +122,7 @@ def folder_of(data: str | Path) -> Path:
 
 def write_status(data: str | Path, status: PipelineStatus) -> None:
     """Replace the status atomically."""
-    keep(folder_of(data) / _NAME, status, is_for_good=False)
+    replace_json(folder_of(data) / _NAME, status, is_synced=False)
 
 
 def read_status(data: str | Path) -> PipelineStatus | None:
@@ -137,7 +140,7 @@ _ALIVE_MS: Final = 5_000
 
 
 class Journal:
-    """Written by the landing thread and by the main thread."""
+    """Keeps the status file up to date, for the landing thread and the main thread."""
 
     def __init__(self, data: Path) -> None:
         self._data = data

@@ -73,7 +73,7 @@ assert _HEAD.itemsize == ENTRY_HEADER_BYTES
 
 
 class _MessageHead(msgspec.Struct, array_like=True, gc=False):
-    """The part of `entry.Message` that a row needs; the members between are skipped."""
+    """The part of `entry.MessageBody` that a row needs; the members between are skipped."""
 
     id: str
     copy_id: msgspec.Raw
@@ -86,7 +86,7 @@ class _MessageHead(msgspec.Struct, array_like=True, gc=False):
 
 
 class _RoomMessageHead(msgspec.Struct, array_like=True, gc=False):
-    """The part of `entry.RoomMessage` that a row needs."""
+    """The part of `entry.RoomMessageBody` that a row needs."""
 
     id: str
     ciphertext: msgspec.Raw
@@ -95,7 +95,7 @@ class _RoomMessageHead(msgspec.Struct, array_like=True, gc=False):
 
 
 class _BroadcastHead(msgspec.Struct, array_like=True, gc=False):
-    """The part of `entry.Broadcast` that a row needs; it never expires."""
+    """The part of `entry.BroadcastBody` that a row needs; a broadcast never expires."""
 
     id: str
     sender: msgspec.Raw
@@ -139,7 +139,7 @@ def _planned_again(disk: Disk, one: Slice) -> tuple[Slice, ...]:
 
 
 def _read(disk: Disk, one: Slice) -> tuple[bytes, np.ndarray[Any, np.dtype[np.int64]]]:
-    """Return the bytes of a slice, and where its first wanted entry starts."""
+    """Return the bytes of a slice, and where each of its wanted entries starts."""
     file = disk.open(one.segment, read_only=True)
     try:
         data = file.read(one.end - one.begin, one.begin)
@@ -215,7 +215,7 @@ def _columns(
 
 
 def _parts(data: bytes, streams: Any, bodies: Any, ends: Any) -> pa.Array:
-    """Return the boundaries of prefix, stream and body of every entry, in this order."""
+    """Return header, stream and body of every entry, one after the other."""
     count = len(streams)
     offsets = np.empty(3 * count + 1, dtype=np.int64)
     offsets[0] = 0

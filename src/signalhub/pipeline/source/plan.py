@@ -39,7 +39,7 @@ def log_of(data: str | Path) -> SystemDisk:
     """Open the log of a data folder for reading; raises `SettingsError` if there is none."""
     path = Path(data) / LOG_FOLDER
     if not path.is_dir():
-        raise SettingsError(f"{data} holds no log; name the data folder of a hub with --data")
+        raise SettingsError(f"there is no log in {data}; give the data folder of a hub with --data")
     return SystemDisk(path, read_only=True)
 
 
@@ -209,8 +209,7 @@ class Segments:
         name, epoch = segment_name(base), self._epochs[base]
         file = self._disk.open(name, read_only=True)
         try:
-            place = self._place_of(base, first)
-            begin = end = place.position
+            begin = end = self._start_of(base, first).position
             offset = to_offset = first
             fault: Unreadable | None = None
             try:
@@ -236,7 +235,7 @@ class Segments:
         finally:
             file.close()
 
-    def _place_of(self, base: int, offset: int) -> _BatchStart:
+    def _start_of(self, base: int, offset: int) -> _BatchStart:
         """Return a file position at or before an offset in its segment."""
         last = self._last.get(base)
         if last and last.offset <= offset:
@@ -280,15 +279,15 @@ class Segments:
                 file.close()
         self._bases = [base for base in bases if base in epochs]
         self._epochs = epochs
-        self._last = {base: place for base, place in self._last.items() if base in epochs}
+        self._last = {base: start for base, start in self._last.items() if base in epochs}
 
 
-def _slice(segment: str, epoch: int, place: tuple[int, int], offsets: tuple[int, int]) -> Slice:
+def _slice(segment: str, epoch: int, positions: tuple[int, int], offsets: tuple[int, int]) -> Slice:
     return Slice(
         segment=segment,
         epoch=epoch,
-        begin=place[0],
-        end=place[1],
+        begin=positions[0],
+        end=positions[1],
         from_offset=offsets[0],
         to_offset=offsets[1],
     )

@@ -32,7 +32,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from signalhub.log.errors import EntriesGone
-from signalhub.pipeline.source.plan import LogPosition, ReadPlan, Segments, Slice, log_of
+from signalhub.pipeline.source.plan import (
+    SLICE_BYTES,
+    LogPosition,
+    ReadPlan,
+    Segments,
+    Slice,
+    log_of,
+)
 from signalhub.pipeline.tables.tables import SOURCE_COLUMNS
 from signalhub.wire.errors import SettingsError
 
@@ -67,7 +74,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     min_entries_per_batch: int = 1
     """A batch of a stream starts when this many entries wait, or one has waited `max_delay_ms`."""
     max_delay_ms: int = 0
-    slice_bytes: int = 32 * 2**20
+    slice_bytes: int = SLICE_BYTES
     beyond_published: bool = False
     """Read to the last valid batch: only for a log whose hub is stopped."""
     until: str = ""
@@ -82,7 +89,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             name = names.get(key.lower())
             if name is None:
                 raise SettingsError(
-                    f"the source {FORMAT!r} has no option {key!r}; it knows"
+                    f"the source {FORMAT!r} has no option {key!r}; its options are"
                     f" {', '.join(_spelled(one) for one in cls.__struct_fields__)}"
                 )
             known[name] = value
@@ -93,7 +100,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.convert(known, cls, strict=False)
         except msgspec.ValidationError as error:
-            raise SettingsError(f"an option of the source {FORMAT!r} is wrong: {error}") from error
+            raise SettingsError(f"invalid option of the source {FORMAT!r}: {error}") from error
 
 
 def _spelled(name: str) -> str:
@@ -237,7 +244,7 @@ class StreamReader(_Reader, DataSourceStreamReader):
 
 
 class _Log:
-    """Return the log as selected by the options."""
+    """The part of a log that the options select."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

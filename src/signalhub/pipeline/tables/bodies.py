@@ -268,4 +268,4 @@ CHANGES: Final = BodyReader(
         ("reason", pa.string()),
     ),
 )
-"""Changes of recipients: a range of positions starts after `floor` and ends at `last`."""
+"""Changes that affect recipients; a range of positions starts after `floor` and ends at `last`."""

@@ -3,9 +3,9 @@
 A row exists, as `pending`, as soon as the message is accepted; later entries of the log are merged
 into it. The changes of a piece come from three sources:
 
-* messages: one row for the recipient of an ask, one per subscription that reads a published
-message; * subscriptions that start in the piece, by creation or seek: rows for older messages they
-will get; * settlements, which refer to the message by its offset.
+* messages: one row for the recipient of an ask, one per subscription that reads what is published;
+* subscriptions that start in the piece, by creation or seek: rows for older messages they will get;
+* settlements, which refer to the message by its offset.
 
 After that, events that end many deliveries (a subscription is deleted or moved, retention or a
 redrive removes messages) are applied to rows that are then pending. A settlement takes precedence
@@ -26,6 +26,7 @@ from signalhub.pipeline.tables import bodies, delivery_ends, subscriptions
 from signalhub.pipeline.tables.piece import Piece, is_before, is_behind
 from signalhub.pipeline.tables.subscriptions import Stretch
 from signalhub.pipeline.tables.tables import DELIVERIES, SUBSCRIPTIONS
+from signalhub.wire.entry import SETTLING, Outcome
 
 KEY: Final = ("shard", "epoch", "offset", "reader", "generation")
 """`reader` is the subscription; empty for a mailbox, a message's only recipient."""
@@ -43,7 +44,8 @@ _STATE: Final = (
     ("consumer", "string"),
     ("reason", "string"),
 )
-_UNSETTLED: Final = ("failed", "handed_over")
+UNSETTLED: Final = tuple(one.name.lower() for one in Outcome if one not in SETTLING)
+"""Outcomes in the log after which a delivery is still pending."""
 
 
 def mailed(entries: DataFrame) -> DataFrame:
@@ -112,7 +114,7 @@ def settled(piece: Piece, stretches: DataFrame) -> DataFrame:
     )
     joined = read.join(F.broadcast(stretches.alias("s")), is_its, "left")
     is_mail = F.col("e.subscription") == ""
-    settles = ~F.col("e.outcome").isin(*_UNSETTLED)
+    settles = ~F.col("e.outcome").isin(*UNSETTLED)
     found = joined.where(is_mail | its.isNotNull()).select(
         "e.shard",
         piece.epoch_of(F.col("e.message_offset")).alias("epoch"),
@@ -253,16 +255,15 @@ def _merge(piece: Piece, changes: DataFrame, *, records: bool, are_few: bool) ->
             " AND CASE WHEN t.recipient_kind = 'subscription' THEN t.recipient ELSE '' END"
             " = s.reader"
         )
-        corrects = (
-            f"(s.outcome IS NOT NULL AND t.settled_at IS NOT NULL AND {delivery_ends.IS_UNNAMED})"
-        )
+        was_ended = f"t.settled_at IS NOT NULL AND {delivery_ends.ENDED_BY_EVENT}"
+        corrects = f"(s.outcome IS NOT NULL AND {was_ended})"
         ends_now = f"(s.outcome IS NOT NULL AND t.settled_at IS NULL OR {corrects})"
         updated: dict[str, str | Column] = {
             "first_sent_at": "least(t.first_sent_at, s.first_sent_at)",
             "last_sent_at": "greatest(t.last_sent_at, s.last_sent_at)",
             "attempts": "greatest(t.attempts, s.attempts)",
             "consumer": "coalesce(s.consumer, t.consumer)",
-            "reason": f"CASE WHEN {corrects} AND {delivery_ends.GAVE_REASON} THEN s.reason"
+            "reason": f"CASE WHEN {corrects} AND {delivery_ends.REASON_OF_EVENT} THEN s.reason"
             " ELSE coalesce(s.reason, t.reason) END",
             **{
                 name: f"CASE WHEN {ends_now} THEN s.{name} ELSE t.{name} END"

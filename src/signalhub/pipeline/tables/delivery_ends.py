@@ -22,15 +22,15 @@ LOST: Final = "lost"
 REMOVED: Final = "removed"
 DROPPED: Final = "dropped"
 _ANCHORED: Final = "anchored"  # It only repeats an earlier removal.
-IS_UNNAMED: Final = (
+ENDED_BY_EVENT: Final = (
     f"(t.outcome IN ('{LOST}', '{REMOVED}', '{subscriptions.SOUGHT}')"
     f" OR t.outcome = '{DROPPED}' AND t.reason = '{subscriptions.DELETED}')"
 )
-"""Whether a delivery `t` is ended by such an event."""
-GAVE_REASON: Final = (
+"""Whether a delivery `t` was ended by such an event."""
+REASON_OF_EVENT: Final = (
     f"(t.outcome IN ('{REMOVED}', '{DROPPED}') OR t.reason = '{subscriptions.GIVEN_UP}')"
 )
-"""Whether the reason of a delivery is that of such an event."""
+"""Whether the reason of such a delivery is that of the event."""
 _KINDS: Final = ("lost", "removed", "stream_deleted")
 _KEY: Final = ("shard", "epoch", "offset", "recipient_kind", "recipient", "generation")
 _OUTCOMES: Final = {
@@ -189,7 +189,7 @@ def merge(piece: Piece, found: list[End]) -> int:
 
 
 def _pending(piece: Piece, found: list[End]) -> DataFrame:
-    """Many deliveries, of the recipients that come to an end if these are known."""
+    """Return pending deliveries, read by Spark: of the recipients that are affected, if known."""
     rows = piece.read(DELIVERIES.name).where(F.col("settled_at").isNull())
     recipients = {one.recipient for one in found}
     if None not in recipients:

@@ -57,7 +57,7 @@ def take_inbox(piece: Piece) -> int:
 
 
 _REDRIVEN: Final = "redriven"
-_PLACE: Final = ("shard", "epoch", "offset")
+_POSITION: Final = ("shard", "epoch", "offset")
 
 
 def dead_letters(read: DataFrame) -> DataFrame:
@@ -91,7 +91,7 @@ def redriven(back: DataFrame, letters: DataFrame) -> DataFrame:
     )
     return (
         published.join(F.broadcast(back), is_in)
-        .groupBy(*(F.col(f"letter.{name}") for name in _PLACE))
+        .groupBy(*(F.col(f"letter.{name}") for name in _POSITION))
         .agg(F.min("back.accepted_at").alias("redriven_at"))
     )
 
@@ -131,4 +131,4 @@ def _add(piece: Piece, rows: DataFrame) -> int:
 
 
 def _is_same() -> str:
-    return " AND ".join(f"t.{name} = s.{name}" for name in _PLACE)
+    return " AND ".join(f"t.{name} = s.{name}" for name in _POSITION)

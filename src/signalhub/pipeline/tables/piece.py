@@ -260,7 +260,7 @@ class Piece:
         return found.cast("bigint")
 
     def shown(self, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
-        """Rows that are here, for Spark, which wants even an empty column to have a chunk."""
+        """Return an Arrow table as a DataFrame; Spark needs a chunk even in empty columns."""
         some = rows if rows.num_rows else rows.schema.empty_table()
         return self.spark.createDataFrame(some, schema)
 
@@ -317,11 +317,11 @@ class Piece:
         finally:
             rows.unpersist()
 
-    def is_new(self, places: pa.Table) -> bool:
+    def is_new(self, positions: pa.Table) -> bool:
         """Return whether all these positions are in the piece and the table has no row in it."""
         is_within = all(
             epoch == self.epoch and self.after < offset <= self.to
-            for epoch, offset in _places(places)
+            for epoch, offset in _positions(positions)
         )
         return is_within and self.is_free(self.condition)
 
@@ -359,10 +359,10 @@ class HeldRows(NamedTuple):
         """See `within`."""
         if self.here is None:
             return within(self.rows, prefix)
-        return _condition([(epoch, at, at) for epoch, at in _places(self.here)], prefix)
+        return condition_of([(epoch, at, at) for epoch, at in _positions(self.here)], prefix)
 
 
-def _places(rows: pa.Table) -> list[tuple[int, int]]:
+def _positions(rows: pa.Table) -> list[tuple[int, int]]:
     return list(zip(rows["epoch"].to_pylist(), rows["offset"].to_pylist(), strict=True))
 
 
@@ -377,10 +377,11 @@ def within(rows: DataFrame, prefix: str = "") -> str:
         F.min("offset").alias("first"), F.max("offset").alias("last")
     )
     spans = [tuple(row) for row in found.select("epoch", "first", "last").collect()]
-    return _condition(spans, prefix)
+    return condition_of(spans, prefix)
 
 
-def _condition(spans: Sequence[tuple[int, int, int]], prefix: str) -> str:
+def condition_of(spans: Sequence[tuple[int, int, int]], prefix: str) -> str:
+    """Return an SQL condition for spans (epoch, first, last), which may match more than they do."""
     parts = [
         f"({prefix}epoch = {epoch} AND {prefix}offset BETWEEN {first} AND {last})"
         for epoch, first, last in joined(spans)

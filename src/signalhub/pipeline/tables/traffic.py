@@ -14,10 +14,10 @@ from signalhub.pipeline.tables.piece import Piece, selected
 from signalhub.pipeline.tables.tables import DELIVERIES, MESSAGES, TRAFFIC
 
 _KEY: Final = ("minute", "shard", "kind", "topic")
-_PLACE: Final = ("shard", "epoch", "offset")
+_POSITION: Final = ("shard", "epoch", "offset")
 _NEEDED: Final = {
-    MESSAGES.name: (*_PLACE, "kind", "topic", "accepted_at", "bytes"),
-    DELIVERIES.name: (*_PLACE, "accepted_at", "settled_at"),
+    MESSAGES.name: (*_POSITION, "kind", "topic", "accepted_at", "bytes"),
+    DELIVERIES.name: (*_POSITION, "accepted_at", "settled_at"),
 }
 _MINUTE: Final = 60_000_000
 
@@ -28,12 +28,12 @@ def traffic(messages: DataFrame, deliveries: DataFrame) -> DataFrame:
     took_ms = F.unix_millis("settled_at") - F.unix_millis("accepted_at")
     over = deliveries.where(F.col("settled_at").isNotNull()).select(
         # Clocks may be set back; no time is negative.
-        *_PLACE,
+        *_POSITION,
         F.greatest(took_ms, F.lit(0)).alias("ms"),
     )
     nothing = F.lit(None).cast("bigint")
     accepted = timed.select(*_KEY, F.lit(1).alias("message"), "bytes", nothing.alias("ms"))
-    settled = timed.join(over, list(_PLACE)).select(
+    settled = timed.join(over, list(_POSITION)).select(
         *_KEY, F.lit(0).alias("message"), nothing.alias("bytes"), "ms"
     )
     # Many deliveries take the same time, so count equal times first.

@@ -89,7 +89,7 @@ def rewrite_at_once(spark: SparkSession, *, is_so: bool) -> None:
 
 def compact(spark: SparkSession, lake: Lake, name: str, *, small_max: int = SMALL_MAX) -> int:
     """Merge small files into large ones; return by how many files the table shrank."""
-    sizes = _sizes(lake, name)
+    sizes = lake.sizes(name)
     if sum(size < SMALL_BYTES for size in sizes) < small_max:
         return 0
     if name in IN_ORDER:
@@ -97,7 +97,7 @@ def compact(spark: SparkSession, lake: Lake, name: str, *, small_max: int = SMAL
             _rewrite(spark, lake.location(name), run)
     else:
         spark.sql(f"OPTIMIZE delta.`{lake.location(name)}`").collect()
-    return len(sizes) - len(_sizes(lake, name))
+    return len(sizes) - len(lake.sizes(name))
 
 
 def runs(files: list[DataFile], bytes_max: int = FILE_BYTES) -> list[FileRun]:
@@ -133,7 +133,7 @@ def files_in_order(lake: Lake, name: str) -> list[DataFile]:
 
 
 def _rewrite(spark: SparkSession, location: str, run: FileRun) -> None:
-    """Write the same rows into one file. Streams that skip changes, as they must here, skip it."""
+    """Write the same rows into one file. Streaming readers have to ignore changes anyway."""
     rows = spark.read.format("delta").load(location).where(run.condition)
     (
         rows.coalesce(1)
@@ -152,14 +152,6 @@ def purge(spark: SparkSession, lake: Lake, name: str) -> int:
         return 0
     (row,) = spark.sql(f"REORG TABLE delta.`{lake.location(name)}` APPLY (PURGE)").collect()
     return int(row["metrics"]["numFilesRemoved"])
-
-
-def _sizes(lake: Lake, name: str) -> list[int]:
-    table = lake.open(name)
-    if table is None:
-        return []
-    found: list[int] = pa.table(table.get_add_actions())["size_bytes"].to_pylist()
-    return found
 
 
 def _described(lake: Lake, name: str) -> list[dict[str, Any]]:
@@ -208,7 +200,7 @@ def _unneeded(lake: Lake, name: str) -> list[Path] | None:
     """
     if "://" in lake.uri:
         return None
-    # Before the table is opened, so that no file can be new to it.
+    # Listed before the table is opened, so that no file is newer than what it knows.
     there = list(Path(lake.location(name)).iterdir())
     table = lake.open(name)
     if table is None or pa.table(table.deletion_vectors()).num_rows:

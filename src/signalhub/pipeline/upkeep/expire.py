@@ -31,7 +31,8 @@ _SLACK_MS: Final = 86_400_000
 _STATED_US: Final = 1_000
 """File statistics have times in whole milliseconds."""
 
-# Definitions say who reads what since when: needed as long as anything is, without content.
+# Definitions say who reads what since when. They are needed as long as any entry is, and have no
+# content.
 _DEFINITIONS: Final = frozenset(
     (
         Kind.CURSOR,
@@ -93,7 +94,7 @@ def _micros(times: pa.ChunkedArray) -> list[Any]:
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):
-    """Return the range of times in which something is due, in milliseconds."""
+    """Determines the ranges of times in which something is due, in milliseconds."""
 
     now_ms: int
     retention_ms: int

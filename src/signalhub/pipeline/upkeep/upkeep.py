@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from signalhub.clock import SystemClock
 from signalhub.pipeline.erase import certificate
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.run.lock import turn
+from signalhub.pipeline.run.lock import table_lock
 from signalhub.pipeline.run.status import UpkeepRound
 from signalhub.pipeline.tables.tables import TABLES
 from signalhub.pipeline.upkeep import compact
@@ -50,62 +50,48 @@ def maintain(
     `pause` is called between tables, for work that cannot wait until all are done. Raises
     `TablesBusy` during an erasure.
     """
-    with turn(data):
-        return _maintain(spark, lake, data, settings, last, now_ms, thorough, is_alone, pause)
-
-
-def _maintain(
-    spark: SparkSession,
-    lake: Lake,
-    data: str | Path,
-    settings: Settings,
-    last: UpkeepRound | None,
-    now_ms: int | None,
-    thorough: bool,
-    is_alone: bool,
-    pause: Callable[[], object],
-) -> UpkeepRound:
-    began = time.monotonic()
-    now = SystemClock().now_ms() if now_ms is None else now_ms
-    due = certificate.due(data, now)
-    before = last.thorough_ms if last else 0
-    thorough = thorough or now - before >= THOROUGH_MS
-    ages = Ages(
-        now_ms=now,
-        retention_ms=int(settings.retention_s * 1000),
-        since_ms=0 if thorough or last is None else last.looked_ms,
-    )
-    session = compact.upkeep_session(spark)
-    # What is due now would be purged below, so it is not marked first.
-    compact.rewrite_at_once(session, is_so=thorough or bool(due))
-    work = _Round(session, lake, pause)
-    removed = work.expire(ages)
-    compacted = work.each(compact.compact)
-    purged: dict[str, int] = {}
-    vacuumed: list[str] = []
-    if thorough or due:
-        purged = work.each(compact.purge)
-        age_s = min([settings.vacuum_s, *((now - one.unreadable_ms) / 1000 for one in due)])
-        vacuumed = work.vacuum(age_s, is_alone=is_alone)
-    is_whole = not work.failed
-    if due and is_whole:
-        for one in due:
-            certificate.complete(data, one, now)
-    forgotten = work.each(partial(forget_commits, age_s=settings.commits_s))
-    return UpkeepRound(
-        at_ms=now,
-        ms=int((time.monotonic() - began) * 1000),
-        looked_ms=now if is_whole else last.looked_ms if last else 0,
-        thorough_ms=now if thorough and is_whole else before,
-        removed=removed,
-        files=lake.files(),
-        compacted=compacted,
-        purged=purged,
-        forgotten=sum(forgotten.values()),
-        vacuumed=vacuumed,
-        erasures=len(due) if is_whole else 0,
-        failed=work.failed,
-    )
+    with table_lock(data):
+        began = time.monotonic()
+        now = SystemClock().now_ms() if now_ms is None else now_ms
+        due = certificate.due(data, now)
+        before = last.thorough_ms if last else 0
+        thorough = thorough or now - before >= THOROUGH_MS
+        ages = Ages(
+            now_ms=now,
+            retention_ms=int(settings.retention_s * 1000),
+            since_ms=0 if thorough or last is None else last.looked_ms,
+        )
+        session = compact.upkeep_session(spark)
+        # What is due now would be purged below, so it is not marked first.
+        compact.rewrite_at_once(session, is_so=thorough or bool(due))
+        work = _Round(session, lake, pause)
+        removed = work.expire(ages)
+        compacted = work.each(compact.compact)
+        purged: dict[str, int] = {}
+        vacuumed: list[str] = []
+        if thorough or due:
+            purged = work.each(compact.purge)
+            age_s = min([settings.vacuum_s, *((now - one.unreadable_ms) / 1000 for one in due)])
+            vacuumed = work.vacuum(age_s, is_alone=is_alone)
+        is_whole = not work.failed
+        if due and is_whole:
+            for one in due:
+                certificate.complete(data, one, now)
+        forgotten = work.each(partial(forget_commits, age_s=settings.commits_s))
+        return UpkeepRound(
+            at_ms=now,
+            ms=int((time.monotonic() - began) * 1000),
+            looked_ms=now if is_whole else last.looked_ms if last else 0,
+            thorough_ms=now if thorough and is_whole else before,
+            removed=removed,
+            files=lake.files(),
+            compacted=compacted,
+            purged=purged,
+            forgotten=sum(forgotten.values()),
+            vacuumed=vacuumed,
+            erasures=len(due) if is_whole else 0,
+            failed=work.failed,
+        )
 
 
 class _Round:
