@@ -18,7 +18,7 @@ from signalhub.engine.archive import LakeReader
 from signalhub.pipeline.erase import certificate
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.run.lock import TablesBusy, table_lock
-from signalhub.pipeline.run.status import Journal, UpkeepRound, read_status
+from signalhub.pipeline.run.status import Journal, UpkeepRound, folder_of, read_status
 from signalhub.pipeline.storage import Storage
 from signalhub.pipeline.tables.catch_up import ORDER
 from signalhub.pipeline.tables.create import forget_tables, remember
@@ -117,6 +117,20 @@ def test_upkeep_and_erasure_take_turns(tmp_path: Path) -> None:
 
     with table_lock(tmp_path):
         pass
+
+
+def test_a_certificate_that_cannot_be_read_does_not_stop_upkeep(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder_of(tmp_path).mkdir(parents=True)
+    one = certificate.begin(tmp_path, "actor", "@(demo/alice)", NOON_MS)
+    one.state, one.gone_planned_ms = "unreadable", NOON_MS
+    certificate.write(tmp_path, one)
+    (folder_of(tmp_path) / certificate.FOLDER / "0.json").write_text("{")
+
+    assert [found.id for found in certificate.due(tmp_path, NOON_MS)] == [one.id]
+
+    assert "0.json cannot be read" in caplog.text
 
 
 def test_the_last_round_is_part_of_the_status(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 from signalhub.auth.tokens import Authenticator, SessionTokens
 from signalhub.clock import Ids
 from signalhub.core import refusals
-from signalhub.core.effects import Append, Close, Effect, Reply
+from signalhub.core.effects import Append, Close, Effect, Note, Reply
 from signalhub.core.erasure import Eraser, Erasures
 from signalhub.core.log_state import LogState
 from signalhub.core.messages.ask import AskReceipt, Asks, FanReceipt, Pending
@@ -49,7 +49,7 @@ from signalhub.counters import Tally
 from signalhub.settings.model import Settings
 from signalhub.wire import envelope as wire
 from signalhub.wire.envelope import NotEnvelope, NotJson
-from signalhub.wire.errors import Code, Refusal
+from signalhub.wire.errors import Code, Refusal, unworded
 
 # Liveness and settling must not depend on how much else a session sends.
 UNLIMITED: Final = frozenset(
@@ -318,7 +318,7 @@ class Hub:
         self.streams.take_back()
         self.tally.append_refused += len(appends)
         # Undo in reverse order, but answer in the order of the requests.
-        effects = [append.refused(refusal, now) for append in reversed(appends)]
+        effects = [_undone(append, refusal, now) for append in reversed(appends)]
         return [effect for some in reversed(effects) for effect in some]
 
     def dispatch(self, now: int) -> list[Effect]:
@@ -410,3 +410,11 @@ class Hub:
             except Refusal as broke:
                 refusal = broke
         return [self.replies.refuse_unread(session, refusal, now, sender, message_id)]
+
+
+def _undone(append: Append, refusal: Refusal, now: int) -> list[Effect]:
+    try:
+        return append.refused(refusal, now)
+    except Exception as error:
+        # The other entries must still be taken back and answered.
+        return [Note("a refused entry could not be handled", {}, unworded(error))]

@@ -289,11 +289,14 @@ class HubRunner:
     def _ending_tick(self, now: int) -> None:
         """Before the tick's writes: dispatch to woken subscriptions, flush entries to the log."""
         hub = self.hub
-        if hub.next_dispatch_ms <= now:
-            for effect in hub.dispatch(now):
-                self._perform_one(effect, now)
-        self._engine.flush()
-        self._plan_dispatch(now)
+        try:
+            if hub.next_dispatch_ms <= now:
+                for effect in hub.dispatch(now):
+                    self._perform_one(effect, now)
+        finally:
+            # A fault in the dispatch must not hold back what others have sent.
+            self._engine.flush()
+            self._plan_dispatch(now)
 
     def _plan_dispatch(self, now: int) -> None:
         due_ms = self.hub.next_dispatch_ms

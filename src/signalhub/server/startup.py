@@ -23,7 +23,7 @@ log = logging.getLogger("signalhub.server")
 
 def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> None:
     """Load the snapshot if it matches the log, and apply the entries after it."""
-    hub.streams.log_epoch = engine.epoch
+    hub.streams.begin(engine.epoch)
     hub.dedup.keep_fresh()
     hub.rooms.messages.ids.memory.keep_fresh()
     recovery = Recovery(hub.parts, hub.settings, now_ms)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from signalhub.core import refusals
 from signalhub.core.effects import Answer, Append, Consult, Effect, Fetch, Recall
 from signalhub.core.rooms.values import Accepted, Archived, Result
-from signalhub.wire.entry import Entry, Kind
+from signalhub.wire.entry import Entry, Kind, Settlement
 from tests.support.memory.write_path import Stage
 
 SECRET = "room-of-somebody"
 ACCEPTED = Accepted(SECRET, 1, False, None)
 ENTRY = Entry(Kind.ROOM_MESSAGE, "a stream", 1, 1, 0, b"")
+REFUSAL = refusals.storage_full()
 
 
 class Caller:
@@ -126,6 +128,35 @@ def test_a_fault_behind_an_effect_is_logged_without_its_words_and_stops_nobody(
 
     assert len(caller.answers) == 1
     assert faults(caplog) == [fault]
+
+
+def test_a_fault_behind_a_refusal_is_logged_and_the_other_entries_are_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused: list[Any] = []
+    answered = Append(ENTRY, explode, kept_in(refused))
+
+    with Stage() as stage:
+        stage.runner.refused([answered, Append(ENTRY, explode, explode)], REFUSAL, is_final=False)
+
+    assert refused == [REFUSAL]
+    assert "a refused entry could not be handled" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_a_fault_in_the_dispatch_does_not_hold_back_entries_of_others() -> None:
+    landed: list[Any] = []
+
+    with Stage() as stage:
+        # A settlement that cannot be written.
+        stage.hub.asks.loose.append(cast(Settlement, object()))
+        stage.runner.run(lambda now: [Append(ENTRY, kept_in(landed))])
+        with pytest.raises(TypeError):
+            stage.loop.run_dry()
+        # The loop goes on after an exception.
+        stage.loop.run_dry()
+
+    assert landed
 
 
 @pytest.mark.parametrize("seqs", [[7, 0], [], None])

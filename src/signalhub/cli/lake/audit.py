@@ -121,8 +121,8 @@ def _closing(findings: Findings) -> str:
             " `signalhub pipeline once`, or wait for the pipeline."
         )
     counts = ", ".join(_count(findings.total(name), name) for name in _COUNTS)
-    rows = _spaced(findings.total("distinct_rows"))
-    judged = f"{rows} entries in {counted(len(findings.hours), 'hour')}, {counts}"
+    rows = findings.total("distinct_rows")
+    judged = f"{_spaced(rows)} {'entry' if rows == 1 else 'entries'} in {counted(len(findings.hours), 'hour')}, {counts}"
     if findings.verdict == "proven":
         return f"Proven: {judged}."
     bad = sum(one.is_wrong for one in findings.hours)

@@ -322,6 +322,10 @@ class Streams:
         self._tail_bytes = 0
         self._cache_bytes = cache_bytes
 
+    def begin(self, log_epoch: int) -> None:
+        """The log was opened in this epoch; new streams are named after it."""
+        self.log_epoch = log_epoch
+
     def every(self) -> list[Topic | Mailbox]:
         """All topics and mailboxes."""
         return [*self.topics.values(), *self.mailboxes.values()]

@@ -8,6 +8,7 @@ interrupted erasure is found and continued.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ import msgspec
 from signalhub.pipeline.run.status import folder_of, replace_json
 from signalhub.wire.entry import PSEUDONYM_PREFIX
 from signalhub.wire.errors import SignalHubError
+
+log = logging.getLogger("signalhub.pipeline")
 
 FOLDER: Final = "certificates"
 SCOPE: Final = (
@@ -126,10 +129,20 @@ def begin(data: str | Path, kind: Subject, name: str, now_ms: int) -> Certificat
 
 
 def due(data: str | Path, now_ms: int) -> list[Certificate]:
-    """Return erasures whose replaced files may now be deleted."""
-    return [
-        one for one in known(data) if one.state == "unreadable" and one.gone_planned_ms <= now_ms
-    ]
+    """Return erasures whose replaced files may now be deleted.
+
+    A certificate that cannot be read is logged and left out: upkeep must go on without it.
+    """
+    found = []
+    for path in _paths(data):
+        try:
+            one = _read(path)
+        except SignalHubError as error:
+            log.error("%s", error)
+            continue
+        if one.state == "unreadable" and one.gone_planned_ms <= now_ms:
+            found.append(one)
+    return _oldest_first(found)
 
 
 def complete(data: str | Path, one: Certificate, now_ms: int) -> None:
@@ -141,9 +154,7 @@ def complete(data: str | Path, one: Certificate, now_ms: int) -> None:
 
 def known(data: str | Path) -> list[Certificate]:
     """Return every certificate, the oldest first."""
-    folder = folder_of(data) / FOLDER
-    found = [_read(path) for path in folder.glob("*.json")] if folder.is_dir() else []
-    return sorted(found, key=lambda one: (one.begun_ms, one.id))
+    return _oldest_first([_read(path) for path in _paths(data)])
 
 
 def read(data: str | Path, id: str) -> Certificate:
@@ -157,6 +168,14 @@ def read(data: str | Path, id: str) -> Certificate:
 def write(data: str | Path, one: Certificate) -> None:
     """Replace the file atomically and sync it to disk."""
     replace_json(_path(data, one.id), one)
+
+
+def _oldest_first(found: list[Certificate]) -> list[Certificate]:
+    return sorted(found, key=lambda one: (one.begun_ms, one.id))
+
+
+def _paths(data: str | Path) -> list[Path]:
+    return list((folder_of(data) / FOLDER).glob("*.json"))
 
 
 def _path(data: str | Path, id: str) -> Path:
