@@ -122,7 +122,9 @@ def _closing(findings: Findings) -> str:
         )
     counts = ", ".join(_count(findings.total(name), name) for name in _COUNTS)
     rows = findings.total("distinct_rows")
-    judged = f"{_spaced(rows)} {'entry' if rows == 1 else 'entries'} in {counted(len(findings.hours), 'hour')}, {counts}"
+    entries = "entry" if rows == 1 else "entries"
+    hours = counted(len(findings.hours), "hour")
+    judged = f"{_spaced(rows)} {entries} in {hours}, {counts}"
     if findings.verdict == "proven":
         return f"Proven: {judged}."
     bad = sum(one.is_wrong for one in findings.hours)
