@@ -2,7 +2,7 @@
 
     python tools/mutants.py choose --tree OLD --count 80 --seed 12 > mutants.json
     python tools/mutants.py run mutants.json --tree OLD --results old.jsonl --until 23:15
-    python tools/mutants.py run mutants.json --tree NEW --results new.jsonl
+    python tools/mutants.py run mutants.json --tree NEW --results new.jsonl --before old.jsonl
     python tools/mutants.py report mutants.json old.jsonl new.jsonl
     python tools/mutants.py locate mutants.json --tree NEW
 
@@ -19,6 +19,7 @@ A run copies the tree, plants a mutant, runs the suites of its area from the fas
 and stops at the first test that fails. That test must pass without the mutant, or it does not
 count. All mutants go through one stage before any goes through the next, so a run that is stopped
 early has tried each of them. Results are appended line by line, and another run continues there.
+With the results of a run before, the files that noticed a mutant then come first.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, pairwise
@@ -442,11 +443,20 @@ def files_of(patterns: tuple[str, ...], tree: Path) -> list[str]:
     return list(found)
 
 
-def near_first(targets: list[str], mutant: Mutant) -> list[str]:
-    """Tests called like the mutant's module or its folder come first."""
+def near_first(targets: list[str], mutant: Mutant, noticed: Set[str]) -> list[str]:
+    """Files that noticed it before come first, then those called like its module or folder."""
     stem = Path(mutant.path).stem
     words = {stem, stem.removesuffix("ing"), Path(mutant.path).parent.name}
-    return sorted(targets, key=lambda one: not any(word[:6] in one for word in words))
+    is_near = {one: any(word[:6] in one for word in words) for one in targets}
+    return sorted(targets, key=lambda one: (one not in noticed, not is_near[one]))
+
+
+def noticed_before(path: Path | None) -> dict[str, set[str]]:
+    """The files of tests that noticed each mutant in a run before."""
+    found: dict[str, set[str]] = {}
+    for one in read(path) if path else ():
+        found.setdefault(str(one["id"]), set()).add(str(one.get("by", "")).split("::")[0])
+    return found
 
 
 def read(path: Path) -> list[dict[str, object]]:
@@ -459,7 +469,14 @@ def listed(path: Path) -> list[Mutant]:
     return [Mutant(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
 
 
-def run(mutants: list[Mutant], tree: Path, results: Path, scratch: Scratch, until: float) -> None:
+def run(
+    mutants: list[Mutant],
+    tree: Path,
+    results: Path,
+    scratch: Scratch,
+    until: float,
+    before: dict[str, set[str]],
+) -> None:
     """Try every mutant on the suites that it has not been through."""
     known = read(results)
     tried = {(one["id"], one["stage"]) for one in known}
@@ -473,7 +490,8 @@ def run(mutants: list[Mutant], tree: Path, results: Path, scratch: Scratch, unti
             left = until - time.time()
             if left < 30:
                 return
-            result = attempt(mutant, stage, tree, scratch, min(left, STAGE_SECONDS_MAX))
+            noticed = before.get(mutant.id, set())
+            result = attempt(mutant, stage, tree, scratch, min(left, STAGE_SECONDS_MAX), noticed)
             if result["outcome"] == "unfinished" and until - time.time() < 30:
                 return
             if result["outcome"] in ("killed", "not found"):
@@ -484,13 +502,18 @@ def run(mutants: list[Mutant], tree: Path, results: Path, scratch: Scratch, unti
 
 
 def attempt(
-    mutant: Mutant, stage: int, tree: Path, scratch: Scratch, seconds: float
+    mutant: Mutant,
+    stage: int,
+    tree: Path,
+    scratch: Scratch,
+    seconds: float,
+    noticed: Set[str],
 ) -> dict[str, object]:
     """One mutant through one stage."""
     place = locate(mutant, tree)
     if place is None:
         return {"outcome": "not found"}
-    targets = near_first(suites(mutant, stage, tree), mutant)
+    targets = near_first(suites(mutant, stage, tree), mutant, noticed)
     if not targets:
         return {"outcome": "survived", "seconds": 0}
     source = (tree / place.path).read_text(encoding="utf-8")
@@ -545,6 +568,7 @@ def main() -> None:
     runs.add_argument("--results", type=Path, required=True)
     runs.add_argument("--until", type=moment, default=float("inf"), help="stop at HH:MM, in UTC")
     runs.add_argument("--scratch", type=Path, help="where to copy the tree to")
+    runs.add_argument("--before", type=Path, help="results of an earlier run")
     runs.add_argument("--only", nargs="*", help="ids of mutants")
     where = commands.add_parser("locate", help="find mutants in a tree")
     reports = commands.add_parser("report", help="say what became of mutants")
@@ -564,7 +588,8 @@ def main() -> None:
         ]
         folder = options.scratch or Path(tempfile.mkdtemp(prefix="mutants-"))
         tree = options.tree.resolve()
-        run(mutants, tree, options.results, Scratch(tree, folder), options.until)
+        before = noticed_before(options.before)
+        run(mutants, tree, options.results, Scratch(tree, folder), options.until, before)
     elif options.command == "locate":
         for mutant in listed(options.list):
             place = locate(mutant, options.tree)

@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from pathlib import Path
 
-from tools.mutants import Change, Mutant, choose, locate, mutated
+from tools.mutants import Change, Mutant, choose, locate, mutated, near_first, noticed_before
 
 SOURCE = '''"""A module."""
 
@@ -94,3 +94,17 @@ def test_the_list_can_say_where_a_fault_is_now(tmp_path: Path) -> None:
 
     assert place is not None
     assert "a <= 3" in mutated((new / path).read_text(), place)
+
+
+def test_what_noticed_a_fault_before_is_tried_first(tmp_path: Path) -> None:
+    results = tmp_path / "old.jsonl"
+    results.write_text(
+        '{"id": "m01", "stage": 0, "outcome": "survived"}\n'
+        '{"id": "m01", "stage": 1, "outcome": "killed", "by": "tests/c.py::test_it[1]"}\n'
+    )
+    (fault,) = choose(tree_with(tmp_path, "core/m.py", SOURCE), 1, seed=1)
+
+    targets = near_first(["tests/a.py", "tests/c.py"], fault, noticed_before(results)[fault.id])
+
+    assert targets == ["tests/c.py", "tests/a.py"]
+    assert noticed_before(None) == {}
