@@ -54,7 +54,7 @@ SOAKED = tests/chaos tests/compliance tests/faults tests/fuzz tests/property tes
 	tests/pipeline/test_kill.py tests/unit/actors/test_crash_matrix.py
 
 soak: $(READY) ## the same tests for hours: many seeds, rounds and faults, a thousand kills of the hub, fifty of the pipeline
-	@SIGNALHUB_SOAK=1 SIGNALHUB_CHAOS_CYCLES=$(CYCLES) SIGNALHUB_PIPELINE_KILLS=$${KILLS:-50} $(BIN)/python -m pytest -n $(WORKERS) $(SOAKED) $(ARGS)
+	@SOAK=1 SOAK_KILLS=$(CYCLES) SOAK_PIPELINE_KILLS=$(KILLS) $(BIN)/python -m pytest -n $(WORKERS) $(SOAKED) $(ARGS)
 
 shape: $(READY) ## sizes, names, ownership and tests in figures, next to the targets
 	@$(BIN)/python tools/shape.py $(ARGS)

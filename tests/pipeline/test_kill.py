@@ -1,8 +1,7 @@
 """Killed at any point, the pipeline continues without a gap, a duplicate or a repair.
 
-`SIGNALHUB_PIPELINE_KILLS` is how many kills at random moments follow those at chosen points.
-Without it only the point is chosen that nothing but a kill can reach; `test_land` has batches that
-fail at others.
+`make soak` kills it at every chosen point and then at random moments. In `make test` the only point
+is one that nothing but a kill can reach; `test_land` has batches that fail at others.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from signalhub.settings.model import PipelineSettings as Settings
 from tests.pipeline.landing_worker import FULL, NEVER, POINTS, WRITTEN
 from tests.pipeline.scene import LogScene
 from tests.support.process.machine import can_mount
+from tests.support.volume import PIPELINE_KILLS
 
 ROOT = Path(__file__).resolve().parents[2]
 # Enough that the executors decode them.
 MANY = FEW + 1
 ON_TWO_EXECUTORS = (WRITTEN, "local-cluster[2,1,1024]", MESSAGES.name)
-RANDOM_KILLS = int(os.environ.get("SIGNALHUB_PIPELINE_KILLS", "0"))
 
 
 @pytest.fixture
@@ -109,7 +108,7 @@ def fill_and_kill(scene: LogScene) -> str:
     return said
 
 
-@pytest.mark.timeout(900 + 60 * RANDOM_KILLS)
+@pytest.mark.timeout(900 + 60 * PIPELINE_KILLS)
 def test_killed_at_any_point_of_a_batch_it_lands_everything_once(
     spark: SparkSession, scene: LogScene
 ) -> None:
@@ -118,9 +117,9 @@ def test_killed_at_any_point_of_a_batch_it_lands_everything_once(
     assert failures >= 1 or not can_mount()
     assert landed(scene.data) == (MANY, MANY, MANY - 1)
     assert scene.head > MANY
-    for point in POINTS if RANDOM_KILLS else ():
+    for point in POINTS if PIPELINE_KILLS else ():
         kill_at(point, scene)
-    for _ in range(RANDOM_KILLS):
+    for _ in range(PIPELINE_KILLS):
         kill_at_random(chance, scene)
     lake = lake_of(scene.data)
 

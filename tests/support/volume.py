@@ -11,7 +11,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-IS_SOAK = "SIGNALHUB_SOAK" in os.environ
+# Variables that begin with SIGNALHUB are settings, and a hub refuses to start with unknown ones.
+IS_SOAK = "SOAK" in os.environ
 SEEDS = 200
 FAULTS = 20
 
@@ -28,5 +29,7 @@ def thinned(rows: Sequence[T], most: int = FAULTS) -> Sequence[T]:
     return [rows[at * len(rows) // most] for at in range(most)]
 
 
-# How often the hub is killed. `CYCLES` of `make soak` says otherwise.
-KILLS = int(os.environ.get("SIGNALHUB_CHAOS_CYCLES") or volume(FAULTS, 1_000))
+# How often the hub is killed, and the pipeline at random moments; `make soak` takes other numbers
+# as `CYCLES` and `KILLS`.
+KILLS = int(os.environ.get("SOAK_KILLS") or volume(FAULTS, 1_000))
+PIPELINE_KILLS = int(os.environ.get("SOAK_PIPELINE_KILLS") or volume(0, 50))
