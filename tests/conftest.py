@@ -41,7 +41,7 @@ class SharedScheduling(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        if path.startswith("tests/pipeline/"):
+        if path.startswith("tests/pipeline/") and path != "tests/pipeline/test_kill.py":
             return "tests/pipeline"
         return path if path == "tests/test_tidy.py" else nodeid
 

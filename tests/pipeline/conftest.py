@@ -29,11 +29,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(900))
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Many tests use it, so compiled code pays off and it is not a brief one."""
+@pytest.fixture(scope="session", name="java")
+def java_found() -> None:
     if problem := java.problem():
         pytest.skip(problem)
+
+
+@pytest.fixture(scope="session")
+def spark(java: None) -> Iterator[SparkSession]:
+    """Many tests use it, so compiled code pays off and it is not a brief one."""
     with pytest.MonkeyPatch.context() as patch:
         # A folder of settings would be part of the class path, and the class archive not be used.
         patch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {_SETTINGS} pyspark-shell")
