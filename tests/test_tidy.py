@@ -90,6 +90,14 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(text_of(path), str(path))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_trees_left() -> Iterator[None]:
+    """Millions of nodes would slow down every garbage collection of the tests that follow."""
+    yield
+    tree_of.cache_clear()
+    text_of.cache_clear()
+
+
 def project_files() -> Iterator[Path]:
     """Every text file that belongs to the project."""
     yield from (path for path in sorted(ROOT.iterdir()) if path.is_file() and is_text(path))
