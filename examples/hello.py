@@ -42,4 +42,7 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else HUB))
+    try:
+        asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else HUB))
+    except signalhub.SignalHubError as error:
+        sys.exit(f"hello.py: {error}")

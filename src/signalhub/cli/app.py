@@ -7,7 +7,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
+from cyclopts import (
+    App,
+    CoercionError,
+    CycloptsError,
+    Group,
+    MissingArgumentError,
+    UnusedCliTokensError,
+)
 
 from signalhub.cli.actors import call, changes, host, views
 from signalhub.cli.hub import log, serve, settings, token
@@ -171,6 +178,11 @@ def _misuse(error: CycloptsError) -> Failure:
     if isinstance(error, UnusedCliTokensError) and command in _WITH_DATA:
         rest = " ".join(error.unused_tokens or ())
         return usage(f"unexpected arguments: {rest}", f"quote the text, or {advice}")
+    if isinstance(error, MissingArgumentError) and error.argument and not error.argument.tokens:
+        return usage(f"{error.argument.name} is missing", advice)
+    if isinstance(error, CoercionError) and error.target_type in (int, float) and error.token:
+        given = f"invalid {error.token.keyword or 'value'} {error.token.value!r}"
+        return usage(f"{given}: not a number", advice)
     return usage(message, advice)
 
 

@@ -40,9 +40,7 @@ def checked_topic(text: str) -> str:
     from signalhub.client import arguments
 
     if names.has_wildcard(text):
-        raise InvalidArgument(
-            f"cannot publish to the wildcard {text!r}", "name one topic, such as prices/eu"
-        )
+        raise InvalidArgument(f"{text!r} contains a wildcard", "name one topic, such as prices/eu")
     try:
         return arguments.checked_topic(text)
     except ValueError as error:

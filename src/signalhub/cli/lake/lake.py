@@ -83,6 +83,7 @@ def sql(
     text: Annotated[
         str, Parameter(name="QUERY", help="A SELECT statement; - reads standard input.")
     ],
+    /,
     *,
     data: DataOption = None,
     lake: LakeOption = None,

@@ -179,7 +179,7 @@ def _report(done: ReplayResult, connection: HubConnection) -> None:
     if done.was_done:
         output.fact(
             _facts(done) | {"done": True},
-            f"nothing left to do: replay {done.job} has sent its"
+            f"nothing left to do: {done.job} has sent its"
             f" {counted(done.selected, 'message')}; to send them again, or later messages, give"
             " another --job",
         )

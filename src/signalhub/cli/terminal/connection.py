@@ -275,7 +275,8 @@ _LATER = "the hub accepts no connections now; nothing was sent, try again later"
 _UNKNOWN = "it may have been done: check before you repeat it, or wait longer with --timeout"
 # The hub's advice is about protocol messages; this one is about commands.
 _BY_CODE: Mapping[str, str] = {
-    Code.UNKNOWN_TOPIC: "list topics with `signalhub topic ls`, create one with `topic create`",
+    Code.UNKNOWN_TOPIC: "list topics with `signalhub topic ls`,"
+    " create one with `signalhub topic create`",
     Code.TOPIC_CONFLICT: "see `signalhub topic info`; change it with `signalhub topic set`",
     Code.UNKNOWN_SUBSCRIPTION: "list subscriptions with `signalhub sub ls`",
     Code.SUBSCRIPTION_BUSY: "stop that consumer, take over with --consumer and its name, or choose"

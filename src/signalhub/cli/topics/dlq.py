@@ -143,8 +143,8 @@ def purge(
 ) -> None:
     """Delete dead letters permanently."""
     name, seqs = checked_topic(topic), _chosen(seq, all=all)
-    chosen = "all" if seqs is None else ", ".join(map(str, seqs))
-    confirm(f"delete dead letters of {name}: {chosen}", yes=yes)
+    chosen = "all dead letters" if seqs is None else f"dead letters {', '.join(map(str, seqs))}"
+    confirm(f"delete {chosen} of {name}", yes=yes)
 
     async def work(me: Client) -> int:
         letters = await _letters_of(me, name, connection)

@@ -150,7 +150,7 @@ def _subscribe(
         if (level := half_wildcard(name)) is not None:
             connection.remark(
                 {"no_wildcard": name},
-                f"note: {level} in {name} is not a wildcard; + and # must be whole levels, as in"
+                f"note: {level} is not a wildcard; + and # must be whole levels, as in"
                 " prices/+ or prices/#",
             )
 
