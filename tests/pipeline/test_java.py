@@ -125,6 +125,7 @@ def test_an_archive_that_could_not_be_made_leaves_nothing_behind(
     assert list((tmp_path / "jars").iterdir()) == []
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="there is no /proc")
 def test_java_reads_the_classes_of_spark_from_the_archive(spark: SparkSession) -> None:
     """`make setup` makes it; the session that all tests share uses it."""
     archive = java.class_archive()
