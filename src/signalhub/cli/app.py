@@ -178,8 +178,12 @@ def _misuse(error: CycloptsError) -> Failure:
     if isinstance(error, UnusedCliTokensError) and command in _WITH_DATA:
         rest = " ".join(error.unused_tokens or ())
         return usage(f"unexpected arguments: {rest}", f"quote the text, or {advice}")
-    if isinstance(error, MissingArgumentError) and error.argument and not error.argument.tokens:
-        return usage(f"{error.argument.name} is missing", advice)
+    if isinstance(error, MissingArgumentError) and error.argument:
+        is_given = error.keyword is not None
+        missing = (
+            f"{error.keyword} needs a value" if is_given else f"{error.argument.name} is missing"
+        )
+        return usage(missing, advice)
     if isinstance(error, CoercionError) and error.target_type in (int, float) and error.token:
         given = f"invalid {error.token.keyword or 'value'} {error.token.value!r}"
         return usage(f"{given}: not a number", advice)

@@ -106,7 +106,7 @@ def test_help_needs_none_of_the_heavy_modules() -> None:
         (["tell", "demo/bob"], "DATA is missing"),
         (["sql"], "QUERY is missing"),
         (["tell", "demo/bob", "x", "--timeout", "soon"], "--timeout 'soon': not a number"),
-        (["tell", "demo/bob", "x", "--timeout"], "--timeout"),
+        (["tell", "demo/bob", "x", "--timeout"], "--timeout needs a value"),
         (["tell", "demo/bob", "hello", "world"], "quote the text"),
         (["ls", "everybody"], "signalhub ls --help"),
         (["tell", "@(demo", "x"], "invalid address"),
