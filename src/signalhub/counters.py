@@ -166,6 +166,7 @@ class Tally:
     broadcast_copies: int = 0
     broadcast_failed: int = 0
     published: int = 0
+    audiences_cut: int = 0  # Searches for wildcards that visited too many nodes.
     deliveries: int = 0
 
     duplicates: int = 0

@@ -37,6 +37,18 @@ class TokenBucket:
         self.tokens = max(0.0, self.tokens - 1.0)
         return True
 
+    def take_many(self, count: int, now_ms: int) -> int:
+        """Take tokens, at most a full bucket; return 0, or the wait until there are enough."""
+        if not self.rate_s:
+            return 0
+        self._refill(now_ms)
+        wanted = min(float(count), float(self.burst))
+        missing = wanted - self.tokens
+        if missing > 1e-9:
+            return max(1, int(-(-missing * 1000 // self.rate_s)))
+        self.tokens = max(0.0, self.tokens - wanted)
+        return 0
+
     def retry_after_ms(self, now_ms: int) -> int:
         """Return the time until a token is available; 0 if one is."""
         if not self.rate_s:

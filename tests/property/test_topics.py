@@ -6,10 +6,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from signalhub.core.messages.audience import _AUDIENCES_KEPT_MAX, _IDS_KEPT_MAX, Topics
+from signalhub.core.messages.audience import (
+    _AUDIENCES_KEPT_MAX,
+    _CHANGES_KEPT_MAX,
+    _IDS_KEPT_MAX,
+    NODES_MAX,
+    Topics,
+)
 from signalhub.core.sessions.session import Session
+from signalhub.counters import Tally
 from signalhub.pacing import TokenBucket
 from signalhub.wire import names
+from signalhub.wire.names import WILDCARD_LEVELS_MAX
 
 SESSIONS = 3
 sessions = st.integers(0, SESSIONS - 1)
@@ -32,7 +40,7 @@ class TopicsModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.topics = Topics()
+        self.topics = Topics(Tally())
         self.sessions = [make_session(number) for number in range(SESSIONS)]
         self.model: dict[tuple[int, str, str], tuple[str, ...]] = {}
         self.asked: set[str] = set()
@@ -110,7 +118,7 @@ TopicsTest.settings = settings(max_examples=200, stateful_step_count=30, deadlin
 
 
 def test_kept_audiences_are_bounded_and_still_right() -> None:
-    tree = Topics()
+    tree = Topics(Tally())
     session = make_session(0)
     tree.subscribe(session, "@(a/1)", "t/+", "sub")
 
@@ -123,10 +131,53 @@ def test_kept_audiences_are_bounded_and_still_right() -> None:
 
 
 def test_a_deep_topic_is_heard_like_any_other() -> None:
-    tree = Topics()
+    tree = Topics(Tally())
     session = make_session(0)
     deepest = "/".join("a" * 128)
     for number, wildcard in enumerate([deepest, "#", "+/" * 127 + "+", "a/" * 127 + "#", "a/#"]):
         tree.subscribe(session, f"@(a/{number})", wildcard, "sub")
 
     assert len(tree.audience(deepest).recipients) == 5
+
+
+def test_hostile_wildcards_cost_a_publish_a_bounded_search_and_nobody_else_a_message() -> None:
+    tally = Tally()
+    tree = Topics(tally)
+    hostile, bystander = make_session(0), make_session(1)
+    for number in range(2**WILDCARD_LEVELS_MAX // 16):
+        bits = f"{number * 16:0{WILDCARD_LEVELS_MAX}b}"
+        tree.subscribe(hostile, "@(a/1)", "/".join("a+"[int(bit)] for bit in bits) + "x", "sub")
+    for levels in range(1, 12):
+        tree.subscribe(bystander, f"@(b/{levels})", "/".join("+" * levels) + "/#", "sub")
+
+    recipients = tree.audience("/".join("a" * WILDCARD_LEVELS_MAX)).recipients
+
+    assert {one.address for one in recipients} >= {f"@(b/{levels})" for levels in range(1, 11)}
+    assert tally.audiences_cut == 1
+    assert NODES_MAX == 2**12 - 1
+
+
+def test_changed_wildcards_leave_the_audiences_of_other_topics_alone() -> None:
+    tree = Topics(Tally())
+    session = make_session(0)
+    tree.subscribe(session, "@(a/1)", "prices/+", "sub")
+    audience = tree.audience("prices/eur")
+
+    for number in range(_CHANGES_KEPT_MAX):
+        tree.subscribe(session, "@(a/2)", f"other/{number}/#", "sub")
+    assert tree.audience("prices/eur") is audience
+
+    tree.subscribe(session, "@(a/2)", "+/eur", "sub")
+    assert len(tree.audience("prices/eur").recipients) == 2
+
+
+def test_an_audience_that_missed_many_changes_is_right_again() -> None:
+    tree = Topics(Tally())
+    session = make_session(0)
+    assert tree.audience("prices/eur").recipients == []
+
+    tree.subscribe(session, "@(a/1)", "prices/#", "sub")
+    for number in range(_CHANGES_KEPT_MAX + 1):
+        tree.subscribe(session, "@(a/2)", f"other/{number}/#", "sub")
+
+    assert [one.address for one in tree.audience("prices/eur").recipients] == ["@(a/1)"]

@@ -98,7 +98,7 @@ class Hub:
         self.replies = replies = Replies(ids, tally)
         self.registry = registry = Registry(settings.registry.limit, settings.registry.refuse_above)
         self.identities = identities = Identities()
-        self.topics = topics = Topics()
+        self.topics = topics = Topics(tally)
         self.dedup = dedup = Dedup(
             int(settings.dedup.window_s * 1000), settings.dedup.memory_bytes_max
         )

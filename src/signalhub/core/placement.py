@@ -17,7 +17,8 @@ another place is being written). Several places of one actor may be pending; onl
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import count, islice, takewhile
@@ -163,7 +164,10 @@ class Placements:
 
 
 # Rendezvous hashing: the choice depends on names alone, is spread evenly, and only the actors of a
-# host are affected when it comes or goes.
+# host are affected when it comes or goes. Of many hosts only some compete for an actor, so that
+# placing one costs the same.
+
+_RIVALS_MAX: Final = 64
 
 
 def number_of(name: str) -> int:
@@ -171,10 +175,14 @@ def number_of(name: str) -> int:
     return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
-def preferred(actor: str, hosts: Iterable[tuple[int, str]]) -> str | None:
-    """The preferred host of an actor among (hash, name) pairs; `None` if there are none."""
+def preferred(actor: str, hosts: Sequence[tuple[int, str]]) -> str | None:
+    """The preferred host of an actor among sorted (hash, name) pairs; `None` if there are none."""
     number = number_of(actor)
-    best = max(((_mixed(number ^ one), name) for one, name in hosts), default=None)
+    rivals: Iterable[tuple[int, str]] = hosts
+    if len(hosts) > _RIVALS_MAX:
+        first = bisect_left(hosts, (number, ""))
+        rivals = [hosts[at % len(hosts)] for at in range(first, first + _RIVALS_MAX)]
+    best = max(((_mixed(number ^ one), name) for one, name in rivals), default=None)
     return None if best is None else best[1]
 
 
@@ -190,6 +198,7 @@ def _mixed(number: int) -> int:
 # The number of places rewritten at once before the log is cut; the rest follow a tick later.
 ANCHORS_MAX: Final = 10_000
 _FIRST_TOKEN: Final = 1
+_ACTORS_PER_TOKEN: Final = 10
 
 
 class Placement:
@@ -219,6 +228,7 @@ class Placement:
     def place(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:place`: the places of these actors, in the order of the request."""
         request = requests.parse(requests.PlaceRequest, message.payload)
+        self._charge(session, len(request.actors), now)
         if request.tokens is not None and request.host is None:
             raise refusals.structural("payload.tokens are for hosts that claim: name payload.host")
         if request.host is None:
@@ -245,6 +255,13 @@ class Placement:
         answer = self._replies.answer(session, message, "hub:placed", payload)
         return self._answer_when_stored(answer, request.actors, fresh, now)
 
+    def _charge(self, session: Session, actors: int, now: int) -> None:
+        """A request that names many actors takes the tokens of several messages."""
+        wait_ms = session.bucket.take_many(actors // _ACTORS_PER_TOKEN, now)
+        if wait_ms:
+            self._tally.rate_limited += 1
+            raise refusals.rate_limited(session.bucket.rate_s, wait_ms)
+
     def _own_host(self, session: Session, address: str, now: int) -> Mailbox:
         if address not in session.registrations:
             raise refusals.not_your_address(address)
@@ -257,12 +274,12 @@ class Placement:
         return box
 
     def _present(self, now: int, kind: str) -> list[tuple[int, str]]:
-        """Hashes and names of the connected hosts for a kind."""
-        return [
+        """Hashes and names of the connected hosts for a kind, in the order of the hashes."""
+        return sorted(
             (number_of(box.name), box.name)
-            for box in self._streams.hosts()
-            if kind in (box.kinds or ()) and self._is_present(box, now)
-        ]
+            for box in self._streams.hosts(kind)
+            if self._is_present(box, now)
+        )
 
     def _is_present(self, box: Mailbox, now: int) -> bool:
         registration = self._registry.find(box.name, now)

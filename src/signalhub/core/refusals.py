@@ -192,6 +192,16 @@ def too_many(what: str, limit: int) -> Refusal:
     )
 
 
+def too_many_levels(limit: int) -> Refusal:
+    """A wildcard is too deep to be searched at every publish."""
+    return Refusal(
+        Code.LIMIT_EXCEEDED,
+        f"A topic with wildcards may have {limit} levels at most.",
+        "End the wildcard with `#` at an earlier level, or subscribe to the topic itself.",
+        details={"limit": limit},
+    )
+
+
 def failed() -> Refusal:
     """A bug in the hub."""
     return Refusal(

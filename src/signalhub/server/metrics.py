@@ -184,6 +184,11 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
         "Asks queued in a mailbox for their recipient.",
     ),
     counter(
+        "audiences_cut",
+        lambda of: of.tally.audiences_cut,
+        "Publishes that did not reach all wildcards of more than eleven levels.",
+    ),
+    counter(
         "tells_dropped",
         lambda of: of.tally.dropped_tells,
         "Tells dropped: the recipient is too slow or gone.",

@@ -14,6 +14,7 @@ ADDRESS_CHARS_MAX = 256
 TOPIC_CHARS_MAX = 256
 TYPE_CHARS_MAX = 256
 ID_CHARS_MAX = 256
+WILDCARD_LEVELS_MAX = 16
 HUB_TYPE_PREFIX = "hub:"
 
 ONE_LEVEL = "+"
@@ -99,7 +100,11 @@ def is_subscribable(topic: str) -> bool:
 
 def topic_matches(wildcard: str, topic: str) -> bool:
     """`+` matches one level, a final `#` the level before it and everything below."""
-    wanted, given = wildcard.split("/"), topic.split("/")
+    return levels_match(wildcard.split("/"), topic.split("/"))
+
+
+def levels_match(wanted: list[str], given: list[str]) -> bool:
+    """Does a wildcard match a topic, both split into levels?"""
     for index, level in enumerate(wanted):
         if level == SUBTREE:
             return True

@@ -241,7 +241,7 @@ def test_places_survive_that_the_log_is_cut(keeps_snapshot: bool) -> None:
     assert again.engine.first >= first
     found = [where(again, actor) for actor in ORDERS[:20]]
     assert found == [(B, 2) if number == 3 else (A, 1) for number in range(20)]
-    assert [box.name for box in again.hub.streams.hosts()] == [A, B]
+    assert [box.name for box in again.hub.streams.hosts("order")] == [A, B]
     assert cut(again).hub.placements.find(ORDERS[0]) is not None
 
 
@@ -447,3 +447,41 @@ def test_the_table_gives_what_changed_and_starts_again_from_it() -> None:
     assert table.take_rows(is_whole=False) == again.take_rows(is_whole=False) == []
     assert again.take_rows(is_whole=True) == [("order/2", A, 1, 11), ("order/1", B, 2, 12)]
     assert (again.defined_at, again.find("order/1")) == (11, Place(B, 2, 12))
+
+
+def test_placing_costs_the_same_with_many_hosts_and_spreads_actors_over_all_of_them() -> None:
+    hosts = sorted((number_of(f"@(h/{number})"), f"@(h/{number})") for number in range(500))
+
+    used = Counter(preferred(f"order/{number}", hosts) for number in range(20_000))
+
+    assert len(used) > 450
+    assert max(used.values()) < 40 * 8
+
+
+def test_a_request_is_charged_by_the_actors_it_names() -> None:
+    shell = MemoryShell(Settings(message_rate=10.0, message_burst=150))
+    caller = shell.connect("@(a/caller)")
+    host(shell, A, "order")
+    many = {"actors": [f"order/{number}" for number in range(1_000)]}
+
+    assert len(caller.ask("hub:place", many)["payload"]["places"]) == 1_000
+    refused = caller.ask("hub:place", many)
+
+    assert code_of(refused) == "rate_limited"
+    assert 4_000 < refused["payload"]["details"]["retryAfterMs"] < 7_000
+
+
+def test_hosts_are_looked_up_by_kind_and_leave_with_their_mailbox() -> None:
+    shell = MemoryShell()
+    first = host(shell, A, "order", "stock")
+    host(shell, B, "order")
+    streams = shell.hub.streams
+
+    assert [box.name for box in streams.hosts("order")] == [A, B]
+    assert [box.name for box in streams.hosts("stock")] == [A]
+    assert streams.hosts("unheard of") == []
+
+    first.ask("hub:unregister", {"actorAddress": A})
+    commit_all(shell)
+    assert [box.name for box in streams.hosts("order")] == [B]
+    assert streams.hosts("stock") == []

@@ -311,3 +311,15 @@ def test_a_mailbox_is_not_lost_by_a_registration_that_does_not_fit() -> None:
 
     assert code_of(reply) == "internal_error"
     assert mailbox_of(shell).subscription.consumers
+
+
+def test_a_wildcard_with_too_many_levels_is_refused_and_a_topic_with_as_many_is_not() -> None:
+    shell = MemoryShell()
+    reader = shell.connect("@(a/reader)")
+
+    for topic in ("a/" * 16 + "#", "+/" * 16 + "a"):
+        refused = reader.ask("hub:subscribe", {"topic": topic})
+        assert code_of(refused) == "limit_exceeded"
+        assert refused["payload"]["details"]["limit"] == 16
+    for topic in ("a/" * 15 + "#", "a/" * 40 + "b"):
+        assert reader.ask("hub:subscribe", {"topic": topic})["type"] == "hub:subscribed"

@@ -1,17 +1,28 @@
 """Subscriptions to plain topics, exact and with wildcards.
 
 A subscription belongs to an address of a session. Overlapping subscriptions of one address give one
-copy. The audience of a topic is computed once and cached until a subscription changes, so a busy
-topic costs one lookup per publish.
+copy. The audience of a topic is computed once and cached until a subscription that matches it
+changes, so a busy topic costs one lookup per publish, whatever others subscribe to.
+
+Wildcards form a tree. At depth *d* at most 2**d of its nodes match a topic, because each level
+matches by name or by `+`. The tree is searched level by level and `NODES_MAX` nodes at most, so
+wildcards of up to eleven levels are always found; longer ones may be cut short, which is counted.
 """
 
 from __future__ import annotations
 
+from collections import deque
+
 from signalhub.core.sessions.registry import Recipient
 from signalhub.core.sessions.session import Session
-from signalhub.wire.names import ONE_LEVEL, SUBTREE, has_wildcard
+from signalhub.counters import Tally
+from signalhub.wire.names import ONE_LEVEL, SUBTREE, has_wildcard, levels_match
 
+# Sum of 2**d up to a depth of 11.
+NODES_MAX = 4095
 _AUDIENCES_KEPT_MAX = 4096
+# Wildcards that were added or removed; an audience that missed more of them is computed again.
+_CHANGES_KEPT_MAX = 64
 _IDS_KEPT_MAX = 16
 
 
@@ -27,45 +38,37 @@ class Subscriber(Recipient):
 
 
 class Audience:
-    """The recipients of one publish; the same object until a subscription changes."""
+    """The recipients of one publish; the same object until a matching subscription changes."""
 
-    __slots__ = ("recipients",)
+    __slots__ = ("changes", "recipients")
 
-    def __init__(self, recipients: list[Recipient]) -> None:
+    def __init__(self, recipients: list[Recipient], changes: int = 0) -> None:
         self.recipients = recipients
+        # The number of changed wildcards it takes into account.
+        self.changes = changes
 
 
-class _Level:
-    """One level of the wildcard tree; a topic walks it once, however many wildcards there are."""
+class _Node:
+    """One level of the wildcard tree."""
 
     __slots__ = ("below", "subscribers")
 
     def __init__(self) -> None:
-        self.below: dict[str, _Level] = {}
+        self.below: dict[str, _Node] = {}
         self.subscribers: dict[Recipient, None] = {}
-
-    def collect(self, levels: list[str], at: int, into: dict[Recipient, None]) -> None:
-        """Add the subscribers of every wildcard that matches `levels[at:]`."""
-        subtree = self.below.get(SUBTREE)
-        if subtree is not None:
-            into.update(subtree.subscribers)
-        if at == len(levels):
-            into.update(self.subscribers)
-            return
-        for name in (levels[at], ONE_LEVEL):
-            below = self.below.get(name)
-            if below is not None:
-                below.collect(levels, at + 1, into)
 
 
 class Topics:
     """The subscription index."""
 
-    def __init__(self) -> None:
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
         # Dicts serve as ordered sets: copies go out in the order of subscription.
         self._exact: dict[str, dict[Recipient, None]] = {}
-        self._wildcards = _Level()
+        self._wildcards = _Node()
         self._audiences: dict[str, Audience] = {}
+        self._changes: deque[list[str]] = deque(maxlen=_CHANGES_KEPT_MAX)
+        self._changed = 0
 
     def is_subscribed(self, session: Session, address: str, topic: str) -> bool:
         """Is the topic subscribed already?"""
@@ -105,26 +108,64 @@ class Topics:
     def audience(self, topic: str) -> Audience:
         """The current subscribers of `topic`, each address once."""
         kept = self._audiences.get(topic)
-        if kept is not None:
+        if kept is not None and (kept.changes == self._changed or self._is_current(kept, topic)):
             return kept
         recipients: dict[Recipient, None] = dict(self._exact.get(topic, {}))
         if self._wildcards.below:
-            self._wildcards.collect(topic.split("/"), 0, recipients)
+            self._collect(topic.split("/"), recipients)
         if len(self._audiences) >= _AUDIENCES_KEPT_MAX:
             self._audiences.clear()
-        audience = self._audiences[topic] = Audience(list(recipients))
+        audience = self._audiences[topic] = Audience(list(recipients), self._changed)
         return audience
+
+    def _is_current(self, kept: Audience, topic: str) -> bool:
+        """Does none of the wildcards changed since then match the topic?"""
+        missed = self._changed - kept.changes
+        if missed > len(self._changes):
+            return False
+        levels = topic.split("/")
+        for back in range(1, missed + 1):
+            if levels_match(self._changes[-back], levels):
+                return False
+        kept.changes = self._changed
+        return True
+
+    def _collect(self, levels: list[str], into: dict[Recipient, None]) -> None:
+        """Add the subscribers of every wildcard that matches."""
+        nodes, visited = [self._wildcards], 0
+        for level in (*levels, None):
+            visited += len(nodes)
+            if visited > NODES_MAX:
+                self._tally.audiences_cut += 1
+                return
+            following: list[_Node] = []
+            for node in nodes:
+                below = node.below
+                subtree = below.get(SUBTREE)
+                if subtree is not None:
+                    into.update(subtree.subscribers)
+                if level is None:
+                    into.update(node.subscribers)
+                    continue
+                for name in (level, ONE_LEVEL):
+                    found = below.get(name)
+                    if found is not None:
+                        following.append(found)
+            nodes = following
+            if not nodes:
+                return
 
     def _link(self, topic: str, subscriber: Subscriber) -> None:
         if not has_wildcard(topic):
             self._exact.setdefault(topic, {})[subscriber] = None
             self._audiences.pop(topic, None)
             return
-        level = self._wildcards
-        for name in topic.split("/"):
-            level = level.below.setdefault(name, _Level())
-        level.subscribers[subscriber] = None
-        self._audiences.clear()
+        levels = topic.split("/")
+        node = self._wildcards
+        for name in levels:
+            node = node.below.setdefault(name, _Node())
+        node.subscribers[subscriber] = None
+        self._note_change(levels)
 
     def _unlink(self, topic: str, subscriber: Subscriber) -> None:
         if not has_wildcard(topic):
@@ -134,14 +175,19 @@ class Topics:
                 del self._exact[topic]
             self._audiences.pop(topic, None)
             return
+        levels = topic.split("/")
         path = [("", self._wildcards)]
-        for name in topic.split("/"):
+        for name in levels:
             path.append((name, path[-1][1].below[name]))
         del path[-1][1].subscribers[subscriber]
         while len(path) > 1 and not path[-1][1].subscribers and not path[-1][1].below:
             name, _ = path.pop()
             del path[-1][1].below[name]
-        self._audiences.clear()
+        self._note_change(levels)
+
+    def _note_change(self, levels: list[str]) -> None:
+        self._changes.append(levels)
+        self._changed += 1
 
     @staticmethod
     def _drop_if_idle(subscriber: Subscriber) -> None:

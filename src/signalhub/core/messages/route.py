@@ -32,6 +32,7 @@ from signalhub.wire.names import (
     ADDRESS_CHARS_MAX,
     HUB_TYPE_PREFIX,
     TOPIC_CHARS_MAX,
+    WILDCARD_LEVELS_MAX,
     has_wildcard,
     is_subscribable,
     is_topic,
@@ -340,6 +341,8 @@ class Router:
         _check_topic(topic)
         if not is_subscribable(topic):
             raise refusals.structural("the wildcard `#` must be the last level of payload.topic")
+        if topic.count("/") >= WILDCARD_LEVELS_MAX and has_wildcard(topic):
+            raise refusals.too_many_levels(WILDCARD_LEVELS_MAX)
         if session.allowance is not EVERYTHING:
             _check_sender(session, message.sender)
             if not session.allowance.may_subscribe(topic):

@@ -313,7 +313,8 @@ class Streams:
         self.topics: dict[str, Topic] = {}
         self.mailboxes: dict[str, Mailbox] = {}
         # The mailboxes of hosts; some may be gone.
-        self._hosts: dict[str, Mailbox] = {}
+        # The mailboxes of hosts by the kinds they serve; those deleted since are skipped.
+        self._hosts: dict[str, dict[str, Mailbox]] = {}
         self.next_id = 1
         # Streams, and subscriptions of other streams, deleted since the last snapshot.
         self.forgotten: set[int] = set()
@@ -373,23 +374,27 @@ class Streams:
 
     def serve(self, box: Mailbox, kinds: tuple[str, ...] | None) -> None:
         """Set the kinds of actors a host's mailbox serves; `None` if it is not a host."""
+        for kind in box.kinds or ():
+            if self._hosts.get(kind, {}).pop(box.name, None) is not None and not self._hosts[kind]:
+                del self._hosts[kind]
         box.kinds = kinds
-        if kinds is None:
-            self._hosts.pop(box.name, None)
-        else:
-            self._hosts[box.name] = box
+        for kind in kinds or ():
+            self._hosts.setdefault(kind, {})[box.name] = box
 
     def host(self, address: str) -> Mailbox | None:
         """The mailbox of a host, whether the host is connected or not."""
         box = self.mailboxes.get(address)
         return box if box is not None and box.is_host else None
 
-    def hosts(self) -> list[Mailbox]:
-        """The mailboxes of all hosts."""
-        gone = [name for name, box in self._hosts.items() if self.mailboxes.get(name) is not box]
+    def hosts(self, kind: str) -> list[Mailbox]:
+        """The mailboxes of all hosts for this kind."""
+        boxes = self._hosts.get(kind)
+        if boxes is None:
+            return []
+        gone = [name for name, box in boxes.items() if self.mailboxes.get(name) is not box]
         for name in gone:
-            del self._hosts[name]
-        return list(self._hosts.values())
+            del boxes[name]
+        return list(boxes.values())
 
     def epoch_of(self, stream_id: int) -> str:
         """The epoch of a stream, which may have been deleted."""
