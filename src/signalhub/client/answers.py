@@ -231,6 +231,9 @@ class SubscriptionInfo(_Answer, frozen=True):
     poison: str | None = None
     dead_letter: str | None = None
     rate_per_second: float | None = None
+    idle_expiry_ms: int | None = None
+    backlog_max: int | None = None
+    backlog_policy: str | None = None
 
 
 class SubscriptionPage(_Answer, frozen=True):

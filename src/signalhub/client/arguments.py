@@ -18,6 +18,7 @@ from signalhub.wire.room_ids import CAPABILITY_CHARS, INBOX, PLAIN, WITH_COLON, 
 Position = Literal["earliest", "latest"] | int | datetime | Mapping[str, int]
 Mode = Literal["exclusive", "shared", "failover", "key-shared"]
 Poison = Literal["block", "drop", "dead_letter"]
+BacklogPolicy = Literal["drop_oldest", "refuse"]
 
 _SECRET_PARAMETERS = frozenset({"token", "access_token"})
 

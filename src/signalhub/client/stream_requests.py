@@ -21,6 +21,7 @@ from signalhub.client.answers import (
     answer_of,
 )
 from signalhub.client.arguments import (
+    BacklogPolicy,
     Mode,
     Poison,
     Position,
@@ -373,6 +374,7 @@ def destination(
 
 _MODES = get_args(Mode)
 _POISONS = get_args(Poison)
+_BACKLOG_POLICIES = get_args(BacklogPolicy)
 
 
 class Serving(TypedDict, total=False):
@@ -397,6 +399,13 @@ class Serving(TypedDict, total=False):
     """How often the hub's watchdog checks the subscription; 0 means never."""
     rate_per_s: float | None
     """Deliver at most this many messages per second; 0 means no limit."""
+    idle_expiry_s: float | None
+    """Delete the subscription after this time without a consumer; 0 means never."""
+    backlog_max: int | None
+    """Keep at most about this many unsettled messages; 0 means no limit."""
+    backlog_policy: BacklogPolicy | None
+    """Beyond `backlog_max`: `drop_oldest` drops the oldest messages (the default), `refuse` refuses
+    to publish."""
     poison: Poison | None
     """What happens to messages that failed too often; by default the topic's policy."""
     dead_letter: str | None
@@ -466,6 +475,13 @@ def _checked_poison(poison: str) -> str:
     return poison
 
 
+def _checked_backlog_policy(policy: str) -> str:
+    if policy not in _BACKLOG_POLICIES:
+        known = ", ".join(_BACKLOG_POLICIES)
+        raise ValueError(f"invalid backlog policy {policy!r}; use one of {known}")
+    return policy
+
+
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
@@ -486,6 +502,9 @@ _OPTIONS = {
     "backoff_cap_s": _Option("backoffCapMs", 0, _ms),
     "heartbeat_s": _Option("heartbeatMs", 0, _ms),
     "rate_per_s": _Option("ratePerSecond", 0),
+    "idle_expiry_s": _Option("idleExpiryMs", 0, _ms),
+    "backlog_max": _Option("backlogMax", 0),
+    "backlog_policy": _Option("backlogPolicy", written=_checked_backlog_policy),
     "poison": _Option("poison", written=_checked_poison),
     "dead_letter": _Option("deadLetter", written=checked_topic),
 }

@@ -126,10 +126,20 @@ class Hub:
             settings,
             tally,
         )
-        publisher = Publisher(
-            self.pending, dedup, topics, streams, dispatcher, storage, replies, ids, settings, tally
-        )
         self.retention = retention = Pruning(streams, dispatcher, tally)
+        publisher = Publisher(
+            self.pending,
+            dedup,
+            topics,
+            streams,
+            dispatcher,
+            retention,
+            storage,
+            replies,
+            ids,
+            settings,
+            tally,
+        )
         catalog = Catalog(streams, subscriptions, dispatcher, storage, replies, settings.topics)
         letters = DeadLetters(
             streams, catalog, publisher, dispatcher, erasures, storage, replies, ids
@@ -361,6 +371,7 @@ class Hub:
             *self.storage.tick(),
             *rooms,
             *self.erasures.tick(now),
+            *self.subscriptions.expire(now),
             *self.sessions.end_tokens(now),
             *self._directory.tick(now),
             *self.sessions.push_heartbeats(now),

@@ -303,6 +303,17 @@ def too_many_topics(limit: int) -> Refusal:
     )
 
 
+def backlog_full(topic: str, subscription: str) -> Refusal:
+    """A subscription whose backlog is limited refuses further messages."""
+    return Refusal(
+        Code.QUEUE_FULL,
+        f"The backlog of the subscription {subscription!r} of {topic!r} is full.",
+        "Send the message again once its consumers have caught up.",
+        retryable=True,
+        details={"topic": topic, "subscription": subscription},
+    )
+
+
 def unknown_subscription(topic: str, subscription: str) -> Refusal:
     """The topic has no such subscription."""
     return Refusal(

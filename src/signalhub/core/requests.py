@@ -32,6 +32,7 @@ Position = Annotated[int, Meta(ge=1, le=2**53)]
 LogNumber = Annotated[int, Meta(ge=0, le=2**53)]
 Duration = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=2**53)]
 Poison = Literal["block", "drop", "dead_letter"]
+BacklogPolicy = Literal["drop_oldest", "refuse"]
 Actor = Annotated[str, Meta(pattern=ACTOR)]
 Token = Annotated[int, Meta(ge=1, le=2**53)]
 _DAY_MS = 86_400_000
@@ -149,6 +150,9 @@ class SubscriptionOptions(RequestPayload):
     poison: Poison | None = None
     dead_letter: str | None = None
     rate_per_second: Annotated[float, Meta(ge=0, le=1_000_000)] | None = None
+    idle_expiry_ms: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    backlog_max: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    backlog_policy: BacklogPolicy | None = None
 
 
 class SubscribeRequest(SubscriptionOptions):

@@ -195,6 +195,10 @@ class DispatchSettings(Group, frozen=True, kw_only=True):
         _about("How long a failover waits for the active consumer to return."),
     ] = 0
     limit: Annotated[Count, _about("Number of durable subscriptions.")] = 100_000
+    idle_expiry_s: Annotated[
+        Rate,
+        _about("Delete a new subscription that had no consumer for this time; 0 for never."),
+    ] = 14 * 86_400.0
 
 
 class LogSettings(Group, frozen=True, kw_only=True):

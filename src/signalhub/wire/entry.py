@@ -221,6 +221,9 @@ class SubscriptionDefinitionBody(Body):
     dead_letter: str | None = None
     rate_s: float = 0.0
     start: int = 0  # Its initial floor.
+    idle_expiry_ms: int = 0  # Deleted after this time without a consumer; 0 for never.
+    backlog_max: int = 0  # Unsettled messages; 0 for no limit.
+    backlog_policy: str = ""  # What happens beyond `backlog_max`.
 
 
 class RemovedBody(Body):

@@ -198,6 +198,9 @@ def test_the_terms_of_a_consumer_are_given_in_the_words_of_the_wire() -> None:
         ("backoff_cap_s", 2, "backoffCapMs", 2000),
         ("heartbeat_s", 0, "heartbeatMs", 0),
         ("rate_per_s", 5, "ratePerSecond", 5),
+        ("idle_expiry_s", 0.5, "idleExpiryMs", 500),
+        ("backlog_max", 10, "backlogMax", 10),
+        ("backlog_policy", "refuse", "backlogPolicy", "refuse"),
         ("poison", "drop", "poison", "drop"),
         ("dead_letter", "bad", "deadLetter", "bad"),
     ]

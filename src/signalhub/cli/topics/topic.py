@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["exclusive", "shared", "failover", "key-shared"]
 Poison = Literal["block", "drop", "dead_letter"]
+BacklogPolicy = Literal["drop_oldest", "refuse"]
 
 _POSITIVE = Number(gt=0)
 _NOT_NEGATIVE = Number(gte=0)
@@ -108,6 +109,22 @@ class SubscriptionChanges:
     poison: _Poison = None
     dead_letter: _DeadLetter = None
     heartbeat: _Heartbeat = None
+    idle_expiry: Annotated[
+        float | None,
+        option(
+            seconds,
+            "Delete it after this time without a consumer; 0 for never.",
+            validator=_NOT_NEGATIVE,
+        ),
+    ] = None
+    backlog_max: Annotated[
+        int | None,
+        Parameter(validator=_NOT_NEGATIVE, help="Unsettled messages; 0 for no limit."),
+    ] = None
+    backlog_policy: Annotated[
+        BacklogPolicy | None,
+        Parameter(help="Beyond --backlog-max: drop the oldest messages, or refuse to publish."),
+    ] = None
 
     def given(self) -> Serving:
         """The given options, as arguments of the client."""
@@ -122,6 +139,9 @@ class SubscriptionChanges:
             "poison": self.poison,
             "dead_letter": optional_topic(self.dead_letter),
             "heartbeat_s": self.heartbeat,
+            "idle_expiry_s": self.idle_expiry,
+            "backlog_max": self.backlog_max,
+            "backlog_policy": self.backlog_policy,
         }
         return chosen
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from signalhub.core.messages.audience import Topics
     from signalhub.core.messages.dedup import Dedup
     from signalhub.core.replies import Replies
+    from signalhub.core.streams.retention import Pruning
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.counters import Tally
@@ -68,6 +69,7 @@ class Publisher:
         topics: Topics,
         streams: Streams,
         dispatcher: Dispatcher,
+        retention: Pruning,
         storage: LogState,
         replies: Replies,
         ids: Ids,
@@ -79,6 +81,7 @@ class Publisher:
         self._topics = topics
         self._streams = streams
         self._dispatcher = dispatcher
+        self._retention = retention
         self._storage = storage
         self._replies = replies
         self._next_id = ids.next
@@ -99,6 +102,9 @@ class Publisher:
         """Append a message to a topic; the sender is answered once it is on disk."""
         self._storage.check()
         check(request)
+        for subscription in topic.subscriptions.values():
+            if subscription.definition.backlog_max and subscription.is_full:
+                raise refusals.backlog_full(topic.name, subscription.name)
         deliver_at = request.deliver_at
         stored = MessageBody(
             message.id,
@@ -141,8 +147,11 @@ class Publisher:
         topic, stored = receipt.topic, receipt.stored
         held = Held(receipt.seq, offset, receipt.at_ms, stored, receipt.size)
         self._streams.committed(topic, held)
+        trimmed: list[Effect] = []
         for subscription in topic.subscriptions.values():
             self._dispatcher.published(subscription)
+            if subscription.definition.backlog_max:
+                trimmed += self._retention.trim(subscription, now)
         message = receipt.message
         answer = b""
         if message is not None:
@@ -159,10 +168,10 @@ class Publisher:
             fan = FanReceipt(
                 None, message, topic.name, now, stored.expires_at, topic, receipt.askers, answer
             )
-            return [FanOut(audience, head, tail, self._fanout_batch, fan)]
+            return [*trimmed, FanOut(audience, head, tail, self._fanout_batch, fan)]
         if message is None:
-            return []
-        return self.answers(topic, receipt.askers, message, answer, 0, now)
+            return trimmed
+        return trimmed + self.answers(topic, receipt.askers, message, answer, 0, now)
 
     def answers(
         self,

@@ -73,6 +73,7 @@ class SubscriptionState(Body):
     stream: int
     definition: SubscriptionDefinitionBody
     cursor: CursorBody
+    idle_since_ms: int = 0  # 0 while it has a consumer.
 
 
 class Snapshot(msgspec.Struct):
@@ -159,6 +160,7 @@ class Recovery:
             else:
                 found = stream.subscription
             found.restore(state.cursor, is_saved=True)
+            found.idle_since_ms = state.idle_since_ms or self._now
 
     def _restore_stream(self, state: StreamState) -> Topic | Mailbox:
         stream: Topic | Mailbox
@@ -457,7 +459,12 @@ def take_snapshot(parts: Parts, offset: int, *, is_whole: bool = False) -> Snaps
         for subscription in stream.readers():
             cursor = subscription.take_cursor(is_whole=is_whole)
             if cursor is not None:
-                state = SubscriptionState(stream.id, subscription.stored_definition, cursor)
+                state = SubscriptionState(
+                    stream.id,
+                    subscription.stored_definition,
+                    cursor,
+                    subscription.idle_since_ms,
+                )
                 subscriptions[stream.id, subscription.name] = encode_body(state)
     forgotten, deleted = parts.streams.take_forgotten()
     for stream_id in forgotten:

@@ -36,25 +36,35 @@ class Pruning:
         stream.drop_before(first)
         effects: list[Effect] = []
         for subscription in stream.readers():
-            position = subscription.position
-            from_seq = min([position.floor + 1, *position.parked])
-            lost = subscription.lose_before(first) if from_seq < first else 0
-            self._dispatcher.wake(subscription)
-            if lost <= 0:
-                continue
-            self._tally.lost += lost
-            self._tally.loss_events += 1
-            body = LostBody(subscription.name, from_seq, first - 1)
-            effects.append(Append(stream.entry(Kind.LOST, body, now)))
-            facts: dict[str, object] = {
-                "stream": stream.name,
-                "subscription": subscription.name,
-                "lost": lost,
-                "from": from_seq,
-                "to": first - 1,
-            }
-            effects.append(Note("retention removed messages that were not settled", facts))
+            text = "retention removed messages that were not settled"
+            effects += self._lose(subscription, first, text, now)
         return effects
+
+    def trim(self, subscription: Subscription, now: int) -> list[Effect]:
+        """Drop the oldest messages of a subscription beyond its limit."""
+        first = subscription.first_within_backlog
+        if not first:
+            return []
+        return self._lose(subscription, first, "a backlog exceeded its limit", now)
+
+    def _lose(self, subscription: Subscription, first: int, text: str, now: int) -> list[Effect]:
+        stream, position = subscription.stream, subscription.position
+        from_seq = min([position.floor + 1, *position.parked])
+        lost = subscription.lose_before(first) if from_seq < first else 0
+        self._dispatcher.wake(subscription)
+        if lost <= 0:
+            return []
+        self._tally.lost += lost
+        self._tally.loss_events += 1
+        body = LostBody(subscription.name, from_seq, first - 1)
+        facts: dict[str, object] = {
+            "stream": stream.name,
+            "subscription": subscription.name,
+            "lost": lost,
+            "from": from_seq,
+            "to": first - 1,
+        }
+        return [Append(stream.entry(Kind.LOST, body, now)), Note(text, facts)]
 
     def expire_topics(self, now: int) -> list[Effect]:
         """Remove messages beyond the age or size that a topic keeps."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Append, Effect, FindTime
+from signalhub.core.effects import Append, Effect, FindTime, Note
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Topic
 from signalhub.core.subscriptions import progress
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer
-from signalhub.core.subscriptions.subscription import Subscription
+from signalhub.core.subscriptions.subscription import DROP_OLDEST, REFUSE, Subscription
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import Kind, SubscriptionDefinitionBody
 from signalhub.wire.envelope import Envelope
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from signalhub.settings.model import Settings
 
 NAME_CHARS_MAX = 256
+# How many subscriptions are checked at once, so that no tick takes long.
+_CHECKED_MAX = 2_000
 MODES = (EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED)
 
 
@@ -51,6 +53,8 @@ class Subscriptions:
         self.replies = replies
         self.ids = ids
         self.settings = settings
+        # Those that the current search for abandoned subscriptions has not reached.
+        self._unchecked: list[Subscription] = []
 
     def subscribe(
         self,
@@ -75,7 +79,7 @@ class Subscriptions:
             raise refusals.structural(f"payload.mode must be one of {', '.join(MODES)}")
         _check_start(request.start)
         _check_resume(topic, request)
-        check_letters(session, topic.name, request)
+        check_options(session, topic.name, request)
         joining = ConsumerJoin(self, session, message, request, address, topic)
         found = topic.subscriptions.get(name)
         if found is not None and found.is_deleting:
@@ -133,6 +137,7 @@ class Subscriptions:
             None,
             False,
             start=floor,
+            idle_expiry_ms=int(settings.idle_expiry_s * 1000),
         )
 
     def redefine(
@@ -182,6 +187,42 @@ class Subscriptions:
         if found is None or found.is_deleting:
             raise refusals.unknown_subscription(topic, name)
         return found
+
+    def delete(self, subscription: Subscription, now: int) -> Append:
+        """Delete a subscription; its consumers are told once that is on disk."""
+        subscription.is_deleting = True
+
+        def done(offset: int, later: int) -> list[Effect]:
+            return self.remove(subscription, "deleted", later)
+
+        def undo(refusal: Refusal, later: int) -> list[Effect]:
+            subscription.is_deleting = False
+            return []
+
+        body = msgspec.structs.replace(subscription.definition)
+        entry = subscription.stream.entry(Kind.SUBSCRIPTION_DELETED, body, now)
+        return Append(entry, done, undo)
+
+    def expire(self, now: int) -> list[Effect]:
+        """Delete subscriptions that nobody has consumed for too long, a few of them per call."""
+        if self.storage.fault is not None:
+            return []
+        if not self._unchecked:
+            topics = self.streams.topics.values()
+            self._unchecked = [one for topic in topics for one in topic.subscriptions.values()]
+        effects: list[Effect] = []
+        for _ in range(min(_CHECKED_MAX, len(self._unchecked))):
+            one = self._unchecked.pop()
+            if not one.is_abandoned(now) or one.making or one.is_deleting or one.is_deleted:
+                continue
+            facts: dict[str, object] = {
+                "topic": one.stream.name,
+                "subscription": one.name,
+                "unsettled": one.lag,
+            }
+            effects.append(Note("a subscription without consumers expired", facts))
+            effects.append(self.delete(one, now))
+        return effects
 
     def remove(self, subscription: Subscription, reason: str, now: int) -> list[Effect]:
         """Remove a subscription and tell its consumers."""
@@ -340,6 +381,7 @@ class ConsumerJoin:
             "head": topic.head,
             "lag": subscription.lag,
             "recovered": True,
+            "idleExpiryMs": subscription.definition.idle_expiry_ms,
         }
         processed = floor if self._wanted is None else self._wanted
         if processed + 1 < topic.first:
@@ -407,7 +449,7 @@ def find_start(
     return [FindTime(topic.name, topic.id, start.time, found)]
 
 
-def check_letters(session: Session, topic: str, given: requests.SubscriptionOptions) -> None:
+def _check_letters(session: Session, topic: str, given: requests.SubscriptionOptions) -> None:
     """Refuse a dead-letter topic that the session could not publish to itself."""
     name = given.dead_letter
     if name is None:
@@ -439,7 +481,24 @@ def changed(
             ("poison", given.poison),
             ("dead_letter", given.dead_letter),
             ("rate_s", given.rate_per_second),
+            ("idle_expiry_ms", given.idle_expiry_ms),
+            ("backlog_max", given.backlog_max),
+            ("backlog_policy", given.backlog_policy),
         )
         if value is not None
     }
+    if given.backlog_max is not None:
+        # A limit needs a policy, and without one there is nothing to apply it to.
+        policy = given.backlog_policy or definition.backlog_policy or DROP_OLDEST
+        chosen["backlog_policy"] = policy if given.backlog_max else ""
+    elif given.backlog_policy is not None and not definition.backlog_max:
+        raise refusals.structural("payload.backlogPolicy needs payload.backlogMax")
     return msgspec.structs.replace(definition, **chosen)
+
+
+def check_options(session: Session, topic: str, given: requests.SubscriptionOptions) -> None:
+    """Refuse options that would give a subscriber more than it may do itself."""
+    _check_letters(session, topic, given)
+    if given.backlog_policy == REFUSE and not session.allowance.may_create(topic):
+        # It can stop everybody from publishing.
+        raise refusals.unauthorized("create", topic)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Reply
 from signalhub.core.sessions.session import Session, SessionState
@@ -18,7 +16,7 @@ from signalhub.core.streams.streams import Topic
 from signalhub.core.subscriptions import progress
 from signalhub.core.subscriptions.join import (
     changed,
-    check_letters,
+    check_options,
     find_start,
 )
 from signalhub.core.subscriptions.subscription import Position, Subscription
@@ -170,7 +168,7 @@ class Management:
         """`hub:sub_update`: change the options of a running subscription."""
         subscription = self._named(session, message)
         given = requests.parse(requests.SubscriptionOptions, message.payload)
-        check_letters(session, subscription.stream.name, given)
+        check_options(session, subscription.stream.name, given)
         definition = changed(subscription.definition, given)
         append = self._subscriptions.redefine(subscription, definition, now)
         self._dispatcher.wake(subscription)
@@ -199,19 +197,8 @@ class Management:
         subscription = self._named(session, message)
         self._storage.check()
         payload = describe(subscription, subscription.oldest_ms(), now) | {"deleted": True}
-        body = msgspec.structs.replace(subscription.definition)
-        entry = subscription.stream.entry(Kind.SUBSCRIPTION_DELETED, body, now)
         answer = self._replies.answer(session, message, "hub:sub_info_response", payload)
-        subscription.is_deleting = True
-
-        def done(offset: int, later: int) -> list[Effect]:
-            return self._subscriptions.remove(subscription, "deleted", later)
-
-        def undo(refusal: Refusal, later: int) -> list[Effect]:
-            subscription.is_deleting = False
-            return []
-
-        append = Append(entry, done, undo)
+        append = self._subscriptions.delete(subscription, now)
         append.follow(answer.committed, answer.refused)
         return [append]
 
@@ -320,6 +307,9 @@ def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dic
         "poison": subscription.poison_policy,
         "deadLetter": definition.dead_letter,
         "ratePerSecond": definition.rate_s,
+        "idleExpiryMs": definition.idle_expiry_ms,
+        "backlogMax": definition.backlog_max,
+        "backlogPolicy": definition.backlog_policy or None,
     }
 
 

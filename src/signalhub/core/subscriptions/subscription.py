@@ -220,6 +220,9 @@ BLOCK: Final = "block"
 DROP: Final = "drop"
 DEAD_LETTER: Final = "dead_letter"
 
+DROP_OLDEST: Final = "drop_oldest"
+REFUSE: Final = "refuse"
+
 
 class Subscription:
     """One subscription of a topic, or the only one of a mailbox.
@@ -240,6 +243,7 @@ class Subscription:
         "given_back",
         "heartbeat_default_ms",
         "heartbeat_slot",
+        "idle_since_ms",
         "is_cursor_dirty",
         "is_deleted",
         "is_deleting",
@@ -314,6 +318,8 @@ class Subscription:
         self.is_cursor_dirty = False
         self.is_dirty = True
         self.cursor_at_ms = now_ms
+        # When the last consumer left; 0 while there is one.
+        self.idle_since_ms = now_ms
         self.settled_since_cursor = 0
         self.sends: list[tuple[Consumer, Flight]] = []
         self.settlements: list[Settlement] = []
@@ -328,6 +334,29 @@ class Subscription:
         self.parked_due: list[tuple[int, int]] = []
 
     # Queries.
+
+    def is_abandoned(self, now: int) -> bool:
+        """Has it been without a consumer for longer than it may?"""
+        expiry_ms = self.definition.idle_expiry_ms
+        return bool(expiry_ms and self.idle_since_ms and now - self.idle_since_ms >= expiry_ms)
+
+    @property
+    def is_full(self) -> bool:
+        """Does its backlog refuse further messages?"""
+        definition = self.definition
+        return definition.backlog_policy == REFUSE and self.lag >= definition.backlog_max
+
+    @property
+    def first_within_backlog(self) -> int:
+        """The oldest position that its limited backlog keeps; 0 if it has room.
+
+        It is cut by a tenth at a time, so that a consumer that stays behind costs little.
+        """
+        definition = self.definition
+        most = definition.backlog_max
+        if definition.backlog_policy != DROP_OLDEST or self.lag <= most + most // 10:
+            return 0
+        return self.stream.head - most + 1
 
     @property
     def name(self) -> str:
@@ -414,6 +443,8 @@ class Subscription:
     def joined(self, consumer: Consumer) -> None:
         """Add a consumer."""
         self.consumers.add(consumer)
+        self.idle_since_ms = 0
+        self.is_dirty = True
 
     def left(self, consumer: Consumer, now: int, grace_ms: int = 0) -> None:
         """Remove a consumer; its messages are ready again, and no failure is counted."""
@@ -427,6 +458,7 @@ class Subscription:
         for flight in self.window.of(consumer):
             self.window.back(flight)
         if not self.consumers:
+            self.idle_since_ms = now
             self._give_back()
             self.backlog.clear()
             self.write_cursor_soon()
