@@ -1,7 +1,17 @@
-"""What a token allows: seven verbs, each with glob patterns over names.
+"""What a token allows: verbs, each with glob patterns over names.
 
 Deny by default: a verb without patterns is refused. Patterns only grant, so a longer list never
-takes anything away.
+takes anything away. Some verbs are younger than the tokens in use; a token that does not mention
+one of them falls back to an older verb, and one that gives it an empty list is denied:
+
+| verb | over | absent means |
+|---|---|---|
+| `consume` | `topic/subscription` | what its holder made; `subscribe` if nobody owns it |
+| `manage`, `delete` | topics; `delete` also hosts | `create` |
+| `read` | topics and addresses | `subscribe` for topics, denied for addresses |
+| `discover` | addresses | `send`, and its own address |
+
+What the holder of a token made (`owner`) needs neither `manage` nor `delete`.
 
 Subscribing with a topic wildcard is allowed only if the patterns cover every topic it can match.
 `+` matches any level and `#` the topic before it and any path below, so each is checked as a name
@@ -21,8 +31,8 @@ from signalhub.wire.names import Pattern
 _ANYTHING = "\0"
 
 
-class Permissions(msgspec.Struct, frozen=True):
-    """The `permissions` claim of a token: patterns by verb; a missing verb is denied."""
+class Permissions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The `permissions` claim of a token: patterns by verb; `None` stands for the fallback."""
 
     send: tuple[str, ...] = ()
     broadcast: tuple[str, ...] = ()
@@ -30,32 +40,68 @@ class Permissions(msgspec.Struct, frozen=True):
     subscribe: tuple[str, ...] = ()
     register: tuple[str, ...] = ()
     create: tuple[str, ...] = ()
+    consume: tuple[str, ...] | None = None
+    manage: tuple[str, ...] | None = None
+    delete: tuple[str, ...] | None = None
+    read: tuple[str, ...] | None = None
+    discover: tuple[str, ...] | None = None
+    host: tuple[str, ...] = ()
+    control: tuple[str, ...] = ()
+    rooms: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
 
 
 class Allowance:
-    """The permissions of one session, compiled."""
+    """The permissions of one session, compiled; `subject` is who its token was made for."""
 
     __slots__ = (
         "_admin",
         "_broadcast",
+        "_consume",
+        "_control",
         "_create",
+        "_delete",
+        "_delete_hosts",
+        "_discover",
+        "_host",
+        "_manage",
         "_publish",
+        "_read",
+        "_read_addresses",
         "_register",
+        "_rooms",
         "_send",
         "_subscribe",
+        "discovers_all",
         "identity",
+        "subject",
     )
 
-    def __init__(self, identity: str, permissions: Permissions) -> None:
+    def __init__(self, identity: str, permissions: Permissions, subject: str = "") -> None:
         self.identity = identity
-        self._send = _compile(permissions.send)
-        self._broadcast = _compile(permissions.broadcast, is_plain=True)
-        self._publish = _compile(permissions.publish, is_plain=True)
-        self._subscribe = _compile(permissions.subscribe, is_plain=True)
-        self._register = _compile(permissions.register)
-        self._create = _compile(permissions.create, is_plain=True)
-        self._admin = _compile(permissions.admin, is_plain=True)
+        self.subject = subject
+        given = permissions
+        self._send = _compile(given.send)
+        self._broadcast = _compile(given.broadcast, is_plain=True)
+        self._publish = _compile(given.publish, is_plain=True)
+        self._subscribe = _compile(given.subscribe, is_plain=True)
+        self._register = _compile(given.register)
+        self._create = _compile(given.create, is_plain=True)
+        self._consume = None if given.consume is None else _compile(given.consume, is_plain=True)
+        self._manage = self._or_create(given.manage)
+        self._delete = self._or_create(given.delete)
+        self._delete_hosts = _compile(given.delete or ())
+        self._read = self._subscribe if given.read is None else _compile(given.read, is_plain=True)
+        self._read_addresses = _compile(given.read or ())
+        self._discover = self._send if given.discover is None else _compile(given.discover)
+        self._host = _compile(given.host, is_plain=True)
+        self._control = _compile(given.control)
+        self._rooms = _compile(given.rooms, is_plain=True)
+        self._admin = _compile(given.admin, is_plain=True)
+        self.discovers_all = any(pattern.matches_all for pattern in self._discover)
+
+    def _or_create(self, patterns: tuple[str, ...] | None) -> tuple[Pattern, ...]:
+        return self._create if patterns is None else _compile(patterns, is_plain=True)
 
     def may_send(self, address: str) -> bool:
         return _covers(self._send, address)
@@ -70,11 +116,55 @@ class Allowance:
         return _covers(self._publish, topic)
 
     def may_create(self, topic: str) -> bool:
-        """Create, change and delete durable topics."""
+        """Create and change durable topics."""
         return _covers(self._create, topic)
 
+    def owns(self, owner: str) -> bool:
+        """Was it made with a token for the same subject? Nobody owns what has no owner."""
+        return bool(owner) and owner == self.subject
+
+    def may_consume(self, topic: str, subscription: str, owner: str = "") -> bool:
+        """Take messages of a named subscription; `owner` is empty if nobody owns it."""
+        if self.owns(owner) or _covers(self._manage, topic):
+            return True
+        if self._consume is not None:
+            return _covers(self._consume, f"{topic}/{subscription}")
+        return not owner and self.may_subscribe(topic)
+
+    def may_manage(self, topic: str, owner: str = "") -> bool:
+        """Change a subscription of this topic, or what it has done."""
+        return self.owns(owner) or _covers(self._manage, topic)
+
+    def may_delete(self, name: str, owner: str = "") -> bool:
+        """Delete a topic, what it holds or a subscription of it; purge on a host (`@(…)`)."""
+        if names.is_address(name):
+            return _covers(self._delete_hosts, name)
+        return self.owns(owner) or _covers(self._delete, name)
+
+    def may_read(self, name: str) -> bool:
+        """See the contents of messages stored for a topic, or for an address (`@(…)`)."""
+        if names.is_address(name):
+            return _covers(self._read_addresses, name)
+        return _covers(self._read, name)
+
+    def may_discover(self, address: str) -> bool:
+        """Learn that the address is registered."""
+        return self.discovers_all or address == self.identity or _covers(self._discover, address)
+
+    def may_host(self, kind: str) -> bool:
+        """Run durable actors of this kind."""
+        return _covers(self._host, kind)
+
+    def may_control(self, host: str) -> bool:
+        """Inspect, repair and move what runs on a host."""
+        return _covers(self._control, host)
+
+    def may_use_room(self, name: str) -> bool:
+        """Use the room with this clear name without its capability."""
+        return _covers(self._rooms, name)
+
     def may_administer(self, operation: str) -> bool:
-        """Patterns match operations on stored data: `republish`, `erase`."""
+        """Patterns match operations such as `view`, `sessions`, `republish` and `erase`."""
         return _covers(self._admin, operation)
 
     def may_subscribe(self, topic: str) -> bool:

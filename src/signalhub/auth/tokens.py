@@ -188,7 +188,7 @@ def mint(
     kid: str | None,
     subject: str,
     actor: str,
-    permissions: Mapping[str, Sequence[str]],
+    permissions: Mapping[str, Sequence[str] | None],
     lifetime_s: float,
     issuer: str,
     now_s: float,
@@ -212,7 +212,9 @@ def mint(
         iat=int(now_s),
         exp=int(now_s + lifetime_s),
         capabilities=tuple(capabilities),
-        permissions=Permissions(**{verb: tuple(globs) for verb, globs in permissions.items()}),
+        permissions=Permissions(
+            **{verb: tuple(globs) for verb, globs in permissions.items() if globs is not None}
+        ),
     )
     return _sign(body, key.algorithm, _signing_material(key, private_key), kid)
 

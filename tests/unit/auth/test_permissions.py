@@ -7,6 +7,7 @@ from functools import cache
 from itertools import product
 from typing import Literal
 
+import msgspec
 import pytest
 
 from signalhub.auth.permissions import EVERYTHING, Allowance, Permissions
@@ -99,3 +100,90 @@ def test_a_session_may_speak_as_itself_and_as_what_it_may_register() -> None:
 def test_everything_allows_everything(name: str) -> None:
     assert all(getattr(EVERYTHING, f"may_{verb}")(name) for verb in (*VERBS, "speak_as"))
     assert EVERYTHING.may_broadcast(None)
+    assert all(
+        getattr(EVERYTHING, f"may_{verb}")(name)
+        for verb in (
+            *("create", "manage", "delete", "read", "discover", "host", "control"),
+            *("use_room", "administer"),
+        )
+    )
+    assert EVERYTHING.may_consume(name, "billing", "somebody")
+
+
+# Younger verbs: their fallback, and what an empty list does to it.
+
+
+def given(**verbs: tuple[str, ...]) -> Allowance:
+    return Allowance(IDENTITY, Permissions(**verbs), "me")
+
+
+@pytest.mark.parametrize("verb", ["manage", "delete"])
+def test_managing_and_deleting_fall_back_to_creating(verb: str) -> None:
+    def may(allowance: Allowance, *args: str) -> bool:
+        return bool(getattr(allowance, f"may_{verb}")(*args))
+
+    assert may(given(create=("orders",)), "orders")
+    assert not may(given(create=("orders",)), "payments")
+    assert not may(given(create=("orders",), **{verb: ()}), "orders")
+    assert may(given(**{verb: ("orders",)}), "orders")
+    assert may(given(**{verb: ()}), "orders", "me")
+    assert not may(given(**{verb: ()}), "orders", "you")
+    assert not may(Allowance(IDENTITY, Permissions()), "orders", "")
+
+
+def test_a_subscription_is_consumed_by_its_owner_by_name_or_by_managers_of_the_topic() -> None:
+    subscriber = given(subscribe=("orders",))
+
+    assert subscriber.may_consume("orders", "billing")
+    assert subscriber.may_consume("orders", "billing", "me")
+    assert not subscriber.may_consume("orders", "billing", "you")
+    assert given(consume=("orders/billing",)).may_consume("orders", "billing", "you")
+    assert not given(consume=("orders/billing",)).may_consume("orders", "audit", "you")
+    assert given(manage=("orders",)).may_consume("orders", "billing", "you")
+    assert given(create=("orders",)).may_consume("orders", "billing", "you")
+    assert not given(subscribe=("orders",), consume=()).may_consume("orders", "billing")
+    assert given(consume=()).may_consume("orders", "billing", "me")
+
+
+def test_reading_falls_back_to_subscribing_for_topics_only() -> None:
+    subscriber = given(subscribe=("*",), send=("*",))
+
+    assert subscriber.may_read("orders")
+    assert not subscriber.may_read("@(shop/till)")
+    assert not given(subscribe=("*",), read=()).may_read("orders")
+    assert given(read=("shop/*",)).may_read("@(shop/till)")
+
+
+def test_discovering_falls_back_to_what_it_may_send_to_and_itself() -> None:
+    sender = given(send=("shop/*",))
+
+    assert sender.may_discover("@(shop/till)")
+    assert sender.may_discover(IDENTITY)
+    assert not sender.may_discover("@(office/desk)")
+    assert not given(send=("shop/*",), discover=()).may_discover("@(shop/till)")
+    assert given(discover=("office/*",)).may_discover("@(office/desk)")
+    assert given(send=("*",)).discovers_all
+
+
+@pytest.mark.parametrize("verb", ["host", "control", "use_room", "administer"])
+def test_hosting_controlling_rooms_and_administering_have_no_fallback(verb: str) -> None:
+    messaging = {one: ("*",) for one in (*VERBS, "create")}
+    name = {"use_room": "rooms", "administer": "admin"}.get(verb, verb)
+
+    assert not getattr(given(**messaging), f"may_{verb}")("one")
+    assert getattr(given(**{name: ("o*",)}), f"may_{verb}")("one")
+    assert not getattr(given(**{name: ("o*",)}), f"may_{verb}")("two")
+
+
+def test_purging_a_host_is_never_a_matter_of_creating_topics() -> None:
+    assert not given(create=("*",)).may_delete("@(actors/one)")
+    assert given(delete=("actors/*",)).may_delete("@(actors/one)")
+
+
+def test_a_token_says_only_what_it_was_given() -> None:
+    held = Permissions(send=("*",), manage=())
+
+    encoded = msgspec.json.encode(held)
+
+    assert encoded == b'{"send":["*"],"manage":[]}'
+    assert msgspec.json.decode(encoded, type=Permissions) == held

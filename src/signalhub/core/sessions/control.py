@@ -137,7 +137,9 @@ class Control:
         session.set_clock(message.timestamp, now)
         session.claims = claims
         session.allowance = (
-            EVERYTHING if claims is None else Allowance(claims.actor, claims.permissions)
+            EVERYTHING
+            if claims is None
+            else Allowance(claims.actor, claims.permissions, claims.subject)
         )
         session.hello_identity = message.sender if claims is None else claims.actor
         self._identities.assign(session, session.hello_identity)
@@ -243,7 +245,8 @@ class Control:
         else:
             token, ends_at_ms = self._authenticator.refresh(token, session.claims, now / 1000)
             session.claims = self._authenticator.verify(token, now / 1000)
-            session.allowance = Allowance(session.claims.actor, session.claims.permissions)
+            claims = session.claims
+            session.allowance = Allowance(claims.actor, claims.permissions, claims.subject)
             self._sessions.watch_token(session)
         payload = wire.encode(
             {"token": token, "expiresAt": ends_at_ms, "tokenExpiresAt": ends_at_ms}
