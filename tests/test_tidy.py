@@ -43,7 +43,10 @@ IMPURE = {
 }
 # What every folder may import, from the bottom up. Folders of one row do not know each other,
 # except in the first two: what everybody shares, and settings with what checks tokens by them.
-SHARED = ("capability", "clock", "counters", "ids", "locks", "pacing", "ranges", "sqlite", "wire")
+SHARED = (
+    *("capability", "clock", "counters", "ids", "locks", "pacing", "privacy", "ranges", "sqlite"),
+    "wire",
+)
 CONFIGURED = (*SHARED, "auth", "settings")
 CORE = (*CONFIGURED, "core")
 MAY_IMPORT = {

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from signalhub.privacy import FILE_MODE, make_folder, tighten
 from signalhub.wire.errors import SettingsError
 
 HUB_LOCK: Final = "hub.lock"
@@ -32,7 +33,7 @@ class FileLock:
 
     def __init__(self, path: str | Path, wait_s: float = 0.0) -> None:
         """Raises `Locked` if it is not released within `wait_s`."""
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             self._take(wait_s)
             os.ftruncate(self._fd, 0)
@@ -89,7 +90,7 @@ class LockedFolder:
         """Raises `SettingsError`."""
         self.path = Path(path)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             self._lock = FileLock(self.path / lock_name)
         except OSError as error:
             raise SettingsError(
@@ -101,6 +102,7 @@ class LockedFolder:
                 f"the data folder {path} is in use by another {owner}; stop it, or choose another"
                 " folder with --data"
             ) from None
+        tighten(self.path)
 
     def close(self) -> None:
         """Release the lock."""

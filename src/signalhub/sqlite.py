@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
 import apsw
 
+from signalhub.privacy import claim_file, make_folder
 from signalhub.wire.errors import SettingsError
 
 BUSY_MS = 5_000
@@ -53,7 +55,9 @@ def open_file(
         prepare(connection)
 
     try:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        make_folder(Path(path).parent)
+        if path != ":memory:":
+            claim_file(path)
     except OSError as error:
         raise schema.unusable(path, str(error)) from error
     return _opened(

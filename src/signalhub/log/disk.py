@@ -12,6 +12,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from signalhub.privacy import FILE_MODE, FOLDER_MODE
+
 
 class File(Protocol):
     """An open file; positions are explicit, so readers and the writer do not interfere."""
@@ -103,7 +105,7 @@ class SystemDisk:
 
     def create(self, name: str) -> File:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        return SystemFile(os.open(self.path / name, flags, 0o644))
+        return SystemFile(os.open(self.path / name, flags, FILE_MODE))
 
     def open(self, name: str, *, read_only: bool = False) -> File:
         mode = os.O_RDONLY if read_only or self._is_read_only else os.O_RDWR
@@ -123,7 +125,7 @@ class SystemDisk:
 def _make_folder(path: Path) -> None:
     if not path.is_dir():
         _make_folder(path.parent)
-        path.mkdir(exist_ok=True)
+        path.mkdir(FOLDER_MODE, exist_ok=True)
         _sync_folder(path.parent)
 
 

@@ -20,6 +20,7 @@ from signalhub.log.footer import footer_crc, read_footer
 from signalhub.log.record import Unreadable
 from signalhub.log.segment import SegmentInfo, segment_name
 from signalhub.log.survey import INDEX_NAME
+from signalhub.privacy import claim_file
 
 log_lines = logging.getLogger("signalhub.log")
 
@@ -185,6 +186,7 @@ class Index:
             return self._connect()
 
     def _connect(self) -> apsw.Connection:
+        claim_file(self._path)
         connection = apsw.Connection(self._path)
         try:
             connection.set_busy_timeout(_BUSY_MS)

@@ -19,6 +19,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from signalhub.clock import SystemClock
 from signalhub.pipeline.tables.tables import CHECKPOINT_INTERVAL, TABLES
+from signalhub.privacy import opener
 from signalhub.wire.errors import SignalHubError
 
 FOLDER: Final = "lake"
@@ -183,7 +184,7 @@ def _write_new(path: Path, content: bytes) -> None:
     """Write a file completely or not at all; raises `FileExistsError` if it exists."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with draft.open("wb") as file:
+        with open(draft, "wb", opener=opener) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

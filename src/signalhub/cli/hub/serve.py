@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from signalhub.cli.hub.settings import Config, loaded_settings
 from signalhub.cli.terminal.failures import Exit, Failure, split_advice
+from signalhub.privacy import is_readable_by_others
 from signalhub.wire.errors import SettingsError
+
+if TYPE_CHECKING:
+    from signalhub.settings.model import Settings
 
 
 def serve(
@@ -43,6 +48,7 @@ def serve(
     from signalhub.server import app
 
     def announce(bound_port: int) -> None:
+        _warn_of_exposure(config, settings)
         place = address_of(settings.host, bound_port)
         print(f"Signal Hub {version('signalhub')} listening on {place}", flush=True)
 
@@ -52,6 +58,20 @@ def serve(
         raise start_failure(error, settings.host, settings.port) from error
     except SettingsError as error:
         raise data_failure(error, settings.data) from error
+
+
+def _warn_of_exposure(config: str | None, settings: Settings) -> None:
+    """Say at the start what an attacker on this machine would be glad of."""
+    log = logging.getLogger("signalhub.server")
+    if os.geteuid() == 0:
+        log.warning("the hub runs as root: run it as a user of its own")
+    auth = settings.auth
+    has_secret = (
+        auth.secret or settings.rooms.secret or any(key.secret for key in auth.keys.values())
+    )
+    if config is not None and has_secret and is_readable_by_others(config):
+        advice = f"chmod 600 {config}"
+        log.warning("the settings file with a secret can be read by others", extra={"do": advice})
 
 
 def address_of(host: str, port: int) -> str:

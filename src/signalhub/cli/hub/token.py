@@ -61,6 +61,9 @@ def mint(
     private_key: Annotated[
         Path | None, Parameter(help="PEM file with the private key, for EdDSA.")
     ] = None,
+    out: Annotated[
+        Path | None, Parameter(help="Write it to this file, readable only by its owner.")
+    ] = None,
     permissions: PermissionOptions = NO_PERMISSIONS,
     config: Config = None,
     as_json: AsJson = False,
@@ -93,7 +96,12 @@ def mint(
         private_key=_text_of(private_key),
     )
     facts = {"token": token, "actor": full, "expires_at": int(now_s + lifetime_s)}
-    Output(as_json).fact(facts, token)
+    if out is None:
+        Output(as_json).fact(facts, token)
+        return
+    _write_private(out, token)
+    written = {"file": str(out), "actor": full, "expires_at": facts["expires_at"]}
+    Output(as_json).fact(written, f"the token is in {out}")
 
 
 def inspect(
@@ -134,6 +142,20 @@ def inspect(
         output.table((OutputColumn("claim", style="bold"), OutputColumn("value")), rows)
         output.line({}, [("verdict", "bold"), (refusal or "valid", "red" if refusal else "green")])
     return Exit.DONE if refusal is None else Exit.FAILED
+
+
+def _write_private(path: Path, token: str) -> None:
+    """Replace the file as a whole, so that a wider mode of an earlier one is not kept."""
+    from signalhub.privacy import opener
+
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        draft.unlink(missing_ok=True)
+        with open(draft, "x", opener=opener) as file:
+            file.write(f"{token}\n")
+        draft.replace(path)
+    except OSError as error:
+        raise usage(f"cannot write {path}: {error.strerror}", "choose another --out") from None
 
 
 def _signed(key: Key, **facts: Any) -> str:

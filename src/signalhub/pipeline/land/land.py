@@ -23,6 +23,7 @@ from signalhub.pipeline.lake import Lake, application
 from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.source.source import FORMAT
 from signalhub.pipeline.tables.tables import ENTRIES, QUARANTINE
+from signalhub.privacy import make_folder
 from signalhub.wire.errors import SignalHubError
 
 BATCH_BYTES_MAX: Final = 512 * 2**20
@@ -86,7 +87,7 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
             options["minEntriesPerBatch"] = str(self.batch_entries)
             options["maxDelayMs"] = str(int(self.batch_s * 1000))
         poll_s = 0.0 if self.until else self.poll_s
-        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.checkpoint.parent)
         stream = self.spark.readStream.format(FORMAT).options(**options).load(str(self.data))
         writer = (
             stream.writeStream.foreachBatch(self.land)

@@ -9,6 +9,7 @@ from typing import Final
 
 from signalhub.locks import FileLock, Locked, is_locked
 from signalhub.pipeline.run.status import folder_of
+from signalhub.privacy import make_folder
 from signalhub.wire.errors import SignalHubError
 
 _PIPELINE_LOCK: Final = "pipeline.lock"
@@ -83,5 +84,5 @@ def table_lock(data: str | Path, wait_s: float = 0.0) -> Iterator[None]:
 
 def _made(data: str | Path) -> Path:
     folder = folder_of(data)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     return folder

@@ -33,6 +33,8 @@ _SETTINGS: Final = {
     # Every commit is a file that each plan has to list, so write no checksum files beside commits.
     # Data files keep theirs, and other file systems need the usual local one.
     "spark.databricks.delta.writeChecksumFile.enabled": "false",
+    # Hadoop sets modes itself and does not look at the umask of its process.
+    "spark.hadoop.fs.permissions.umask-mode": "077",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     # Bodies and ids hardly ever repeat; zstd compresses them to a fraction of what snappy does.
     "spark.hadoop.parquet.enable.dictionary#body": "false",

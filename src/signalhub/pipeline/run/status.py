@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from signalhub.clock import SystemClock
+from signalhub.privacy import make_folder, opener
 
 if TYPE_CHECKING:
     # The hub reads the status and must not load Spark.
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
 def replace_json(path: Path, value: object, *, is_synced: bool = True) -> None:
     """Replace a file with a value as JSON, atomically, and sync it to disk unless told not to."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
+    with open(temporary, "wb", opener=opener) as file:
         file.write(msgspec.json.format(msgspec.json.encode(value)))
         if is_synced:
             file.flush()
