@@ -122,11 +122,29 @@ async def test_a_client_that_sends_on_is_read_once_and_then_only_after_the_answe
     assert not desk.wire.is_reading
 
     desk.respond("a")
-    assert desk.wire.is_reading
     await turns()
 
+    assert desk.wire.is_reading
     assert desk.bodies() == [b"a", b"now"]
     assert desk.wire.pauses == 1
+
+
+async def test_a_client_that_pipelines_is_not_read_before_all_its_requests_are_answered(
+    desk: Desk,
+) -> None:
+    desk.ask("/later/a", "/later/b", "/later/c")
+    desk.ask("/later/d", "/later/e")
+    for name in "abcd":
+        assert not desk.wire.is_reading
+        desk.respond(name)
+        await turns()
+    assert not desk.wire.is_reading, "one request has no answer yet"
+
+    desk.respond("e")
+    await turns()
+
+    assert desk.wire.is_reading
+    assert desk.bodies() == [b"a", b"b", b"c", b"d", b"e"]
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the answer", "after it"])

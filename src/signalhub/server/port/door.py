@@ -6,7 +6,7 @@ and picows until the hub has accepted the hello, to limit bytes and time until t
 removes it.
 
 Requests are answered one at a time, in order. While an answer is pending, one more buffer is read
-from the client; then reading pauses until the answer is sent.
+from the client; then reading pauses until all requests read so far are answered.
 """
 
 from __future__ import annotations
@@ -171,6 +171,12 @@ class Door(asyncio.BufferedProtocol):
         self._is_paused = False
 
     @property
+    def source(self) -> str:
+        """The address of the client, without its port."""
+        peer = self._transport.get_extra_info("peername")
+        return str(peer[0]) if peer else ""
+
+    @property
     def is_websocket(self) -> bool:
         """Has it been upgraded to a WebSocket?"""
         return self._websocket is not None
@@ -256,7 +262,7 @@ class Door(asyncio.BufferedProtocol):
                 self._queue.extend(requests)
             if self._pending is None:
                 self._serve()
-            else:
+            elif not self._is_paused:
                 self._is_paused = True
                 self._transport.pause_reading()
 
@@ -293,6 +299,9 @@ class Door(asyncio.BufferedProtocol):
         reader = self._reader
         if queue or reader is None or self._pending or self._is_choked or self._is_leaving:
             return
+        if self._is_paused:
+            self._is_paused = False
+            self._read_on()
         if reader.failure is not None:
             self._listener.refusals["bad_request"] += 1
             self._say_last(reader.failure)
@@ -346,13 +355,14 @@ class Door(asyncio.BufferedProtocol):
         (request, route), self._pending = self._pending, None
         if self._transport.is_closing():
             return
-        if self._is_paused:
-            self._is_paused = False
-            self._read_on()
         self._send(request, response, route, is_last=self._is_leaving)
         reader = self._reader
         if reader is not None and (
-            self._queue or self._is_half_closed or reader.failure or reader.wants_continue
+            self._queue
+            or self._is_paused
+            or self._is_half_closed
+            or reader.failure
+            or reader.wants_continue
         ):
             # Not re-entrantly: the caller may be in the middle of handling other events.
             self._listener.soon(self._serve_on)
@@ -394,6 +404,9 @@ class Door(asyncio.BufferedProtocol):
             self._reader.stop()
             self._reader = self._queue = None
         self._listener.expect(self)
+        if self._is_paused:
+            self._is_paused = False
+            self._read_on()
         if self._is_half_closed:
             self._transport.close()
         elif not self._transport.is_closing():
