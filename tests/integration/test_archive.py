@@ -368,7 +368,7 @@ class TestHealth:
     async def test_one_that_stands_still_is_down_though_it_says_otherwise(self) -> None:
         async with scene() as it:
             await it.fill(20)
-            it.say(position=1)
+            it.say(position=1, totals=Totals(batches=1))
             await it.turns(16)
             assert await it.health() == ["pipeline_down"]
 
@@ -377,6 +377,29 @@ class TestHealth:
             await it.turns(16)
             assert await it.health() == [], "with nothing to do it is well"
             assert await it.metric("pipeline_lag_seconds") == 0
+
+    @pytest.mark.parametrize("state", ["starting", "running"])
+    async def test_one_that_starts_has_five_minutes_to_land_something(self, state: str) -> None:
+        async with scene() as it:
+            await it.fill(20)
+            it.say(state="stopped")
+            await it.turns(8)
+            it.say(pid=2, state=state, position=1)
+            await it.turns(50)
+            assert await it.health() == []
+
+            await it.turns(26)
+            assert await it.health() == ["pipeline_down"]
+
+    async def test_one_that_starts_again_and_again_is_down(self) -> None:
+        async with scene() as it:
+            for pid in range(2, 6):
+                it.say(pid=pid, state="failed", failures=1, reason="no memory")
+                await it.turns(2)
+                it.say(pid=pid + 1, state="starting", failures=1, reason="no memory")
+                await it.turns(2)
+
+            assert await it.health() == ["pipeline_down"]
 
     async def test_metrics_tell_what_it_says(self) -> None:
         async with scene() as it:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,20 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
+from signalhub.clock import SystemClock
 from signalhub.locks import LockedFolder, is_hub_running
 from signalhub.pipeline.lake import Lake, LakeUnreachable, application, lake_of
 from signalhub.pipeline.land.resume import EntriesMissing, LogBehindLake, epochs, resume
 from signalhub.pipeline.run import run
 from signalhub.pipeline.run.lock import PipelineRunning, is_pipeline_running, lock_pipeline
-from signalhub.pipeline.run.progress import standing
-from signalhub.pipeline.run.status import PipelineStatus, folder_of, read_status, write_status
+from signalhub.pipeline.run.progress import standing, told
+from signalhub.pipeline.run.status import (
+    PipelineStatus,
+    announced,
+    folder_of,
+    read_status,
+    write_status,
+)
 from signalhub.pipeline.source.plan import LogPosition, Segments
 from signalhub.pipeline.tables.tables import CHECKPOINT_INTERVAL, ENTRIES
 from signalhub.settings.model import PipelineSettings
@@ -220,3 +229,64 @@ def test_the_standing_of_a_lake_is_known_without_a_pipeline(scene: LogScene, lak
     assert (found.position, found.head, found.facts()["lag"]) == (500, 2_000, 1_500)
     assert found.tables[0].table == "entries"
     assert found.tables[0].behind == 1_500
+
+
+def test_the_lag_is_the_age_of_the_oldest_entry_that_has_not_landed(
+    tmp_path: Path, lake: Lake
+) -> None:
+    scene, now_ms = LogScene(tmp_path), SystemClock().now_ms()
+    ages_s = (5_000, 1_080, 20)
+    entries = [scene.published("o", {}, at_ms=now_ms - age * 1_000) for age in ages_s]
+    scene.append(entries)
+    late = PipelineStatus(pid=1, state="stopped", last_batch=None)
+    write_status(tmp_path, late)
+
+    assert standing(tmp_path, "").lag_s == pytest.approx(5_000, abs=30)
+    hold(lake, epoch_of(scene), 0)
+    assert standing(tmp_path, "").lag_s == pytest.approx(1_080, abs=30)
+    hold(lake, epoch_of(scene), 2)
+    assert standing(tmp_path, "").lag_s == 0.0
+
+
+class TestState:
+    """What is told about a pipeline: by the lock, and by what it wrote last."""
+
+    @pytest.fixture(autouse=True)
+    def earlier(self, tmp_path: Path) -> None:
+        write_status(tmp_path, PipelineStatus(pid=1, state="stopped"))
+
+    def test_another_one_is_starting_though_the_last_one_stopped(self, tmp_path: Path) -> None:
+        with closing(lock_pipeline(tmp_path)):
+            assert told(tmp_path)[:2] == ("starting", "")
+        assert told(tmp_path)[:2] == ("stopped", "")
+
+    def test_one_that_starts_says_so_before_spark_does_anything(self, tmp_path: Path) -> None:
+        with closing(lock_pipeline(tmp_path)), announced(tmp_path):
+            status = read_status(tmp_path)
+            assert status is not None
+            assert (status.pid, status.state) == (os.getpid(), "starting")
+
+    def test_one_that_could_not_start_has_failed_and_the_next_one_knows(
+        self, tmp_path: Path
+    ) -> None:
+        for count in (1, 2):
+            with pytest.raises(ValueError, match="no memory"), announced(tmp_path):
+                raise ValueError("no memory\nand a stack trace")
+            state, reason, status = told(tmp_path)
+            assert (state, reason) == ("failed", "no memory")
+            assert status is not None
+            assert status.failures == count
+        with closing(lock_pipeline(tmp_path)), announced(tmp_path):
+            assert told(tmp_path)[:2] == ("starting", "no memory")
+
+    def test_one_that_was_interrupted_has_stopped(self, tmp_path: Path) -> None:
+        with pytest.raises(KeyboardInterrupt), announced(tmp_path):
+            raise KeyboardInterrupt
+        assert told(tmp_path)[:2] == ("stopped", "")
+
+    def test_one_that_was_killed_has_failed(self, tmp_path: Path) -> None:
+        write_status(tmp_path, PipelineStatus(pid=7, state="running"))
+        assert told(tmp_path)[:2] == (
+            "failed",
+            "process 7 ended without a word while it was running",
+        )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from signalhub.operate.lake import check_log
 from signalhub.pipeline.lake import lake_of
 from signalhub.pipeline.run.lock import lock_pipeline
+from signalhub.pipeline.run.status import announced
 
 if TYPE_CHECKING:
     from signalhub.pipeline.land.land import Landed
@@ -33,7 +34,7 @@ def open_pipeline(
     it has no log.
     """
     check_log(settings)
-    with closing(lock_pipeline(settings.data)):
+    with closing(lock_pipeline(settings.data)), announced(Path(settings.data)):
         from signalhub.pipeline.run.progress import is_nearly_done
         from signalhub.pipeline.run.run import Pipeline
         from signalhub.pipeline.run.schedule import neighbour

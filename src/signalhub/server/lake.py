@@ -20,17 +20,23 @@ from signalhub.engine.archive import LakeArchive, Sight
 from signalhub.engine.local import LocalEngine
 from signalhub.pacing import Period
 from signalhub.pipeline.lake import Lake, LakeUnreachable, lake_of
+from signalhub.pipeline.run.progress import oldest_ms
 from signalhub.pipeline.run.status import PipelineStatus, read_status
+from signalhub.pipeline.source.plan import LogPosition
 from signalhub.server.pipeline_process import Beside, obstacle, pipeline_command
 from signalhub.settings import model
+from signalhub.wire.errors import SignalHubError
 
 log = logging.getLogger("signalhub.pipeline")
 
 _LOOK_MS: Final = 5_000
 _PATIENCE_MS: Final = 60_000
+_START_MS: Final = 300_000
+"""How long a pipeline may take to start and to land its first batch."""
 _INBOX_FAILURES_MAX: Final = 6
 _SAMPLES_MAX: Final = 4_096
 _FAILING: Final = ("retrying", "stopped", "failed")
+_EARLY: Final = ("starting", "running")
 
 
 async def open_lakeside(
@@ -73,6 +79,7 @@ async def open_lakeside(
         log_first=None if hub.settings.rooms.always_query_store else lambda: engine.first,
     )
     lakeside = Lakeside(archive, beside, data, hub, engine, clock)
+    await lakeside.note_oldest()
     hub.rooms.archived_to(await archive.first_look())
     return lakeside
 
@@ -110,6 +117,8 @@ class Lakeside:
         self._samples: deque[tuple[int, int]] = deque()
         self._failing_since_ms: int | None = None
         self._position_before = -1
+        # The pipeline that has not landed anything yet, and since when it is known.
+        self._starting: tuple[int, int] | None = None
 
     # Lifecycle.
 
@@ -156,6 +165,18 @@ class Lakeside:
         self._note_lag(now)
         self._note_health(now)
 
+    async def note_oldest(self) -> None:
+        """Find out how old the oldest entry is that had not landed when the hub started."""
+        self.status = await asyncio.to_thread(read_status, self._data)
+        begin = LogPosition(self._engine.epoch, self.position)
+        try:
+            at_ms = await asyncio.to_thread(oldest_ms, self._data, begin)
+        except (SignalHubError, OSError) as error:
+            log.warning("the age of the oldest entry is unknown", extra={"reason": str(error)})
+            return
+        if at_ms is not None:
+            self._samples.append((at_ms, self._engine.log.durable_head))
+
     def _note_lag(self, now: int) -> None:
         head, samples = self._engine.log.durable_head, self._samples
         if len(samples) < _SAMPLES_MAX and (not samples or samples[-1][1] < head):
@@ -168,10 +189,30 @@ class Lakeside:
         is_stuck = self.lag > 0 and self.position == self._position_before
         is_failing = status is None or status.state in _FAILING or is_stuck
         self._position_before = self.position
+        if self._is_starting(now):
+            is_failing = self._failing_since_ms is not None and self._has_failed_before
         if not is_failing:
             self._failing_since_ms = None
         elif self._failing_since_ms is None:
             self._failing_since_ms = now
+
+    def _is_starting(self, now: int) -> bool:
+        """Is there a pipeline that has not landed anything yet, and still has time for it?"""
+        status, child = self.status, None if self._beside is None else self._beside.pid
+        if child is not None and (status is None or status.pid != child):
+            # It has not said anything yet.
+            pid = child
+        elif status is None or status.totals.batches or status.state not in _EARLY:
+            return False
+        else:
+            pid = status.pid
+        if self._starting is None or self._starting[0] != pid:
+            self._starting = (pid, now)
+        return now - self._starting[1] <= _START_MS
+
+    @property
+    def _has_failed_before(self) -> bool:
+        return self._hub.tally.lake.restarts > 0 or bool(self.status and self.status.failures)
 
     # State.
 

@@ -51,6 +51,17 @@ def is_pipeline_running(data: str | Path) -> bool:
     return is_locked(folder_of(data) / _PIPELINE_LOCK)
 
 
+def running_pid(data: str | Path) -> int | None:
+    """Return the process that holds the pipeline lock: 0 if its id is unknown, `None` if none."""
+    path = folder_of(data) / _PIPELINE_LOCK
+    if not is_locked(path):
+        return None
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return 0
+
+
 @contextmanager
 def alone(data: str | Path) -> Iterator[bool]:
     """Keep pipelines out while the block runs; yields `False` if one is already running."""

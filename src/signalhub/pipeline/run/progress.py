@@ -12,7 +12,7 @@ import msgspec
 from signalhub.clock import SystemClock
 from signalhub.locks import is_hub_running
 from signalhub.pipeline.lake import Lake, lake_of
-from signalhub.pipeline.run.lock import is_pipeline_running
+from signalhub.pipeline.run.lock import running_pid
 from signalhub.pipeline.run.status import PipelineStatus, read_status
 from signalhub.pipeline.source.plan import LOG_FOLDER, LogPosition, Segments, log_of
 from signalhub.pipeline.tables.tables import AUDIT, ENTRIES, QUARANTINE, TABLES
@@ -41,7 +41,8 @@ class Standing(msgspec.Struct, frozen=True):
     epoch: int
     position: int
     head: int
-    lag_s: float
+    lag_s: float | None
+    """The age of the oldest entry that has not landed; `None` if it cannot be read."""
     last_batch: str
     failures: int
     reason: str
@@ -70,19 +71,19 @@ def standing(data: Path, uri: str, *, shard: int = 0) -> Standing:
     segments, lake = Segments(log_of(data)), lake_of(data, uri)
     hub_runs = is_hub_running(data)
     head = _head(segments, hub_runs)
-    status = read_status(data)
+    state, reason, status = told(data)
     begin = segments.epochs.get(head.epoch, 0)
     committed = lake.committed(ENTRIES.name, shard, head.epoch)
     position = begin if committed is None else committed + 1
     return Standing(
-        state=_state(status, is_pipeline_running(data)),
+        state=state,
         epoch=head.epoch,
         position=position,
         head=head.offset,
-        lag_s=_lag_s(status) if head.offset > position else 0.0,
+        lag_s=_lag_s(segments, _next(segments, lake, shard, head), head),
         last_batch=_last_batch(status),
         failures=status.failures if status else 0,
-        reason=status.reason if status else "",
+        reason=reason,
         hub="running" if hub_runs else "stopped",
         tables=[_table(lake, name, shard, begin, head) for name in TABLES],
     )
@@ -114,19 +115,46 @@ def _head(segments: Segments, hub_runs: bool) -> LogPosition:
     return (segments.published() if hub_runs else None) or segments.valid()
 
 
-def _state(status: PipelineStatus | None, is_running: bool) -> str:
-    if is_running:
-        return status.state if status is not None else "starting"
+def told(data: Path) -> tuple[str, str, PipelineStatus | None]:
+    """Return the state of the pipeline, the reason of its last failure, and its status file.
+
+    The file alone does not suffice: it may be that of an earlier process, or of one that was
+    killed. The lock shows which process is there now.
+    """
+    pid, status = running_pid(data), read_status(data)
+    if pid is not None:
+        if status is None:
+            return "starting", "", None
+        is_earlier = pid not in (0, status.pid)
+        return "starting" if is_earlier else status.state, status.reason, status
     if status is None:
-        return "never started"
-    return "stopped" if status.state != "failed" else "failed"
+        return "never started", "", None
+    if status.state in ("stopped", "failed"):
+        return status.state, status.reason, status
+    died = f"process {status.pid} ended without a word while it was {status.state}"
+    return "failed", f"{died}: {status.reason}" if status.reason else died, status
 
 
-def _lag_s(status: PipelineStatus | None) -> float:
-    """Return how long entries may have waited: the last batch took everything there was."""
-    if status is None or status.last_batch is None:
+def _next(segments: Segments, lake: Lake, shard: int, head: LogPosition) -> LogPosition:
+    """Return the next entry to land, which may belong to an earlier epoch than the head."""
+    for epoch in sorted(segments.epochs, reverse=True):
+        committed = lake.committed(ENTRIES.name, shard, epoch)
+        if committed is not None:
+            return LogPosition(epoch, committed + 1)
+    return min(segments.first, head)
+
+
+def _lag_s(segments: Segments, position: LogPosition, head: LogPosition) -> float | None:
+    if position >= head:
         return 0.0
-    return round((SystemClock().now_ms() - status.last_batch.at_ms) / 1000, 1)
+    at_ms = segments.accepted_ms(position, head)
+    return None if at_ms is None else max(0.1, round((SystemClock().now_ms() - at_ms) / 1000, 1))
+
+
+def oldest_ms(data: Path, position: LogPosition) -> int | None:
+    """Return when the first entry from a position on was accepted; `None` if there is none."""
+    segments = Segments(log_of(data))
+    return segments.accepted_ms(position, _head(segments, is_hub_running(data)))
 
 
 def _last_batch(status: PipelineStatus | None) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -136,8 +138,51 @@ def read_status(data: str | Path) -> PipelineStatus | None:
 
 log = logging.getLogger("signalhub.pipeline")
 
+_ENDED: Final = ("stopped", "failed")
 _ALIVE_MS: Final = 5_000
 """The status is written at least this often, so that its age shows whether the pipeline runs."""
+
+
+@contextmanager
+def announced(data: Path) -> Iterator[None]:
+    """Say from the beginning of the block on that a pipeline starts; say why if it cannot.
+
+    Spark needs seconds to start, on a busy machine minutes. What went wrong before stays visible
+    until something has landed.
+    """
+    earlier = read_status(data)
+    status = PipelineStatus(pid=os.getpid()) if earlier is None else copy(earlier)
+    has_failed = earlier is not None and earlier.state == "failed"
+    status.pid, status.state, status.started_ms = os.getpid(), "starting", SystemClock().now_ms()
+    status.failures, status.reason = (status.failures, status.reason) if has_failed else (0, "")
+    status.totals = Totals()
+    _tell(data, status)
+    try:
+        yield
+    except Exception as error:
+        text = str(error).strip() or type(error).__name__
+        status.failures += 1
+        _end(data, "failed", text.splitlines()[0][:500], status.failures)
+        raise
+    except BaseException:
+        _end(data, "stopped", "", 0)
+        raise
+
+
+def _end(data: Path, state: State, reason: str, failures: int) -> None:
+    """Note how this process ends, unless it has done so itself."""
+    status = read_status(data)
+    if status is not None and status.pid == os.getpid() and status.state not in _ENDED:
+        status.state, status.reason, status.failures = state, reason, failures
+        _tell(data, status)
+
+
+def _tell(data: Path, status: PipelineStatus) -> None:
+    status.updated_ms = SystemClock().now_ms()
+    try:
+        write_status(data, status)
+    except OSError as error:
+        log.warning("the status cannot be written", extra={"reason": str(error)})
 
 
 class Journal:
@@ -155,6 +200,9 @@ class Journal:
             last_batch=earlier.last_batch if earlier else None,
             upkeep=earlier.upkeep if earlier else None,
         )
+        if earlier is not None and (earlier.pid, earlier.state) == (os.getpid(), "starting"):
+            self._status.failures, self._status.reason = earlier.failures, earlier.reason
+            self._status.started_ms = earlier.started_ms
         self._lock = threading.Lock()
         self._write()
 
@@ -189,7 +237,6 @@ class Journal:
         """Landing starts, or continues, here."""
         with self._lock:
             self._status.state = "running"
-            self._status.failures, self._status.reason = 0, ""
             self._status.epoch, self._status.position = position.epoch, position.offset
             self._status.head = head.offset
             self._write()
@@ -229,6 +276,9 @@ class Journal:
         """Nothing happened; record that from time to time."""
         with self._lock:
             self._status.head = head.offset
+            if (self._status.epoch, self._status.position) == (head.epoch, head.offset):
+                # Until then a retry may fail again.
+                self._status.failures, self._status.reason = 0, ""
             if self._clock.now_ms() - self._status.updated_ms >= _ALIVE_MS:
                 self._write()
 
@@ -241,16 +291,13 @@ class Journal:
     def failed(self, reason: str) -> None:
         with self._lock:
             self._status.state, self._status.reason = "failed", reason
+            self._status.failures = max(1, self._status.failures)
             self._write()
 
     def stopped(self) -> None:
         with self._lock:
-            self._status.state = "stopped"
+            self._status.state, self._status.failures, self._status.reason = "stopped", 0, ""
             self._write()
 
     def _write(self) -> None:
-        self._status.updated_ms = self._clock.now_ms()
-        try:
-            write_status(self._data, self._status)
-        except OSError as error:
-            log.warning("the status cannot be written", extra={"reason": str(error)})
+        _tell(self._data, self._status)

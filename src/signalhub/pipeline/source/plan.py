@@ -15,11 +15,11 @@ from typing import Final
 import msgspec
 
 from signalhub.log.disk import Disk, File, SystemDisk
-from signalhub.log.errors import EntriesGone, LogDamaged, storage_error
+from signalhub.log.errors import EntriesGone, LogDamaged, LogFailed, storage_error
 from signalhub.log.folder import look
 from signalhub.log.footer import read_footer, read_summary
 from signalhub.log.head import read_head
-from signalhub.log.record import Unreadable
+from signalhub.log.record import Unreadable, read_entries
 from signalhub.log.segment import (
     BATCHES_BEGIN,
     base_of,
@@ -108,6 +108,24 @@ class Segments:
         """Return the end of the last valid batch, for a log that no process is writing."""
         segments = look(self._disk).segments
         return LogPosition(segments[-1].epoch, segments[-1].end) if segments else LogPosition(0, 0)
+
+    def accepted_ms(self, start: LogPosition, head: LogPosition) -> int | None:
+        """Return when the first readable entry from `start` to `head` was accepted, if any."""
+        try:
+            first = max(start, self.first)
+            found = self.plan(first, head, entries_max=1).slices if first < head else ()
+            for one in found:
+                file = self._disk.open(one.segment, read_only=True)
+                try:
+                    for located in scan_batches(file, one.begin, one.end):
+                        for entry in read_entries(located.data, located.batch, located.at):
+                            if entry.offset >= one.from_offset:
+                                return entry.at_ms
+                finally:
+                    file.close()
+        except (EntriesGone, LogDamaged, LogFailed, Unreadable, OSError):
+            return None
+        return None
 
     def plan(
         self,
