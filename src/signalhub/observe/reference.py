@@ -50,7 +50,7 @@ refused then, while everything else continues.
 | `dedup_window_shortened` | 200 | Repeats are detected for less than `dedup.window_s`. |
 | `log_entries_lost` | 200 | Entries that had been visible were lost at the start. |
 | `registry_not_written` | 200 | The durable registry could not be written. |
-| `pipeline_down` | 200 | The pipeline has failed or been stuck for a minute, or not started in five. |
+| `pipeline_down` | 200 | The pipeline failed or is stuck for a minute, or did not start in five. |
 | `archive_failing` | 200 | Archiving messages of rooms failed six times in a row. |
 | `storage_full` | 200 | The disk is full: durable messages are refused until there is space. |
 | `storage_failed` | 503 | The disk failed: restart the hub, which checks the log. |

@@ -43,7 +43,7 @@ def is_there(shell: MemoryShell) -> bool:
 
 def test_a_subscription_without_consumers_expires_and_says_so_when_it_is_made() -> None:
     shell = MemoryShell(SHORT)
-    writer, reader = working(shell, 3)
+    _, reader = working(shell, 3)
     reply = reader.ask("hub:subscribe", NAMED)
     assert reply["payload"]["idleExpiryMs"] == 2 * DAY_S * 1000
 
@@ -159,9 +159,10 @@ def test_only_who_may_create_the_topic_may_let_its_subscription_refuse_messages(
 
 def test_a_policy_without_a_limit_is_refused_and_a_limit_can_be_lifted() -> None:
     shell = MemoryShell()
-    writer, reader = working(shell)
+    _, reader = working(shell)
 
-    assert code_of(reader.ask("hub:sub_update", NAMED | {"backlogPolicy": "refuse"})) != ""
+    refused = reader.ask("hub:sub_update", NAMED | {"backlogPolicy": "refuse"})
+    assert "backlogMax" in refused["payload"]["message"]
     shown = reader.ask("hub:sub_update", NAMED | {"backlogMax": 1})["payload"]
     assert (shown["backlogMax"], shown["backlogPolicy"]) == (1, "drop_oldest")
     shown = reader.ask("hub:sub_update", NAMED | {"backlogMax": 0})["payload"]
