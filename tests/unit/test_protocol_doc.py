@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import asyncio
 import json
 import re
 from collections import defaultdict
