@@ -179,7 +179,7 @@ class Allowance:
 
     def may_speak_as(self, address: str) -> bool:
         """May it be the `from` of a message? The caller checks the session's registrations."""
-        return self.may_register(address)
+        return self.may_register(address) and not names.is_reserved(address)
 
 
 def _compile(patterns: tuple[str, ...], *, is_plain: bool = False) -> tuple[Pattern, ...]:

@@ -9,7 +9,7 @@ continue in `ask.py`, durable topics in `publish.py`, durable subscriptions in
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from signalhub.core.subscriptions.join import Subscriptions
     from signalhub.counters import Tally
     from signalhub.settings.model import Settings
+
+# The type of an operator's commands to a host of durable actors.
+CONTROL: Final = "actors:control"
 
 
 class Router:
@@ -114,6 +117,8 @@ class Router:
             _check_sender(session, message.sender)
             if not session.allowance.may_send(target):
                 raise refusals.unauthorized("send", target)
+            if type == CONTROL:
+                self._check_control(session, target, request.data, now)
         is_ask = message.pattern == ASK
         key = b""
         if is_ask:
@@ -144,6 +149,21 @@ class Router:
         if session.unsynced and (ask := session.waits_for(target)) is not None:
             return wait_behind(ask, deliver)
         return [deliver]
+
+    def _check_control(self, session: Session, host: str, data: msgspec.Raw, now: int) -> None:
+        """Refuse a command to a host before the host sees it."""
+        allowance = session.allowance
+        if not allowance.may_control(host):
+            raise refusals.unauthorized("control", host)
+        try:
+            command = _decode_command(data)
+        except requests.UNFIT as error:
+            raise requests.unfit(error, "payload.data") from None
+        if command.name == "purge" and not allowance.may_delete(host):
+            raise refusals.unauthorized("delete", host)
+        if command.name == "move":
+            arguments = command.arguments
+            self._placement.check_target(arguments.actor, arguments.to, now)
 
     def _expired(self, message: Envelope, is_ask: bool) -> list[Effect]:
         if not is_ask:
@@ -189,6 +209,8 @@ class Router:
             _check_sender(session, message.sender)
             if not session.allowance.may_broadcast(capability):
                 raise refusals.unauthorized("broadcast", f"to {capability or 'everybody'}")
+            if request.type == CONTROL:
+                raise refusals.unauthorized("control", "all hosts at once")
         is_ask = message.pattern == ASK
         key = b""
         if is_ask:
@@ -390,6 +412,19 @@ class Router:
         return topic
 
 
+class _MoveArguments(msgspec.Struct, frozen=True):
+    """The arguments of a host's command that the hub looks at."""
+
+    actor: str = ""
+    to: str = ""
+
+
+class _Command(msgspec.Struct, frozen=True):
+    name: str = ""
+    arguments: _MoveArguments = _MoveArguments()
+
+
+_decode_command = msgspec.json.Decoder(_Command).decode
 _decode_send = msgspec.json.Decoder(requests.SendRequest).decode
 _decode_publish = msgspec.json.Decoder(requests.PublishRequest).decode
 
