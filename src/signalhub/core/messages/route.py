@@ -20,6 +20,7 @@ from signalhub.core.messages import publish as publishing
 from signalhub.core.messages.ask import FanReceipt, wait_behind
 from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import KnownAck, fingerprint
+from signalhub.core.operations import operated
 from signalhub.core.sessions.registry import Recipient
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.subscriptions.consumers import Consumer
@@ -118,7 +119,21 @@ class Router:
             if not session.allowance.may_send(target):
                 raise refusals.unauthorized("send", target)
             if type == CONTROL:
-                self._check_control(session, target, request.data, now)
+                verb = self._check_control(session, target, request.data, now)
+                record = operated(session, verb, target, now)
+                return [*record, *self._forward(session, message, request, target, now)]
+        return self._forward(session, message, request, target, now)
+
+    def _forward(
+        self,
+        session: Session,
+        message: Envelope,
+        request: requests.SendRequest,
+        target: str,
+        now: int,
+    ) -> list[Effect]:
+        """Forward a message whose sender may send it."""
+        type = request.type
         is_ask = message.pattern == ASK
         key = b""
         if is_ask:
@@ -150,8 +165,8 @@ class Router:
             return wait_behind(ask, deliver)
         return [deliver]
 
-    def _check_control(self, session: Session, host: str, data: msgspec.Raw, now: int) -> None:
-        """Refuse a command to a host before the host sees it."""
+    def _check_control(self, session: Session, host: str, data: msgspec.Raw, now: int) -> str:
+        """Refuse a command to a host before the host sees it; the permission it uses."""
         allowance = session.allowance
         if not allowance.may_control(host):
             raise refusals.unauthorized("control", host)
@@ -164,6 +179,7 @@ class Router:
         if command.name == "move":
             arguments = command.arguments
             self._placement.check_target(arguments.actor, arguments.to, now)
+        return "delete" if command.name == "purge" else "control"
 
     def _expired(self, message: Envelope, is_ask: bool) -> list[Effect]:
         if not is_ask:
@@ -364,7 +380,9 @@ class Router:
             raise refusals.structural("the wildcard `#` must be the last level of payload.topic")
         if session.allowance is not EVERYTHING:
             _check_sender(session, message.sender)
-            if not session.allowance.may_subscribe(topic):
+            # Joining a named subscription is checked with its owner, as `consume`.
+            is_named = request.subscription is not None
+            if not is_named and not session.allowance.may_subscribe(topic):
                 raise refusals.unauthorized("subscribe", topic)
         address = _subscribing_address(session, message.sender)
         if request.subscription is not None:

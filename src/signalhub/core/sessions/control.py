@@ -169,8 +169,10 @@ class Control:
             return []
         effects: list[Effect] = []
         for consumer in list(session.consumers.values()):
-            stream = consumer.subscription.stream
-            if isinstance(stream, Topic) and not allowance.may_subscribe(stream.name):
+            subscription = consumer.subscription
+            name, owner = subscription.name, subscription.definition.owner
+            stream = subscription.stream
+            if isinstance(stream, Topic) and not allowance.may_consume(stream.name, name, owner):
                 effects += self._subscriptions.leave(consumer, "unauthorized", now)
         for subscriber in list((session.subscriptions or {}).values()):
             for topic in list(subscriber.topics):
