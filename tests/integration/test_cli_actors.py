@@ -288,7 +288,7 @@ async def test_the_token_must_allow_an_address_for_the_answer(tmp_path: Path) ->
         return {"SIGNALHUB_TOKEN": made}
 
     async with run_hub(auth={"enabled": True, "secret": SECRET}) as hub:
-        everything = token(send=["*"], register=["*"])
+        everything = token(send=["*"], register=["*"], host=["*"])
         arguments = run_arguments(tmp_path / "shop", "Stock")
         refused = await cli(hub.url, *arguments)
         async with started(hub.url, *arguments, variables=everything) as host:
@@ -297,7 +297,7 @@ async def test_the_token_must_allow_an_address_for_the_answer(tmp_path: Path) ->
             call = ("actors", "call", "stock/mug", "reserve", "1")
             good = await command(hub.url, *call, variables=everything)
             bad = await command(hub.url, *call, variables=token(send=["*"]))
-            mute = token(register=["callers/*"])
+            mute = token(register=["callers/*"], discover=["*"])
             unheard = await command(hub.url, "actors", "ls", "--timeout", "1", variables=mute)
 
     assert refused.code == bad.code == unheard.code == 1

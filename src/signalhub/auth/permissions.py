@@ -179,7 +179,7 @@ class Allowance:
 
     def may_speak_as(self, address: str) -> bool:
         """May it be the `from` of a message? The caller checks the session's registrations."""
-        return self.may_register(address)
+        return self.may_register(address) and not names.is_reserved(address)
 
 
 def _compile(patterns: tuple[str, ...], *, is_plain: bool = False) -> tuple[Pattern, ...]:
@@ -205,3 +205,28 @@ _ALL = ("*",)
 
 # With authentication off nothing is refused.
 EVERYTHING = Allowance(names.NOBODY, Permissions(*[_ALL] * len(Permissions.__struct_fields__)))
+
+# Sets of verbs that a token is minted with. They say every younger verb, so that none falls back.
+_VIEWER: dict[str, tuple[str, ...]] = {
+    "consume": (),
+    "manage": (),
+    "delete": (),
+    "read": (),
+    "discover": _ALL,
+    "host": (),
+    "control": (),
+    "rooms": (),
+    "admin": ("view",),
+}
+_OPERATOR = _VIEWER | {
+    "create": _ALL,
+    "manage": _ALL,
+    "read": _ALL,
+    "control": _ALL,
+    "admin": ("view", "sessions", "settings", "limits", "audit"),
+}
+ROLES: dict[str, dict[str, tuple[str, ...]]] = {
+    "viewer": _VIEWER,
+    "operator": _OPERATOR,
+    "admin": _OPERATOR | {"delete": _ALL, "admin": _ALL},
+}

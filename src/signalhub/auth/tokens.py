@@ -171,6 +171,8 @@ class Authenticator:
             raise _unauthorized("The token's `sub` is empty.")
         if body.actor_id.startswith("@(") or not names.is_address(f"@({body.actor_id})"):
             raise _unauthorized("The token's `actorId` is not the path of an address.")
+        if names.is_reserved(f"@({body.actor_id})"):
+            raise _unauthorized("The token's `actorId` is an address of the hub's own.")
         if body.iat > now_s:
             raise _unauthorized("The token's `iat` is in the future.")
         if now_s - body.iat > self._age_s_max:
@@ -205,6 +207,8 @@ def mint(
     path = names.path_of(actor)
     if not subject or not names.is_address(f"@({path})"):
         raise SettingsError("a token needs a subject and an actor such as @(service/name)")
+    if names.is_reserved(f"@({path})"):
+        raise SettingsError(f"@({path}) is an address of the hub's own")
     body = _Body(
         iss=issuer,
         sub=subject,

@@ -17,6 +17,7 @@ import msgspec
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, EraseEntries, Forget, Locate, Located, Match
+from signalhub.core.operations import operated
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Held, Mailbox, Topic, blank, held_of
 from signalhub.ranges import Ranges
@@ -28,6 +29,7 @@ from signalhub.wire.entry import (
     ErasedBody,
     Kind,
     MessageBody,
+    OperatedBody,
     Outcome,
     Range,
     SettledBody,
@@ -52,7 +54,9 @@ if TYPE_CHECKING:
 
 RETRY_MS: Final = 60_000
 # Kinds of entries that may hold data of an actor or a room.
-CONTENT: Final = frozenset((Kind.MAIL, Kind.PUBLISHED, Kind.BROADCAST, Kind.ROOM_MESSAGE))
+CONTENT: Final = frozenset(
+    (Kind.MAIL, Kind.PUBLISHED, Kind.BROADCAST, Kind.ROOM_MESSAGE, Kind.OPERATED)
+)
 
 Then = Callable[[int | Refusal, int], list[Effect]]
 
@@ -210,7 +214,9 @@ class Eraser:
             raise refusals.unauthorized("admin", OPERATION)
         self._check(request)
         self.storage.check()
-        return _Erasing(self, session, message, request).begin(now)
+        # The record of an erasure must not keep the name that was erased.
+        record = operated(session, "admin", OPERATION, now)
+        return [*record, *_Erasing(self, session, message, request).begin(now)]
 
     def _check(self, request: requests.EraseRequest) -> None:
         if (request.actor is None) == (request.inbox is None):
@@ -262,6 +268,9 @@ class Wanted(msgspec.Struct, frozen=True):
 
     def _is_told_by(self, stored: StoredEntry, actor: str) -> bool:
         try:
+            if stored.kind == Kind.OPERATED:
+                record = decode_body(OperatedBody, stored.body)
+                return actor in (record.address, record.over)
             if stored.kind == Kind.BROADCAST:
                 return decode_body(BroadcastBody, stored.body).sender == actor
             return _is_of(decode_body(MessageBody, stored.body), actor)

@@ -189,7 +189,7 @@ class Hub:
             session_tokens,
         )
         placement = Placement(
-            placements, streams, registry, storage, replies, tally, settings.actors.limit
+            placements, streams, registry, storage, replies, tally, settings.actors
         )
         self._router = Router(
             registry,

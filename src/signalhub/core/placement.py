@@ -22,10 +22,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import count, islice, takewhile
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
 from signalhub.core.sessions.session import Session
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.streams.streams import Streams
     from signalhub.counters import Tally
+    from signalhub.settings.model import ActorsSettings
 
 Row = tuple[str, str, int, int]  # Actor, host, token, and the offset of its entry.
 
@@ -91,6 +94,10 @@ class Placements:
     def are_on(self, host: str) -> bool:
         """Is any actor placed on this host, or about to be?"""
         return host in self._on or any(one.place.host == host for one in self._coming.values())
+
+    def count_on(self, host: str) -> int:
+        """The number of actors placed on this host."""
+        return self._on.get(host, 0)
 
     # On the way to the log.
 
@@ -212,7 +219,7 @@ class Placement:
         storage: LogState,
         replies: Replies,
         tally: Tally,
-        limit: int,
+        settings: ActorsSettings,
     ) -> None:
         self._placements = placements
         self._streams = streams
@@ -220,7 +227,10 @@ class Placement:
         self._storage = storage
         self._replies = replies
         self._tally = tally
-        self._limit = limit
+        self._limit = settings.limit
+        self._limit_each = settings.places_per_identity
+        # How many actors each subject of a token has placed since the start.
+        self._placed_by: dict[str, int] = {}
 
     def handlers(self) -> dict[str, Handler]:
         return {"hub:place": self.place, "hub:move": self.move}
@@ -234,26 +244,44 @@ class Placement:
         if request.host is None:
             search: _Search | _Claim = _Search(session, partial(self._present, now))
         else:
-            search = _Claim(self._own_host(session, request.host, now), request.tokens or {})
+            box = self._own_host(session, request.host, now)
+            search = _Claim(session, box, request.tokens or {})
         fresh: dict[str, Place] = {}
         places: list[dict[str, object]] = []
         unplaced: list[dict[str, object]] = []
         room = self._limit - len(self._placements)
+        own_room = self._own_room(session, request.host)
         for actor in request.actors:
             known = fresh.get(actor) or self._placements.find(actor)
             found = search.find(actor, known)
             if known is None and room <= 0 and isinstance(found, Place):
                 found = refusals.too_many_actors(self._limit)
+            elif known is None and own_room <= 0 and isinstance(found, Place):
+                found = refusals.too_many_places(self._limit_each)
             if isinstance(found, Refusal):
                 unplaced.append({"actor": actor, "code": found.code, "message": found.message})
                 continue
             if found is not known:
                 fresh[actor] = found
                 room -= known is None
+                own_room -= known is None
             places.append(_described(actor, found))
         payload: dict[str, object] = {"places": places, "unplaced": unplaced}
         answer = self._replies.answer(session, message, "hub:placed", payload)
-        return self._answer_when_stored(answer, request.actors, fresh, now)
+        effects = self._answer_when_stored(answer, request.actors, fresh, now)
+        if subject := session.allowance.subject:
+            self._placed_by[subject] = self._placed_by.get(subject, 0) + len(fresh)
+        return effects
+
+    def _own_room(self, session: Session, host: str | None) -> float:
+        """How many more actors this identity may place; a host counts what lives on it."""
+        allowance = session.allowance
+        if allowance is EVERYTHING:
+            return inf
+        taken = self._placed_by.get(allowance.subject, 0)
+        if host is not None:
+            taken = max(taken, self._placements.count_on(host))
+        return self._limit_each - taken
 
     def _charge(self, session: Session, actors: int, now: int) -> None:
         """A request that names many actors takes the tokens of several messages."""
@@ -296,12 +324,19 @@ class Placement:
                 raise refusals.stale_placement({"stale": [_described(actor, known)]})
             if known.host not in session.registrations:
                 raise refusals.not_its_host(actor, known.host)
-            box = self._streams.host(request.to)
-            if box is None or kind_of(actor) not in (box.kinds or ()):
-                raise refusals.no_host(kind_of(actor))
+            self.check_target(actor, request.to, now)
             fresh[actor] = moved
         answer = self._replies.answer(session, message, "hub:moved", _described(actor, moved))
         return self._answer_when_stored(answer, [actor], fresh, now)
+
+    def check_target(self, actor: str, to: str, now: int) -> None:
+        """Refuse a move to a host that does not serve the kind, or may not."""
+        kind, box = kind_of(actor), self._streams.host(to)
+        if box is None or kind not in (box.kinds or ()):
+            raise refusals.no_host(kind)
+        held = self._registry.find(to, now)
+        if held is not None and not held.session.allowance.may_host(kind):
+            raise refusals.unauthorized("host", kind)
 
     def check_fences(self, fences: dict[str, int]) -> None:
         """Refuse a message whose sender knows an outdated place of an actor."""
@@ -389,7 +424,8 @@ class _Search:
 class _Claim:
     """Gives actors to the requesting host, except those placed elsewhere."""
 
-    def __init__(self, box: Mailbox, tokens: dict[str, int]) -> None:
+    def __init__(self, session: Session, box: Mailbox, tokens: dict[str, int]) -> None:
+        self._allowance = session.allowance
         self._box = box
         self._tokens = tokens
 
@@ -400,6 +436,8 @@ class _Claim:
             return known
         if known is None and kind_of(actor) not in (self._box.kinds or ()):
             return refusals.no_host(kind_of(actor))
+        if not self._allowance.may_host(kind_of(actor)):
+            return refusals.unauthorized("host", kind_of(actor))
         return Place(self._box.name, token)
 
 

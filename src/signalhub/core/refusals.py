@@ -85,7 +85,13 @@ def version_mismatch(given: object) -> Refusal:
 
 
 # How an action reads before its target; the target of `admin` is itself an action.
-_READS = {"send": "send to ", "publish": "publish to ", "subscribe": "subscribe to ", "admin": ""}
+_READS = {
+    "send": "send to ",
+    "publish": "publish to ",
+    "subscribe": "subscribe to ",
+    "admin": "",
+    "host": "host the kind ",
+}
 
 
 def unauthorized(action: str, target: str) -> Refusal:
@@ -415,6 +421,16 @@ def too_many_actors(limit: int) -> Refusal:
         Code.LIMIT_EXCEEDED,
         f"The hub knows the places of {limit} durable actors, which is the limit.",
         "Raise actors.limit.",
+        details={"limit": limit},
+    )
+
+
+def too_many_places(limit: int) -> Refusal:
+    """One identity has placed as many actors as it may."""
+    return Refusal(
+        Code.LIMIT_EXCEEDED,
+        f"This identity has placed {limit} durable actors, which is the limit.",
+        "Raise actors.places_per_identity.",
         details={"limit": limit},
     )
 

@@ -12,6 +12,7 @@ from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Reply
 from signalhub.core.messages import publish
+from signalhub.core.operations import operated
 from signalhub.core.replies import DeferredAnswer
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.catalog import check_may_read
@@ -113,7 +114,7 @@ class Replayer:
         on_its_way = OnItsWay(_replay(request, fresh[-1]), [answer])
         appends[-1].follow(on_its_way.committed, on_its_way.refused)
         self._replays.on_its_way[request.job] = on_its_way
-        return [*appends]
+        return [*operated(session, "admin", OPERATION, now), *appends]
 
     def _answer(
         self, session: Session, message: Envelope, request: requests.RepublishRequest, appended: int

@@ -149,6 +149,10 @@ class ActorsSettings(Group, frozen=True, kw_only=True):
     mailbox_limit: Annotated[Count, _about("Messages stored for one host that is away.")] = 100_000
     window: Annotated[Window, _about("Unacknowledged messages per host.")] = 1_024
     limit: Annotated[Count, _about("Number of actors whose host the hub records.")] = 1_000_000
+    places_per_identity: Annotated[
+        Count,
+        _about("Number of actors that one identity may place or claim, with `auth`."),
+    ] = 100_000
 
 
 class TopicsSettings(Group, frozen=True, kw_only=True):

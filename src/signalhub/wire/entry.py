@@ -47,6 +47,7 @@ class Kind(IntEnum):
     ERASED = 18  # An erasure of entries.
     REPLAYS_STAND = 19  # The progress of replay jobs, rewritten before old segments are deleted.
     PLACED = 20  # A durable actor got a place; its stream is empty.
+    OPERATED = 21  # Somebody used a permission over what is not theirs; its stream is empty.
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -202,6 +203,8 @@ class StreamDefinitionBody(Body):
     head: int = 0
     # Of a host's mailbox: the kinds of durable actors it serves.
     kinds: tuple[str, ...] | None = None
+    # The subject of the token that a topic was created with; empty if unknown.
+    owner: str = ""
 
 
 class SubscriptionDefinitionBody(Body):
@@ -221,6 +224,7 @@ class SubscriptionDefinitionBody(Body):
     dead_letter: str | None = None
     rate_s: float = 0.0
     start: int = 0  # Its initial floor.
+    owner: str = ""  # The subject of the token it was created with; empty if unknown.
     idle_expiry_ms: int = 0  # Deleted after this time without a consumer; 0 for never.
     backlog_max: int = 0  # Unsettled messages; 0 for no limit.
     backlog_policy: str = ""  # What happens beyond `backlog_max`.
@@ -335,6 +339,15 @@ class PlacedBody(Body):
     actor: str
     host: str
     token: int
+
+
+class OperatedBody(Body):
+    """Body of OPERATED: who used which permission, over what."""
+
+    by: str  # The subject of the token; empty if unknown.
+    address: str  # The identity of the session.
+    verb: str
+    over: str
 
 
 # The bytes of a body.

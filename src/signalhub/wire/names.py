@@ -9,6 +9,8 @@ from __future__ import annotations
 
 HUB_ADDRESS = "@(cloudflare/signal-hub)"
 NOBODY = "@(unknown/unknown)"
+# Addresses below this are the hub's, too.
+HUB_PREFIX = "@(hub/"
 
 ADDRESS_CHARS_MAX = 256
 TOPIC_CHARS_MAX = 256
@@ -29,6 +31,11 @@ def is_address(text: str) -> bool:
         and text.endswith(")")
         and text.isprintable()
     )
+
+
+def is_reserved(address: str) -> bool:
+    """Is it the hub's own, or the one that stands for nobody? No client may have it."""
+    return address in (HUB_ADDRESS, NOBODY) or address.startswith(HUB_PREFIX)
 
 
 def path_of(address: str) -> str:

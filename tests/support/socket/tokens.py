@@ -70,7 +70,7 @@ def token_for(
     return mint(
         Key(algorithm="EdDSA") if algorithm == "EdDSA" else Key(secret=secret),
         kid=kid,
-        subject="user-1",
+        subject=actor,
         actor=actor,
         permissions=EVERYTHING if permissions is None else permissions,
         lifetime_s=lifetime_s,

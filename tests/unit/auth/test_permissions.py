@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 import pytest
 
-from signalhub.auth.permissions import EVERYTHING, Allowance, Permissions
+from signalhub.auth.permissions import EVERYTHING, ROLES, Allowance, Permissions
 from signalhub.wire import names
 
 Verb = Literal["send", "broadcast", "publish", "subscribe", "register"]
@@ -187,3 +187,24 @@ def test_a_token_says_only_what_it_was_given() -> None:
 
     assert encoded == b'{"send":["*"],"manage":[]}'
     assert msgspec.json.decode(encoded, type=Permissions) == held
+
+
+def test_roles_grant_what_their_names_say_and_no_messaging() -> None:
+    viewer, operator, admin = (given(**ROLES[role]) for role in ("viewer", "operator", "admin"))
+
+    assert viewer.may_administer("view")
+    assert viewer.discovers_all
+    assert not viewer.may_administer("sessions")
+    assert not viewer.may_read("orders")
+    assert operator.may_manage("orders")
+    assert operator.may_control("@(actors/one)")
+    assert operator.may_administer("sessions")
+    assert not operator.may_administer("erase")
+    assert not operator.may_delete("orders")
+    assert admin.may_delete("orders")
+    assert admin.may_delete("@(actors/one)")
+    assert admin.may_administer("erase")
+    for role in (viewer, operator, admin):
+        assert not role.may_send("@(a/b)")
+        assert not role.may_publish("orders")
+        assert not role.may_host("order")

@@ -68,6 +68,16 @@ def test_a_minted_token_is_valid_and_says_what_was_asked_for(tokens: Tokens) -> 
     assert actor_of(token) == actor_of(f"Bearer {token}\n") == "@(demo/alice)"
 
 
+def test_a_role_is_a_set_of_permissions_to_which_others_are_added(tokens: Tokens) -> None:
+    token = tokens.mint("--role", "operator", "--admin", "erase", "--send", "demo/*")
+
+    granted = json.loads(tokens.inspect(token, "--json").splitlines()[0])["claims"]["permissions"]
+    assert granted["manage"] == granted["control"] == ["*"]
+    assert granted["delete"] == []
+    assert granted["admin"] == ["view", "sessions", "settings", "limits", "audit", "erase"]
+    assert granted["send"] == ["demo/*"]
+
+
 def test_a_token_is_read_from_standard_input_or_the_variable(
     tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """Commands of operators to a running host: show something, redrive, move an actor.
 
-Anyone who may send to the host may send commands; no command, however malformed, stops the host.
+With authentication the hub lets only those with `control` over the host send commands. No command,
+however malformed, stops the host.
 """
 
 from __future__ import annotations

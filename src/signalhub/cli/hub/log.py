@@ -304,6 +304,7 @@ _BODIES: Final[dict[int, type[entry.Body]]] = {
     Kind.LOST: entry.LostBody,
     Kind.ERASED: entry.ErasedBody,
     Kind.PLACED: entry.PlacedBody,
+    Kind.OPERATED: entry.OperatedBody,
 }
 
 

@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -35,11 +35,26 @@ class PermissionOptions:
     publish: Annotated[tuple[str, ...], _patterns("Topics it may publish to.")] = ()
     subscribe: Annotated[tuple[str, ...], _patterns("Topics it may subscribe to.")] = ()
     register: Annotated[tuple[str, ...], _patterns("Addresses it may register.")] = ()
-    create: Annotated[
-        tuple[str, ...], _patterns("Durable topics it may create, change and delete.")
-    ] = ()
+    create: Annotated[tuple[str, ...], _patterns("Durable topics it may create and change.")] = ()
+    consume: Annotated[
+        tuple[str, ...] | None, _patterns("Subscriptions it may consume: TOPIC/NAME.")
+    ] = None
+    manage: Annotated[
+        tuple[str, ...] | None, _patterns("Topics whose subscriptions it may change.")
+    ] = None
+    delete: Annotated[
+        tuple[str, ...] | None, _patterns("Topics it may delete; hosts it may purge.")
+    ] = None
+    read: Annotated[
+        tuple[str, ...] | None, _patterns("Topics and addresses whose messages it may see.")
+    ] = None
+    discover: Annotated[tuple[str, ...] | None, _patterns("Addresses it may find.")] = None
+    host: Annotated[tuple[str, ...], _patterns("Kinds of durable actors it may run.")] = ()
+    control: Annotated[tuple[str, ...], _patterns("Hosts it may control.")] = ()
+    rooms: Annotated[tuple[str, ...], _patterns("Rooms it may use.")] = ()
     admin: Annotated[
-        tuple[str, ...], _patterns("Administrative actions it may take: republish, erase.")
+        tuple[str, ...],
+        _patterns("Administrative actions it may take, such as view, republish and erase."),
     ] = ()
 
 
@@ -63,6 +78,10 @@ def mint(
     ] = None,
     out: Annotated[
         Path | None, Parameter(help="Write it to this file, readable only by its owner.")
+    ] = None,
+    role: Annotated[
+        Literal["viewer", "operator", "admin"] | None,
+        Parameter(help="Permissions to begin with; those given are added."),
     ] = None,
     permissions: PermissionOptions = NO_PERMISSIONS,
     config: Config = None,
@@ -89,7 +108,7 @@ def mint(
         kid=kid,
         subject=subject or full[2:-1],
         actor=full,
-        permissions={field.name: getattr(permissions, field.name) for field in fields(permissions)},
+        permissions=_granted(role, permissions),
         lifetime_s=lifetime_s,
         issuer=auth.issuer,
         now_s=now_s,
@@ -156,6 +175,18 @@ def _write_private(path: Path, token: str) -> None:
         draft.replace(path)
     except OSError as error:
         raise usage(f"cannot write {path}: {error.strerror}", "choose another --out") from None
+
+
+def _granted(role: str | None, given: PermissionOptions) -> dict[str, tuple[str, ...] | None]:
+    """The patterns of a role and those given, by verb; `None` leaves a verb out."""
+    from signalhub.auth.permissions import ROLES
+
+    granted: dict[str, tuple[str, ...] | None] = dict(ROLES[role]) if role else {}
+    for field in fields(given):
+        patterns = getattr(given, field.name)
+        if patterns:
+            granted[field.name] = (*(granted.get(field.name) or ()), *patterns)
+    return granted
 
 
 def _signed(key: Key, **facts: Any) -> str:

@@ -9,7 +9,7 @@ continue in `ask.py`, durable topics in `publish.py`, durable subscriptions in
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ from signalhub.core.messages import publish as publishing
 from signalhub.core.messages.ask import FanReceipt, wait_behind
 from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import KnownAck, fingerprint
+from signalhub.core.operations import operated
 from signalhub.core.sessions.registry import Recipient
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.subscriptions.consumers import Consumer
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
     from signalhub.core.subscriptions.join import Subscriptions
     from signalhub.counters import Tally
     from signalhub.settings.model import Settings
+
+# The type of an operator's commands to a host of durable actors.
+CONTROL: Final = "actors:control"
 
 
 class Router:
@@ -115,6 +119,22 @@ class Router:
             _check_sender(session, message.sender)
             if not session.allowance.may_send(target):
                 raise refusals.unauthorized("send", target)
+            if type == CONTROL:
+                verb = self._check_control(session, target, request.data, now)
+                record = operated(session, verb, target, now)
+                return [*record, *self._forward(session, message, request, target, now)]
+        return self._forward(session, message, request, target, now)
+
+    def _forward(
+        self,
+        session: Session,
+        message: Envelope,
+        request: requests.SendRequest,
+        target: str,
+        now: int,
+    ) -> list[Effect]:
+        """Forward a message whose sender may send it."""
+        type = request.type
         is_ask = message.pattern == ASK
         key = b""
         if is_ask:
@@ -145,6 +165,22 @@ class Router:
         if session.unsynced and (ask := session.waits_for(target)) is not None:
             return wait_behind(ask, deliver)
         return [deliver]
+
+    def _check_control(self, session: Session, host: str, data: msgspec.Raw, now: int) -> str:
+        """Refuse a command to a host before the host sees it; the permission it uses."""
+        allowance = session.allowance
+        if not allowance.may_control(host):
+            raise refusals.unauthorized("control", host)
+        try:
+            command = _decode_command(data)
+        except requests.UNFIT as error:
+            raise requests.unfit(error, "payload.data") from None
+        if command.name == "purge" and not allowance.may_delete(host):
+            raise refusals.unauthorized("delete", host)
+        if command.name == "move":
+            arguments = command.arguments
+            self._placement.check_target(arguments.actor, arguments.to, now)
+        return "delete" if command.name == "purge" else "control"
 
     def _expired(self, message: Envelope, is_ask: bool) -> list[Effect]:
         if not is_ask:
@@ -190,6 +226,8 @@ class Router:
             _check_sender(session, message.sender)
             if not session.allowance.may_broadcast(capability):
                 raise refusals.unauthorized("broadcast", f"to {capability or 'everybody'}")
+            if request.type == CONTROL:
+                raise refusals.unauthorized("control", "all hosts at once")
         is_ask = message.pattern == ASK
         key = b""
         if is_ask:
@@ -345,7 +383,9 @@ class Router:
             raise refusals.too_many_levels(WILDCARD_LEVELS_MAX)
         if session.allowance is not EVERYTHING:
             _check_sender(session, message.sender)
-            if not session.allowance.may_subscribe(topic):
+            # Joining a named subscription is checked with its owner, as `consume`.
+            is_named = request.subscription is not None
+            if not is_named and not session.allowance.may_subscribe(topic):
                 raise refusals.unauthorized("subscribe", topic)
         address = _subscribing_address(session, message.sender)
         if request.subscription is not None:
@@ -393,6 +433,19 @@ class Router:
         return topic
 
 
+class _MoveArguments(msgspec.Struct, frozen=True):
+    """The arguments of a host's command that the hub looks at."""
+
+    actor: str = ""
+    to: str = ""
+
+
+class _Command(msgspec.Struct, frozen=True):
+    name: str = ""
+    arguments: _MoveArguments = _MoveArguments()
+
+
+_decode_command = msgspec.json.Decoder(_Command).decode
 _decode_send = msgspec.json.Decoder(requests.SendRequest).decode
 _decode_publish = msgspec.json.Decoder(requests.PublishRequest).decode
 

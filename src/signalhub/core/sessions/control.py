@@ -9,6 +9,7 @@ from signalhub.core import refusals, requests
 from signalhub.core.effects import Close, Effect, Forget
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.sessions.sessions import heartbeat_payload
+from signalhub.core.streams.mailboxes import kinds_in
 from signalhub.core.streams.streams import Topic
 from signalhub.counters import Tally
 from signalhub.pacing import Period
@@ -168,8 +169,10 @@ class Control:
             return []
         effects: list[Effect] = []
         for consumer in list(session.consumers.values()):
-            stream = consumer.subscription.stream
-            if isinstance(stream, Topic) and not allowance.may_subscribe(stream.name):
+            subscription = consumer.subscription
+            name, owner = subscription.name, subscription.definition.owner
+            stream = subscription.stream
+            if isinstance(stream, Topic) and not allowance.may_consume(stream.name, name, owner):
                 effects += self._subscriptions.leave(consumer, "unauthorized", now)
         for subscriber in list((session.subscriptions or {}).values()):
             for topic in list(subscriber.topics):
@@ -177,7 +180,12 @@ class Control:
                     subscriber.address
                 ):
                     self._topics.unsubscribe(session, subscriber.address, topic)
-        barred = [one for one in session.registrations if not allowance.may_register(one)]
+        barred = [
+            address
+            for address, held in session.registrations.items()
+            if not allowance.may_register(address)
+            or not all(map(allowance.may_host, kinds_in(held.capabilities) or ()))
+        ]
         for address in barred:
             self._registry.remove(address)
             self._mailboxes.detach_from(session, address, now)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Forget, Persist
 from signalhub.core.sessions.registry import Registration
@@ -18,7 +19,7 @@ from signalhub.pacing import Period
 from signalhub.wire import envelope as wire
 from signalhub.wire.envelope import ASK, Envelope, Number
 from signalhub.wire.errors import Refusal
-from signalhub.wire.names import ADDRESS_CHARS_MAX, HUB_ADDRESS, Pattern, is_address
+from signalhub.wire.names import ADDRESS_CHARS_MAX, Pattern, is_address, is_reserved
 
 if TYPE_CHECKING:
     from signalhub.clock import Ids
@@ -97,6 +98,8 @@ class Directory:
             raise refusals.registry_full(len(self._registry), self._registry.limit)
 
         kinds = mailboxes.kinds_in(request.capabilities)
+        if kinds is not None and session.allowance is not EVERYTHING:
+            mailboxes.check_may_host(session.allowance, kinds)
         if kinds is not None and known is not None and known.session is not session:
             _check_other_host(known, metadata, now)
         box = self._streams.mailboxes.get(address)
@@ -269,12 +272,17 @@ class Directory:
         limit = requests.page(request.limit, PAGE_MAX)
         pattern = Pattern(request.pattern)
         matching = self._registry.matching(pattern, request.capability, now)
+        sees = session.allowance
+        if not sees.discovers_all:
+            matching = (one for one in matching if _is_seen(session, one.address))
         actors: list[dict[str, object]] = [
             {"address": actor.address, "capabilities": actor.capabilities}
             for actor in islice(matching, limit + 1)
         ]
         if request.include_away and len(actors) <= limit:
             away = self._mailboxes.away(pattern, request.capability, now)
+            if not sees.discovers_all:
+                away = (one for one in away if _is_seen(session, str(one["address"])))
             actors.extend(islice(away, limit + 1 - len(actors)))
         payload = wire.encode({"actors": actors[:limit], "hasMore": len(actors) > limit})
         return [self._replies.reply(session, message, "hub:discovered", payload, now)]
@@ -285,6 +293,8 @@ class Directory:
         limit = requests.page(request.limit, PAGE_MAX)
         offset = max(0, int(request.offset or 0))
         live = self._registry.live(None, now)
+        if not session.allowance.discovers_all:
+            live = [one for one in live if _is_seen(session, one.address)]
         payload = wire.encode(
             {
                 "actors": [
@@ -353,6 +363,11 @@ class Directory:
         return effects
 
 
+def _is_seen(session: Session, address: str) -> bool:
+    """May the session learn of this address? Of its own it knows already."""
+    return address in session.registrations or session.allowance.may_discover(address)
+
+
 class _Profile(msgspec.Struct, gc=False):
     """The part of a host's metadata that the hub uses."""
 
@@ -381,8 +396,8 @@ class RegistrationAnswer(msgspec.Struct):
 def _checked(request: requests.RegisterRequest) -> bytes:
     """Refuse a registration beyond the limits; return its metadata as JSON."""
     address, capabilities = request.actor_address, request.capabilities
-    if address == HUB_ADDRESS:
-        raise refusals.structural(f"{HUB_ADDRESS} is the hub's own address")
+    if is_reserved(address):
+        raise refusals.structural(f"{address} is an address of the hub's own")
     if not is_address(address):
         raise refusals.structural(
             "payload.actorAddress must be an address such as @(scope/name),"

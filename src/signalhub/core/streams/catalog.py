@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
+from signalhub.core.operations import operated_unless_owned
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import LETTERS_SUFFIX, Topic
 from signalhub.wire import envelope as wire
@@ -89,7 +90,8 @@ class Catalog:
             raise refusals.unknown_topic(name)
         check_may_create(session, name)
         check_name(name)
-        return self.open(name, StreamDefinitionBody(True), now)
+        definition = StreamDefinitionBody(True, owner=session.allowance.subject)
+        return self.open(name, definition, now)
 
     def create(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:topic_create`: repeating a definition is a no-op, a different one is refused."""
@@ -100,12 +102,13 @@ class Catalog:
         if request.durable is False:
             raise refusals.structural("payload.durable must be true; plain topics are not created")
         definition = _definition(name, request)
+        definition.owner = session.allowance.subject
         topic = self._streams.topics.get(name)
         if topic is not None and topic.changing is not None:
             # Whether it exists is known once that entry is on disk.
             return self._create_later(session, message, topic.changing)
         if topic is not None:
-            if topic.definition != definition:
+            if _members(topic.definition) != _members(definition):
                 raise refusals.topic_conflict(name, describe_definition(topic.definition))
             payload: dict[str, object] = {"topic": name, "epoch": topic.epoch, "head": topic.head}
             encoded = wire.encode(payload)
@@ -150,6 +153,7 @@ class Catalog:
                 for new, known in zip(_members(given), _members(old), strict=True)
             ),
         )
+        definition.owner = old.owner
         self._redefine(topic, definition, now)
         entry = topic.entry(Kind.STREAM_CREATED, definition, now)
 
@@ -205,7 +209,9 @@ class Catalog:
     def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:topic_delete`: delete the topic, its subscriptions and its messages."""
         request = requests.parse(requests.TopicNameRequest, message.payload)
-        check_may_create(session, request.topic)
+        known = self._streams.topics.get(request.topic)
+        owner = "" if known is None else known.definition.owner
+        check_may_delete(session, request.topic, owner)
         topic = self._streams.find(request.topic)
         self._storage.check()
         payload: dict[str, object] = {"topic": topic.name, "epoch": topic.epoch, "head": topic.head}
@@ -224,7 +230,7 @@ class Catalog:
         append = Append(entry, done, undo)
         append.follow(answer.committed, answer.refused)
         topic.changing = append
-        return [append]
+        return [*operated_unless_owned(session, "delete", topic.name, owner, now), append]
 
     def remove(self, topic: Topic, now: int) -> list[Effect]:
         """Remove a topic and tell its consumers."""
@@ -236,9 +242,15 @@ class Catalog:
 
 
 def check_may_create(session: Session, name: str) -> None:
-    """Check the permission to create, update and delete a topic."""
+    """Check the permission to create and update a topic."""
     if session.allowance is not EVERYTHING and not session.allowance.may_create(name):
         raise refusals.unauthorized("create", name)
+
+
+def check_may_delete(session: Session, topic: str, owner: str = "") -> None:
+    """Check the permission to delete a topic, or something of it that others made."""
+    if session.allowance is not EVERYTHING and not session.allowance.may_delete(topic, owner):
+        raise refusals.unauthorized("delete", topic)
 
 
 def check_may_read(session: Session, topic: str) -> None:

@@ -14,8 +14,9 @@ import msgspec
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch
 from signalhub.core.messages import ask
+from signalhub.core.operations import operated, operated_unless_owned
 from signalhub.core.sessions.session import Session, SessionState
-from signalhub.core.streams.catalog import check_may_create, check_may_read
+from signalhub.core.streams.catalog import check_may_delete, check_may_read
 from signalhub.core.streams.streams import LETTERS_SUFFIX, MAILBOX_LETTERS, Held, Mailbox, Topic
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import Flight
@@ -140,14 +141,21 @@ class DeadLetters:
     def redrive(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:redrive`: return letters to their origin, with their key and headers."""
         request = requests.parse(requests.LettersRequest, message.payload)
-        check_may_read(session, request.topic)
-        return _Work(self, session, message, request, REDRIVEN).begin(now)
+        record: list[Effect] = []
+        if session.allowance.may_manage(request.topic):
+            record = operated(session, "manage", request.topic, now)
+        else:
+            check_may_read(session, request.topic)
+        return [*_Work(self, session, message, request, REDRIVEN).begin(now), *record]
 
     def purge(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:purge`: delete letters; needs the permission to delete the topic."""
         request = requests.parse(requests.LettersRequest, message.payload)
-        check_may_create(session, request.topic)
-        return _Work(self, session, message, request, PURGED).begin(now)
+        topic = self.streams.topics.get(request.topic)
+        owner = "" if topic is None else topic.definition.owner
+        check_may_delete(session, request.topic, owner)
+        work = _Work(self, session, message, request, PURGED).begin(now)
+        return [*work, *operated_unless_owned(session, "delete", request.topic, owner, now)]
 
     def mail_again(self, box: Mailbox, message: MessageBody, now: int) -> Append:
         """Append a message to a mailbox without a sender waiting for an answer."""
@@ -193,6 +201,8 @@ class _Work:
         self._message = message
         self._reason = reason
         self._topic = letters.streams.find(request.topic)
+        # Who manages the letters may return each to where it came from.
+        self._is_managed = session.allowance.may_manage(request.topic)
         if (request.seqs is None) is not bool(request.all):
             raise refusals.structural("the payload needs either seqs or all: true")
         self._wanted = None if request.seqs is None else sorted(set(request.seqs))
@@ -259,9 +269,9 @@ class _Work:
         allowance = self._session.allowance
         topic = streams.topics.get(dead.topic)
         if topic is not None and not topic.is_deleting:
-            return topic if allowance.may_publish(dead.topic) else None
+            return topic if self._is_managed or allowance.may_publish(dead.topic) else None
         box = streams.mailboxes.get(dead.topic)
-        return box if allowance.may_send(dead.topic) else None
+        return box if self._is_managed or allowance.may_send(dead.topic) else None
 
     def _put_back(self, one: Held, now: int) -> Append:
         letters, dead, origin = self._letters, one.message.dead, self._origin(one)

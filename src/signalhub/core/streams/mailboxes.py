@@ -25,6 +25,7 @@ from signalhub.wire.errors import Refusal
 from signalhub.wire.names import Pattern
 
 if TYPE_CHECKING:
+    from signalhub.auth.permissions import Allowance
     from signalhub.clock import Ids
     from signalhub.core.log_state import LogState
     from signalhub.core.messages.ask import Asks
@@ -240,6 +241,13 @@ class Mailboxes:
 def _definition_entry(mailbox: Mailbox, now: int) -> Entry:
     definition = StreamDefinitionBody(False, kinds=mailbox.kinds)
     return mailbox.entry(Kind.STREAM_CREATED, definition, now)
+
+
+def check_may_host(allowance: Allowance, kinds: Iterable[str]) -> None:
+    """Refuse a host of kinds that its token does not name; without kinds it needs `*`."""
+    for kind in kinds or ("*",):
+        if not allowance.may_host(kind):
+            raise refusals.unauthorized("host", kind)
 
 
 def kinds_in(capabilities: Iterable[str]) -> Kinds:

@@ -207,6 +207,8 @@ class Recovery:
             self._parts.placements.note(placed.actor, placed.host, placed.token, entry.offset)
         elif kind == Kind.ERASED:
             self._erased(entry)
+        elif kind == Kind.OPERATED:
+            pass  # A record for people.
         elif kind in recovery.ROOM_KINDS:
             recovery.apply(self._parts.rooms, entry, self._now)
         else:

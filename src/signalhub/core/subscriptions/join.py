@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, FindTime, Note
+from signalhub.core.operations import operated
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Topic
 from signalhub.core.subscriptions import progress
@@ -65,9 +67,14 @@ class Subscriptions:
         now: int,
     ) -> list[Effect]:
         """`hub:subscribe` with a subscription name: create it if it is new, and join it."""
-        topic = self.streams.find(request.topic)
         name = request.subscription
         assert name is not None
+        if session.allowance is not EVERYTHING:
+            known = self.streams.topics.get(request.topic)
+            made = None if known is None else known.subscriptions.get(name)
+            owner = "" if made is None else made.definition.owner
+            check_may_consume(session, request.topic, name, owner)
+        topic = self.streams.find(request.topic)
         for member, text in (("subscription", name), ("consumer", request.consumer)):
             if text is None:
                 continue
@@ -316,7 +323,9 @@ class ConsumerJoin:
         if streams.count_subscriptions() >= settings.limit:
             raise refusals.too_many("subscriptions", settings.limit)
         defaults = subscriptions.defaults(name, self._request.mode or EXCLUSIVE, floor)
-        made, append = subscriptions.make(topic, changed(defaults, self._request), now)
+        definition = changed(defaults, self._request)
+        definition.owner = self._session.allowance.subject
+        made, append = subscriptions.make(topic, definition, now)
         return [append, *self.wait(made, append)]
 
     def wait(self, subscription: Subscription, making: Append) -> list[Effect]:
@@ -338,6 +347,8 @@ class ConsumerJoin:
         """Add this session as a consumer."""
         subscriptions, request, session = self._subscriptions, self._request, self._session
         definition = subscription.definition
+        owner = definition.owner
+        check_may_consume(session, self._topic.name, subscription.name, owner)
         if request.mode is not None and request.mode != definition.mode:
             raise refusals.subscription_conflict(subscription.name, definition.mode)
         name = request.consumer or self._address
@@ -346,9 +357,15 @@ class ConsumerJoin:
         others = [one for one in subscription.consumers if one is not held]
         if definition.mode == EXCLUSIVE and others:
             raise refusals.subscription_busy(subscription.name, others[0].name)
+        if held is not None and self._is_others(held, owner):
+            # Taking the place of somebody else's consumer.
+            over = f"{self._topic.name}/{subscription.name}"
+            effects += operated(session, "manage", over, now)
         # The window belongs to the consumer, all other options to the subscription.
         update = msgspec.structs.replace(changed(definition, request), window=definition.window)
         if update != definition:
+            if owner and not session.allowance.may_manage(self._topic.name, owner):
+                raise refusals.unauthorized("manage", self._topic.name)
             effects.append(subscriptions.redefine(subscription, update, now))
         if held is not None:
             is_told = held.session is not session
@@ -367,6 +384,15 @@ class ConsumerJoin:
         payload = wire.encode(self._welcome(subscription, consumer))
         reply = subscriptions.replies.reply(session, self._message, "hub:subscribed", payload, now)
         return [*effects, reply]
+
+    def _is_others(self, held: Consumer, owner: str) -> bool:
+        """Is it a consumer of another identity? Taking its place needs `manage`."""
+        allowance = self._session.allowance
+        if allowance is EVERYTHING or held.session.allowance.subject == allowance.subject:
+            return False
+        if not allowance.may_manage(self._topic.name, owner):
+            raise refusals.unauthorized("manage", self._topic.name)
+        return not allowance.owns(owner)
 
     def _welcome(self, subscription: Subscription, consumer: Consumer) -> dict[str, object]:
         topic = self._topic
@@ -407,6 +433,13 @@ class ConsumerJoin:
         if self._session.state is not SessionState.CONNECTED:
             return []
         return [self._subscriptions.replies.refuse(self._session, self._message, refusal, now)]
+
+
+def check_may_consume(session: Session, topic: str, name: str, owner: str) -> None:
+    """Refuse to consume a subscription that is somebody else's."""
+    allowance = session.allowance
+    if allowance is not EVERYTHING and not allowance.may_consume(topic, name, owner):
+        raise refusals.unauthorized("consume", f"{topic}/{name}")
 
 
 def _wanted(request: requests.SubscribeRequest) -> int | None:

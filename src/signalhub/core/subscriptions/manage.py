@@ -8,8 +8,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Reply
+from signalhub.core.operations import operated_unless_owned
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.catalog import check_may_read
 from signalhub.core.streams.streams import Topic
@@ -67,6 +69,22 @@ class Management:
     def _named(self, session: Session, message: Envelope) -> Subscription:
         request = requests.parse(requests.SubscriptionNameRequest, message.payload)
         check_may_read(session, request.topic)
+        return self._subscriptions.named(request.topic, request.subscription)
+
+    def _changed(self, session: Session, message: Envelope, verb: str) -> Subscription:
+        """The subscription to change: its owner may, others need a permission."""
+        request = requests.parse(requests.SubscriptionNameRequest, message.payload)
+        allowance = session.allowance
+        if allowance is EVERYTHING:
+            return self._subscriptions.named(request.topic, request.subscription)
+        topic = self._streams.topics.get(request.topic)
+        found = None if topic is None else topic.subscriptions.get(request.subscription)
+        owner = "" if found is None else found.definition.owner
+        may = allowance.may_delete if verb == "delete" else allowance.may_manage
+        # That there is none may be told to those who could list it.
+        is_told = found is None and allowance.may_subscribe(request.topic)
+        if not is_told and not may(request.topic, owner):
+            raise refusals.unauthorized(verb, request.topic)
         return self._subscriptions.named(request.topic, request.subscription)
 
     def info(self, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -135,7 +153,7 @@ class Management:
     def _set_paused(
         self, session: Session, message: Envelope, now: int, *, is_paused: bool
     ) -> list[Effect]:
-        subscription = self._named(session, message)
+        subscription = self._changed(session, message, "manage")
         self._storage.check()
 
         def done(offset: int, later: int) -> list[Effect]:
@@ -162,11 +180,11 @@ class Management:
         )
         append = Append(entry, done, undo)
         append.follow(answer.committed, answer.refused)
-        return [append]
+        return [*_record(session, "manage", subscription, now), append]
 
     def update(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:sub_update`: change the options of a running subscription."""
-        subscription = self._named(session, message)
+        subscription = self._changed(session, message, "manage")
         given = requests.parse(requests.SubscriptionOptions, message.payload)
         check_options(session, subscription.stream.name, given)
         definition = changed(subscription.definition, given)
@@ -190,21 +208,21 @@ class Management:
             return answer.refused(refusal, later)
 
         append.follow(answer.committed, undo)
-        return [append]
+        return [*_record(session, "manage", subscription, now), append]
 
     def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:sub_delete`."""
-        subscription = self._named(session, message)
+        subscription = self._changed(session, message, "delete")
         self._storage.check()
         payload = describe(subscription, subscription.oldest_ms(), now) | {"deleted": True}
         answer = self._replies.answer(session, message, "hub:sub_info_response", payload)
         append = self._subscriptions.delete(subscription, now)
         append.follow(answer.committed, answer.refused)
-        return [append]
+        return [*_record(session, "delete", subscription, now), append]
 
     def seek(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:seek`: continue from another position; acks of earlier deliveries are ignored."""
-        subscription = self._named(session, message)
+        subscription = self._changed(session, message, "manage")
         request = requests.parse(requests.SeekRequest, message.payload)
         topic = subscription.stream
         assert isinstance(topic, Topic)
@@ -250,12 +268,17 @@ class Management:
             answer = self._replies.answer(session, message, "hub:sought", payload)
             append = Append(entry, done, undo)
             append.follow(answer.committed, answer.refused)
-            return [append]
+            return [*_record(session, "manage", subscription, later), append]
 
         def unread(later: int) -> list[Effect]:
             return refuse(refusals.storage_unreadable(), later)
 
         return find_start(topic, request.to, then, unread, now)
+
+
+def _record(session: Session, verb: str, subscription: Subscription, now: int) -> list[Effect]:
+    over = f"{subscription.stream.name}/{subscription.name}"
+    return operated_unless_owned(session, verb, over, subscription.definition.owner, now)
 
 
 def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dict[str, object]:

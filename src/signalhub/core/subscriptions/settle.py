@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Effect
 from signalhub.core.sessions.session import Session
-from signalhub.core.streams.catalog import check_may_read
 from signalhub.core.subscriptions import progress, send
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, Consumer
+from signalhub.core.subscriptions.join import check_may_consume
 from signalhub.core.subscriptions.window import EXHAUSTED, READY, SENT, WAITING, Flight
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import Outcome
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.core.subscriptions.join import Subscriptions
+    from signalhub.core.subscriptions.subscription import Subscription
 
 REASON_CHARS_MAX = 1_024
 
@@ -149,13 +149,18 @@ class Settler:
             raise refusals.structural(
                 "the payload needs subscriptionId, or topic and subscription, or stream"
             )
-        if session.allowance is not EVERYTHING:
-            check_may_read(session, request.topic)
-        subscription = self._subscriptions.named(request.topic, request.subscription)
+        subscription = self._named(session, request.topic, request.subscription)
         for consumer in subscription.consumers.all:
             if consumer.session is session:
                 return consumer
         raise refusals.not_a_consumer(f"{request.subscription} on {request.topic}")
+
+    def _named(self, session: Session, topic: str, name: str) -> Subscription:
+        known = self._streams.topics.get(topic)
+        found = None if known is None else known.subscriptions.get(name)
+        owner = "" if found is None else found.definition.owner
+        check_may_consume(session, topic, name, owner)
+        return self._subscriptions.named(topic, name)
 
 
 def _consumer(session: Session, consumer_id: str) -> Consumer:

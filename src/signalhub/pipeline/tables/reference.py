@@ -32,6 +32,7 @@ _KINDS: Final = {
     Kind.ERASED: "which entries were erased",
     Kind.REPLAYS_STAND: "positions of replay jobs, written again before old segments were deleted",
     Kind.PLACED: "a durable actor was placed on a host, or moved to another",
+    Kind.OPERATED: "somebody used a permission over what belongs to others",
 }
 _OUTCOMES: Final = {
     Outcome.ACKED: "the recipient acknowledged it",

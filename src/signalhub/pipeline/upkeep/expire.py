@@ -48,6 +48,7 @@ _DEFINITIONS: Final = frozenset(
         Kind.ERASED,
         Kind.REPLAYS_STAND,
         Kind.PLACED,
+        Kind.OPERATED,
     )
 )
 _CONTENT: Final = tuple(sorted(one.name.lower() for one in Kind if one not in _DEFINITIONS))

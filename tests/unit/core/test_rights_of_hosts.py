@@ -1,0 +1,190 @@
+"""Who may be a host, who may command one, and who sees whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from signalhub.auth.permissions import Allowance, Permissions
+from signalhub.settings.model import ActorsSettings, Settings
+from tests.support.memory.hosts import (
+    ACTOR,
+    A,
+    B,
+    host,
+    hosted,
+    move,
+    place,
+    places,
+    register,
+    two_hosts,
+    unplaced,
+    where,
+)
+from tests.support.memory.shell import MemoryShell, Message, Peer
+from tests.support.memory.topics import code_of
+
+
+def restrict(peer: Peer, subject: str = "somebody", **verbs: tuple[str, ...]) -> None:
+    """From now on the session has a token with exactly these permissions."""
+    identity = peer.session.identity or ""
+    peer.session.allowance = Allowance(identity, Permissions(**verbs), subject)
+
+
+def control(peer: Peer, name: str, host: str = A, **arguments: Any) -> Message:
+    data = {"id": "1", "name": name, "arguments": arguments}
+    return peer.ask("hub:send", {"to": host, "type": "actors:control", "data": data})
+
+
+def action(reply: Message) -> tuple[str, str]:
+    assert code_of(reply) == "unauthorized", reply
+    details = reply["payload"]["details"]
+    return details["action"], details["target"]
+
+
+def test_being_a_host_needs_the_permission_for_every_kind() -> None:
+    shell = MemoryShell()
+    peer = shell.connect(A)
+    restrict(peer, send=("*",), register=("*",), host=("order", "cart-*"))
+
+    assert action(register(peer, "order", "stock")) == ("host", "stock")
+    assert action(register(peer)) == ("host", "*")
+    assert register(peer, "order", "cart-eu")["type"] == "hub:registered"
+
+
+def test_a_claim_needs_the_permission_for_the_kind() -> None:
+    _, _, owner = hosted()
+    restrict(owner, host=("stock",))
+
+    claim = owner.ask("hub:place", {"actors": [ACTOR], "host": A})
+
+    assert unplaced(claim) == {ACTOR: "unauthorized"}
+
+
+def test_one_identity_places_a_bounded_number_of_actors() -> None:
+    shell, caller, owner = hosted(Settings(actors=ActorsSettings(places_per_identity=2)))
+    other = shell.connect("@(a/other)")
+    restrict(caller, send=("*",))
+    restrict(other, "somebody else", send=("*",))
+    restrict(owner, "the host", host=("order",))
+    actors = ["order/1", "order/2", "order/3"]
+
+    reply = caller.ask("hub:place", {"actors": actors})
+
+    assert places(reply) == {"order/1": (A, 1), "order/2": (A, 1)}
+    (refused,) = reply["payload"]["unplaced"]
+    assert refused["code"] == "limit_exceeded"
+    assert "2 durable actors" in refused["message"]
+    assert unplaced(caller.ask("hub:place", {"actors": ["order/4"]})) != {}
+    # The host is as full as one identity may fill it; others have room of their own.
+    assert unplaced(owner.ask("hub:place", {"actors": ["order/5"], "host": A})) != {}
+    assert place(other, "order/3") == {"order/3": (A, 1)}
+
+
+def test_commands_reach_a_host_only_with_control_over_it() -> None:
+    _, caller, owner = hosted()
+    restrict(caller, send=("*",))
+
+    assert action(control(caller, "actors")) == ("control", A)
+    assert action(control(caller, "move", actor=ACTOR, to=B)) == ("control", A)
+    assert owner.take() == []
+
+    restrict(caller, send=("*",), control=("h/a",))
+    assert control(caller, "actors")["type"] == "hub:delivery_ack"
+    assert action(control(caller, "actors", host=B)) == ("control", B)
+    (heard,) = owner.take()
+    assert heard["type"] == "actors:control"
+
+
+def test_control_over_one_host_is_no_reason_to_shout_commands_to_all() -> None:
+    _, caller, owner = hosted()
+    restrict(caller, broadcast=("*",), control=("*",))
+
+    reply = caller.ask("hub:broadcast", {"type": "actors:control", "data": {"name": "actors"}})
+
+    assert code_of(reply) == "unauthorized"
+    assert owner.take() == []
+
+
+def test_a_purge_on_a_host_needs_delete_as_well() -> None:
+    _, caller, owner = hosted()
+    restrict(caller, send=("*",), control=("*",), create=("*",))
+
+    assert action(control(caller, "purge", actor=ACTOR, id="1")) == ("delete", A)
+    assert owner.take() == []
+
+    restrict(caller, send=("*",), control=("*",), delete=("h/*",))
+    assert control(caller, "purge", actor=ACTOR, id="1")["type"] == "hub:delivery_ack"
+
+
+def test_an_actor_moves_only_to_a_host_that_may_have_its_kind() -> None:
+    shell, first, second = two_hosts()
+    operator = shell.connect("@(a/operator)")
+    restrict(operator, send=("*",), control=("*",))
+    restrict(second, host=("stock",))
+
+    assert action(control(operator, "move", actor=ACTOR, to=B)) == ("host", "order")
+    assert first.take() == []
+    assert action(move(first)) == ("host", "order")
+    assert where(shell) == (A, 1)
+
+    restrict(second, host=("order",))
+    assert control(operator, "move", actor=ACTOR, to=B)["type"] == "hub:delivery_ack"
+    assert move(first)["type"] == "hub:moved"
+
+
+def test_an_actor_moves_to_no_address_that_is_not_a_host() -> None:
+    shell, first, _ = two_hosts()
+    thief = shell.connect("@(a/thief)")
+    restrict(thief, send=("*",), control=("*",))
+
+    assert code_of(control(thief, "move", actor=ACTOR, to="@(a/thief)")) == "no_host"
+    assert first.take() == []
+
+
+def test_a_session_sees_whom_it_may_discover_and_itself() -> None:
+    shell = MemoryShell()
+    shell.connect("@(shop/till)").register()
+    shell.connect("@(office/desk)").register(durable=True)
+    away = shell.connect("@(office/away)")
+    away.register(durable=True)
+    away.drop()
+    me = shell.connect("@(me/me)")
+    me.register()
+
+    def seen() -> tuple[list[str], list[str], int]:
+        found = me.ask("hub:discover", {"pattern": "*", "includeAway": True})["payload"]
+        page = me.ask("hub:list_actors")["payload"]
+        return (
+            sorted(one["address"] for one in found["actors"]),
+            sorted(one["actorAddress"] for one in page["actors"]),
+            page["total"],
+        )
+
+    restrict(me, send=("shop/*",))
+    assert seen() == (["@(me/me)", "@(shop/till)"], ["@(me/me)", "@(shop/till)"], 2)
+    restrict(me, send=("shop/*",), discover=())
+    assert seen() == (["@(me/me)"], ["@(me/me)"], 1)
+    restrict(me, discover=("*",))
+    assert len(seen()[0]) == 4
+    assert seen()[2] == 3
+
+
+@pytest.mark.parametrize(
+    "address", ["@(cloudflare/signal-hub)", "@(unknown/unknown)", "@(hub/admin.0)"]
+)
+def test_the_addresses_of_the_hub_are_nobodys(address: str) -> None:
+    shell = MemoryShell()
+    peer = shell.connect("@(me/me)")
+    restrict(peer, send=("*",), register=("*",))
+
+    assert code_of(peer.ask("hub:register", {"actorAddress": address})) == "internal_error"
+    reply = peer.ask("hub:send", {"to": "@(me/me)", "type": "x"}, **{"from": address})
+    assert code_of(reply) == "unauthorized"
+
+
+def test_a_host_can_still_be_registered_without_authentication() -> None:
+    shell = MemoryShell()
+
+    assert host(shell, A).session.registrations

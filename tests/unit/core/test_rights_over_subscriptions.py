@@ -1,0 +1,196 @@
+"""What is whose: topics and subscriptions have owners, and others need a permission."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from signalhub.auth.permissions import Allowance, Permissions
+from signalhub.wire.entry import (
+    Body,
+    Kind,
+    OperatedBody,
+    StreamDefinitionBody,
+    SubscriptionDefinitionBody,
+    decode_body,
+    encode_body,
+)
+from tests.support.memory.shell import MemoryShell, Message, Peer
+from tests.support.memory.topics import code_of
+
+ORDERS = "orders"
+BILLING = {"topic": ORDERS, "subscription": "billing"}
+
+
+def person(shell: MemoryShell, name: str, **verbs: tuple[str, ...]) -> Peer:
+    """Somebody whose token has exactly these permissions."""
+    peer = shell.connect(f"@(people/{name})")
+    identity = peer.session.identity or ""
+    peer.session.allowance = Allowance(identity, Permissions(**verbs), name)
+    return peer
+
+
+def settled_shop() -> tuple[MemoryShell, Peer]:
+    """A topic of Ann's, with a subscription of hers."""
+    shell = MemoryShell()
+    ann = person(shell, "ann", create=("*",), subscribe=("*",), manage=(), delete=())
+    assert ann.ask("hub:topic_create", {"topic": ORDERS})["type"] == "hub:topic_created"
+    assert subscribe(ann)["type"] == "hub:subscribed"
+    return shell, ann
+
+
+def subscribe(peer: Peer, **payload: Any) -> Message:
+    return peer.ask("hub:subscribe", BILLING | {"mode": "shared"} | payload)
+
+
+def records(shell: MemoryShell) -> list[tuple[str, str, str, str]]:
+    found = [one for one in shell.engine.entries if one.kind == Kind.OPERATED]
+    bodies = [decode_body(OperatedBody, one.body) for one in found]
+    return [(one.by, one.address, one.verb, one.over) for one in bodies]
+
+
+CHANGES = [
+    ("hub:sub_update", {"window": 3}, "manage"),
+    ("hub:sub_pause", {}, "manage"),
+    ("hub:sub_resume", {}, "manage"),
+    ("hub:seek", {"to": "earliest"}, "manage"),
+    ("hub:sub_delete", {}, "delete"),
+]
+
+
+@pytest.mark.parametrize(("type", "payload", "verb"), CHANGES)
+def test_others_change_a_subscription_only_with_the_verb_and_leave_a_record(
+    type: str, payload: dict[str, Any], verb: str
+) -> None:
+    shell, _ = settled_shop()
+    eve = person(shell, "eve", subscribe=("*",), publish=("*",))
+    boss = person(shell, "boss", **{verb: (ORDERS,)})
+
+    refused = eve.ask(type, BILLING | payload)
+
+    assert code_of(refused) == "unauthorized"
+    assert refused["payload"]["details"]["action"] == verb
+    assert records(shell) == []
+    assert boss.ask(type, BILLING | payload)["type"] in ("hub:sub_info_response", "hub:sought")
+    assert records(shell) == [("boss", "@(people/boss)", verb, "orders/billing")]
+
+
+@pytest.mark.parametrize(("type", "payload", "verb"), CHANGES)
+def test_what_you_made_you_may_change_and_delete(
+    type: str, payload: dict[str, Any], verb: str
+) -> None:
+    shell, ann = settled_shop()
+
+    assert ann.ask(type, BILLING | payload)["type"] in ("hub:sub_info_response", "hub:sought")
+    assert records(shell) == []
+
+
+def test_a_subscription_is_consumed_by_its_owner_or_with_its_name() -> None:
+    shell, _ = settled_shop()
+
+    def join(name: str, **verbs: tuple[str, ...]) -> Message:
+        return subscribe(person(shell, name, **verbs), consumer=name)
+
+    assert code_of(join("eve", subscribe=("*",))) == "unauthorized"
+    assert code_of(join("eva", consume=("orders/audit",))) == "unauthorized"
+    assert join("bob", consume=("orders/billing",))["type"] == "hub:subscribed"
+    assert join("boss", manage=(ORDERS,))["type"] == "hub:subscribed"
+    assert join("ann", consume=())["type"] == "hub:subscribed"
+
+
+def test_a_consumer_is_replaced_only_by_its_own_identity_or_with_manage() -> None:
+    shell, _ = settled_shop()
+    bob = person(shell, "bob", consume=("*",))
+    assert subscribe(bob, consumer="one")["type"] == "hub:subscribed"
+    carl = person(shell, "carl", consume=("*",))
+    boss = person(shell, "boss", manage=("*",))
+
+    assert code_of(subscribe(carl, consumer="one")) == "unauthorized"
+    assert subscribe(bob, consumer="one")["type"] == "hub:subscribed"
+    assert subscribe(boss, consumer="one")["type"] == "hub:subscribed"
+    assert records(shell) == [("boss", "@(people/boss)", "manage", "orders/billing")]
+
+
+def test_joining_changes_no_options_of_what_others_made() -> None:
+    shell, _ = settled_shop()
+    bob = person(shell, "bob", consume=("*",))
+
+    assert code_of(subscribe(bob, consumer="bob", maxDeliveries=1)) == "unauthorized"
+    assert subscribe(bob, consumer="bob", window=2)["type"] == "hub:subscribed"
+
+
+def test_a_topic_is_deleted_and_purged_by_its_owner_or_with_delete() -> None:
+    shell, ann = settled_shop()
+    eve = person(shell, "eve", create=("*",), subscribe=("*",), delete=())
+    boss = person(shell, "boss", delete=(ORDERS,))
+    everything = {"topic": ORDERS, "all": True}
+
+    assert code_of(eve.ask("hub:purge", everything)) == "unauthorized"
+    assert code_of(eve.ask("hub:topic_delete", {"topic": ORDERS})) == "unauthorized"
+    assert ann.ask("hub:purge", everything)["type"] == "hub:purged"
+    assert boss.ask("hub:purge", everything)["type"] == "hub:purged"
+    assert boss.ask("hub:topic_delete", {"topic": ORDERS})["type"] == "hub:topic_deleted"
+    assert records(shell) == [("boss", "@(people/boss)", "delete", ORDERS)] * 2
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_owners_survive_a_restart(has_snapshot: bool) -> None:
+    shell, _ = settled_shop()
+    if has_snapshot:
+        shell.save_snapshot()
+
+    again = shell.restarted()
+
+    topic = again.hub.streams.topics[ORDERS]
+    assert topic.definition.owner == "ann"
+    assert topic.subscriptions["billing"].definition.owner == "ann"
+
+
+def test_changing_a_definition_keeps_its_owner() -> None:
+    shell, ann = settled_shop()
+    boss = person(shell, "boss", create=("*",))
+    boss.ask("hub:topic_update", {"topic": ORDERS, "poison": "drop"})
+    boss.ask("hub:sub_update", BILLING | {"window": 3})
+
+    topic = shell.hub.streams.topics[ORDERS]
+    assert (topic.definition.poison, topic.definition.owner) == ("drop", "ann")
+    assert topic.subscriptions["billing"].definition.owner == "ann"
+    assert ann.ask("hub:sub_pause", BILLING)["type"] == "hub:sub_info_response"
+
+
+def test_definitions_written_before_there_were_owners_have_none() -> None:
+    class Old(Body):
+        is_topic: bool
+
+    old = [*(["billing", "shared", 1, False, 1, 1, 1, 1, None, False]), None, None, 0.0, 0]
+
+    assert decode_body(StreamDefinitionBody, encode_body(Old(True))).owner == ""
+
+    body = msgspec.msgpack.encode(old)
+    assert decode_body(SubscriptionDefinitionBody, body).owner == ""
+
+
+def test_nothing_is_recorded_without_authentication() -> None:
+    shell = MemoryShell()
+    peer = shell.connect("@(people/ann)")
+    peer.ask("hub:topic_create", {"topic": ORDERS})
+    peer.ask("hub:topic_delete", {"topic": ORDERS})
+
+    assert records(shell) == []
+
+
+def test_erasing_an_actor_erases_the_records_that_name_it() -> None:
+    shell, _ = settled_shop()
+    boss = person(shell, "boss", delete=("*",), admin=("erase",))
+    boss.ask("hub:purge", {"topic": ORDERS, "all": True})
+    assert records(shell)
+
+    reply = boss.ask("hub:erase", {"actor": "@(people/boss)"})
+
+    assert reply["type"] == "hub:erased", reply
+    left = [
+        one for one in shell.engine.entries if one.kind == Kind.OPERATED and b"boss" in one.body
+    ]
+    assert left == []
