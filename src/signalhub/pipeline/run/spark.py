@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
 from signalhub.pipeline.run import java
@@ -110,14 +113,49 @@ def open_session(
     if is_brief:
         for key, value in _BRIEF.items():
             builder = builder.config(key, value)
-    try:
-        with _filtered_errors():
-            session = builder.getOrCreate()
-    except Exception as error:
-        raise SettingsError(java.problem() or f"Spark cannot start: {error}") from error
     # Errors in our functions are raised again where they were called.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    return session
+    try:
+        with _filtered_errors(), _own_signals(), _no_orphan():
+            return builder.getOrCreate()
+    except Exception as error:
+        raise SettingsError(java.problem() or f"Spark cannot start: {error}") from error
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep our handler of Ctrl-C: Spark's talks to Java amid other calls, and prints traces."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _no_orphan() -> Iterator[None]:
+    """End Java if it cannot be used, such as after Ctrl-C: it would wait for us for ever.
+
+    Java ends with its standard input, but only once it has told us where it listens; before that,
+    only who started it knows it.
+    """
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(*arguments, **options))  # noqa: S603
+        return started[-1]
+
+    java_gateway.Popen = start
+    try:
+        yield
+    except BaseException:
+        for process in started:
+            process.kill()
+            process.wait()
+        raise
+    finally:
+        java_gateway.Popen = subprocess.Popen
 
 
 @contextmanager
@@ -135,8 +173,21 @@ def session(
         opened.sparkContext.setLogLevel(log_level)
     try:
         yield opened
-    finally:
+    except KeyboardInterrupt:
+        # Nobody waits for work that is no longer wanted, and what was interrupted may be a call.
+        _kill_java(opened)
+        raise
+    except BaseException:
         opened.stop()
+        raise
+    opened.stop()
+
+
+def _kill_java(session: SparkSession) -> None:
+    process = getattr(session.sparkContext._gateway, "proc", None)
+    if process is not None:
+        process.kill()
+        process.wait()
 
 
 @contextmanager
