@@ -162,7 +162,8 @@ def _no_orphan() -> Iterator[None]:
         started.append(subprocess.Popen(*arguments, **options))  # noqa: S603
         return started[-1]
 
-    java_gateway.Popen = start
+    gateway: Any = java_gateway
+    gateway.Popen = start
     try:
         yield
     except BaseException:
@@ -171,7 +172,7 @@ def _no_orphan() -> Iterator[None]:
             process.wait()
         raise
     finally:
-        java_gateway.Popen = subprocess.Popen
+        gateway.Popen = subprocess.Popen
 
 
 @contextmanager
