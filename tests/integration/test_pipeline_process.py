@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from signalhub.counters import LakeTally
+from signalhub.pipeline.run.progress import told
 from signalhub.server.app import App
 from signalhub.server.pipeline_process import Beside, pipeline_command
 from signalhub.settings.model import PipelineSettings, Settings
+from tests.pipeline.scene import LogScene
 from tests.support.lake.small_lake import SmallLake
 from tests.support.socket.stage import eventually
 
@@ -35,6 +38,24 @@ while True: signal.pause()
 STUBBORN = f"""{WRITE_DOWN}
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.fork()
+write_down()
+while True: signal.pause()
+"""
+# A hub whose pipeline watches it, and has a child as Spark does.
+HUB = """
+import asyncio, sys
+from signalhub.counters import LakeTally
+from signalhub.server.pipeline_process import Beside
+async def serve():
+    Beside([sys.executable, "-c", sys.argv[1]], LakeTally()).start()
+    await asyncio.sleep(60)
+asyncio.run(serve())
+"""
+WATCHING = f"""{WRITE_DOWN}
+from signalhub.cli.lake.pipeline import _end_with
+hub = os.getppid()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork(): _end_with(hub)
 write_down()
 while True: signal.pause()
 """
@@ -81,15 +102,7 @@ def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Childr
             os.kill(pid, signal.SIGKILL)
 
 
-def weight_of_session(pid: int) -> int | None:
-    """What Linux calls the niceness of an autogroup, where there are any."""
-    try:
-        return int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
-    except OSError:
-        return None
-
-
-async def test_it_has_a_group_of_its_own_gives_way_to_the_hub_and_prints_on_standard_error(
+async def test_it_has_a_group_of_its_own_gets_its_share_of_the_cores_and_prints_on_standard_error(
     children: Children, capfd: pytest.CaptureFixture[str]
 ) -> None:
     child = children.make(GOOD)
@@ -98,9 +111,7 @@ async def test_it_has_a_group_of_its_own_gives_way_to_the_hub_and_prints_on_stan
 
     assert pid == group == child.pid
     assert group != os.getpgid(0)
-    nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 15)
-    assert os.getpriority(os.PRIO_PROCESS, pid) == nice
-    assert weight_of_session(pid) in (nice, None), "sessions are weighed against each other"
+    assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0)
     await child.stop()
     assert (children.folder / "ended").exists()
     assert child.pid is None
@@ -164,6 +175,83 @@ async def test_whatever_a_child_has_started_goes_with_it(
     await child.stop()
 
     await eventually(lambda: not any(is_alive(pid) for pid, _ in children.starts))
+
+
+async def test_a_pipeline_and_what_it_has_started_die_with_a_hub_that_is_killed(
+    children: Children,
+) -> None:
+    hub = await asyncio.create_subprocess_exec(sys.executable, "-c", HUB, WATCHING)
+    started = await children.started(2)
+    hub.kill()
+    await hub.wait()
+
+    async with asyncio.timeout(3):
+        await eventually(lambda: not any(is_alive(pid) for pid, _ in started))
+
+
+# What Spark starts instead of Java: a launcher that prints a command, and then this command.
+JAVA = """#!/bin/sh
+printf '\\0\\n/bin/sh\\0-c\\0echo $$ > %s; exec sleep 600\\0' "$SPARK_PID"
+"""
+
+
+class Starting:
+    """A command whose Java never gets ready."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        LogScene(folder / "data")
+        self._pid = folder / "pid"
+        java, jars = folder / "java" / "bin" / "java", folder / "jars"
+        java.parent.mkdir(parents=True)
+        java.write_text(JAVA)
+        java.chmod(0o755)
+        (jars / "jars").mkdir(parents=True)
+        (jars / "jars" / "delta.jar").touch()
+        (jars / ".complete").touch()
+        places = {"JAVA_HOME": str(folder / "java"), "SIGNALHUB_JARS": str(jars)}
+        self.data = folder / "data"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "signalhub", *words, "--data", str(self.data)],
+            env={**os.environ, **places, "SPARK_PID": str(self._pid)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    @property
+    def java(self) -> int:
+        return int(self._pid.read_text()) if self._pid.exists() else 0
+
+    def end(self, number: int) -> tuple[int, str]:
+        """Send a signal; the exit code, and what was printed."""
+        self.process.send_signal(number)
+        out, errors = self.process.communicate(timeout=20)
+        return self.process.returncode, out + errors
+
+
+async def test_whoever_is_stopped_while_spark_starts_leaves_no_java_and_no_traceback(
+    tmp_path: Path,
+) -> None:
+    stopped = "signalhub: stopped before everything was landed; repeat the command to continue\n"
+    expected = {
+        ("up", signal.SIGINT): (0, ""),
+        ("once", signal.SIGTERM): (143, stopped),
+        ("once", signal.SIGINT): (130, stopped),
+    }
+    all = {
+        case: Starting(tmp_path / "-".join(map(str, case)), "pipeline", case[0])
+        for case in expected
+    }
+    await eventually(lambda: all_started(all.values()))
+    assert {told(one.data)[0] for one in all.values()} == {"starting"}
+
+    assert {case: one.end(case[1]) for case, one in all.items()} == expected
+    assert not any(is_alive(one.java) for one in all.values())
+    assert {told(one.data)[0] for one in all.values()} == {"stopped"}
+
+
+def all_started(commands: Iterable[Starting]) -> bool:
+    return all(one.java for one in commands)
 
 
 def test_it_is_told_whose_data_and_beside_whom() -> None:

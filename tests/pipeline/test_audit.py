@@ -15,8 +15,9 @@ from pyspark.sql import functions as F
 from signalhub.log.folder import look
 from signalhub.log.retention import keep_footer
 from signalhub.operate.audit import audit
-from signalhub.pipeline.audit.audit import NEEDED, STEPS, Audit, Findings
+from signalhub.pipeline.audit.audit import NEEDED, STEPS, Audit, Findings, interrupted_erasures
 from signalhub.pipeline.audit.hours import Bounds, Hours
+from signalhub.pipeline.erase import certificate
 from signalhub.settings.model import Settings
 from signalhub.wire.entry import (
     Kind,
@@ -341,3 +342,34 @@ def test_only_the_first_exceptions_are_named(spark: SparkSession) -> None:
     assert hour.exceptions[0] == "it 0"
     assert hour.exceptions[19:] == ["it 19", "and 30 more like the last one"]
     assert (hour.reorders, hour.verdict) == (50, "wrong")
+
+
+def test_what_a_repeated_comparison_finds_is_named_once(spark: SparkSession) -> None:
+    hours = Hours(spark, [(7, 3, 0, 9)], [Bounds(7, 0, 9)], 3)
+    hours.all[0].name(["entry 1 is missing"], 1, is_wrong=False)
+
+    def fail() -> None:
+        with hours.undone_on_error():
+            hours.all[0].name(["entry 5 differs"], 1)
+            raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        fail()
+    assert not hours.all[0].is_wrong
+    with hours.undone_on_error():
+        hours.all[0].name(["entry 5 differs"], 1)
+
+    assert hours.all[0].exceptions == ["entry 1 is missing", "entry 5 differs"]
+
+
+def test_an_interrupted_erasure_is_named_with_what_completes_it(tmp_path: Path) -> None:
+    done = certificate.begin(tmp_path, "actor", "@(demo/bob)", 1)
+    certificate.complete(tmp_path, done, 2)
+    assert interrupted_erasures(tmp_path) == []
+
+    begun = certificate.begin(tmp_path, "actor", "@(demo/ada)", 1_700_049_600_000)
+    (note,) = interrupted_erasures(tmp_path)
+
+    assert note.startswith(f"The erasure {begun.id} of 2023-11-15 12:00 UTC was interrupted")
+    assert "Repeat the same `signalhub erase`" in note
+    assert "ada" not in note

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -117,3 +119,28 @@ def test_one_pipeline_at_a_time_has_a_data_folder(tmp_path: Path) -> None:
     with pytest.raises(PipelineRunning), open_pipeline(Settings(data=str(tmp_path))):
         pass
     lock.close()
+
+
+def test_a_shell_answers_many_questions_and_leaves_nothing_in_the_current_folder(
+    shop: Path, tmp_path: Path
+) -> None:
+    asked = "SELECT count(*) AS n\nFROM entries;\n\\d audit\nSELECT nonsense;\nSELECT 6 * 7 AS n"
+    done = subprocess.run(
+        [sys.executable, "-m", "signalhub", "sql", "--format", "csv", "--data", str(shop)],
+        cwd=tmp_path,
+        input=asked,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    counted, *described, name, answer = done.stdout.splitlines()[1:]
+    assert int(counted) > 0
+    assert any("run_id" in line for line in described)
+    assert (name, answer) == ("n", "42")
+    assert done.stderr.startswith("signalhub: ")
+    assert "nonsense" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.returncode == 2
+    assert list(tmp_path.iterdir()) == []
+    assert list((shop / "pipeline" / "spark").iterdir()) == []

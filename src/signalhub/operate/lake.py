@@ -56,6 +56,7 @@ def spark_session(settings: Settings) -> Iterator[SparkSession]:
         chosen.master or "local[*]",
         memory=chosen.memory,
         log_level="OFF",
+        data=Path(settings.data),
         is_brief=lake_of(settings.data, chosen.lake).bytes() <= _SMALL_LAKE_BYTES,
     ) as spark:
         yield spark

@@ -43,6 +43,6 @@ def open_pipeline(
         chosen, data = settings.pipeline, Path(settings.data)
         master = chosen.master or ("local[*]" if beside is None else "local[1]")
         is_brief = is_single_run and is_nearly_done(data, chosen.lake)
-        with session(master, memory=chosen.memory, is_brief=is_brief) as spark:
+        with session(master, memory=chosen.memory, is_brief=is_brief, data=data) as spark:
             lake = lake_of(settings.data, chosen.lake)
             yield Pipeline(spark, lake, data, chosen, landed=landed, hub=neighbour(beside))

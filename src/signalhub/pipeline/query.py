@@ -97,8 +97,13 @@ def query_session(spark: SparkSession, lake: Lake) -> SparkSession:
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.chunkBase64String.enabled", "false")
     session.conf.set(_LAKE, lake.uri)
-    session.conf.set(_PRESENT, ",".join(name for name in TABLES if lake.exists(name)))
+    refresh(session, lake)
     return session
+
+
+def refresh(session: SparkSession, lake: Lake) -> None:
+    """Tell a session which tables there are now."""
+    session.conf.set(_PRESENT, ",".join(name for name in TABLES if lake.exists(name)))
 
 
 def query(session: SparkSession, text: str) -> DataFrame:

@@ -1,7 +1,7 @@
 """The pipeline as a child process: started with the hub, restarted, and stopped with it.
 
-It runs in a separate process group, because Spark starts a second process, and with a lower
-priority than the hub.
+It runs in a separate process group, because Spark starts a second process. Its standard input is a
+pipe that nobody writes to: it ends with the hub, however the hub ends, and the group with it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from signalhub.pipeline.run import java
 
 log = logging.getLogger("signalhub.pipeline")
 
-_NICE: Final = 15
-_NICE_MAX: Final = 19
 _PAUSE_S: Final = 1.0
 _PAUSE_MAX_S: Final = 60.0
-_STOP_S: Final = 20.0
+_STOP_S: Final = 4.0
+"""Landing is exactly once, so a pipeline may be killed at any time."""
 _LONG_S: Final = 600.0
 """After a run of this length the pause is reset."""
 _STDERR: Final = 2
@@ -107,13 +106,12 @@ class Beside:
         """Run the child once; return its exit code."""
         process = await asyncio.create_subprocess_exec(
             *self._command,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             # The hub's stdout is reserved for the line with its address.
             stdout=_STDERR,
             start_new_session=True,
         )
         self._process = process
-        _yield_cores(process.pid)
         log.info("the pipeline was started", extra={"pid": process.pid})
         ended = asyncio.create_task(process.wait())
         asked = asyncio.create_task(self._is_stopping.wait())
@@ -135,18 +133,6 @@ class Beside:
         if not ended.done():
             log.warning("the pipeline did not stop in time: killing it", extra={"pid": process.pid})
             _kill_group(process.pid)
-
-
-def _yield_cores(pid: int) -> None:
-    """Lower the child's priority, so that the hub gets the cores.
-
-    With autogroups Linux schedules by session, and the child has its own, so set that, too.
-    """
-    niceness = min(_NICE_MAX, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PGRP, pid, niceness)
-    with contextlib.suppress(OSError):
-        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
 
 def _kill_group(pid: int) -> None:

@@ -24,8 +24,10 @@ from signalhub.wire.errors import SettingsError
 PREFIX = "SIGNALHUB_"
 DEFAULT = "default"
 
-# The client reads these from the same environment.
-_CLIENT_VARIABLES = frozenset({"SIGNALHUB_INBOX", "SIGNALHUB_TOKEN", "SIGNALHUB_URL"})
+# The client and Spark read these from the same environment.
+_CLIENT_VARIABLES = frozenset(
+    {"SIGNALHUB_INBOX", "SIGNALHUB_JARS", "SIGNALHUB_TOKEN", "SIGNALHUB_URL"}
+)
 _SHOWN_CHARS_MAX = 80
 _TRUE = frozenset({"true", "1", "on"})
 _FALSE = frozenset({"false", "0", "off"})

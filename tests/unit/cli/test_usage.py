@@ -104,7 +104,6 @@ def test_help_needs_none_of_the_heavy_modules() -> None:
         (["lsten"], "listen"),
         (["tell"], "signalhub tell --help"),
         (["tell", "demo/bob"], "DATA is missing"),
-        (["sql"], "QUERY is missing"),
         (["tell", "demo/bob", "x", "--timeout", "soon"], "--timeout 'soon': not a number"),
         (["tell", "demo/bob", "x", "--timeout"], "--timeout needs a value"),
         (["tell", "demo/bob", "hello", "world"], "quote the text"),

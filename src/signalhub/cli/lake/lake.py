@@ -7,6 +7,7 @@ import csv
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,10 +16,12 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from signalhub.cli.hub.settings import Config, loaded_settings
+from signalhub.cli.lake.shell import Shell
 from signalhub.cli.terminal.arguments import STDIN, standard_input
 from signalhub.cli.terminal.connection import failure_of
-from signalhub.cli.terminal.failures import Exit, Failure, split_advice
+from signalhub.cli.terminal.failures import Exit, Failure, split_advice, usage
 from signalhub.cli.terminal.output import Output, OutputColumn, counted
+from signalhub.pipeline.run.status import folder_of
 from signalhub.wire.errors import ClientError, SettingsError, SignalHubError
 
 if TYPE_CHECKING:
@@ -75,14 +78,16 @@ def operation_errors(*, where: str = "") -> Iterator[None]:
 
 
 Format = Literal["table", "csv", "json"]
+_HISTORY = "sql_history"
 TABLE_ROWS_MAX = 1_000
 """Rows of a table unless a limit is given, because a table is drawn in one go."""
 
 
 def sql(
     text: Annotated[
-        str, Parameter(name="QUERY", help="A SELECT statement; - reads standard input.")
-    ],
+        str | None,
+        Parameter(name="QUERY", help="A SELECT statement; - reads standard input; none: a shell."),
+    ] = None,
     /,
     *,
     data: DataOption = None,
@@ -92,11 +97,13 @@ def sql(
     limit: Annotated[
         int | None, Parameter(validator=Number(gte=1), help="Print at most N rows.")
     ] = None,
-) -> None:
+) -> int:
     """Query the tables of the lake: entries, messages, deliveries and others.
 
     Times are UTC, bytes base64, nested values JSON. Only SELECT statements are
-    run. docs/lake.md describes the tables and their columns.
+    run. Without QUERY, statements that end with ; are read one after another
+    and share one session; \\d lists the tables, \\q ends. docs/lake.md describes
+    the tables and their columns.
     """
     settings = lake_settings(config, data, lake)
     with operation_errors():
@@ -105,14 +112,49 @@ def sql(
         place = open_lake(settings)
     question = standard_input() if text == STDIN else text
     with spark_session(settings) as spark, operation_errors():
-        from signalhub.pipeline.query import check, query, query_session
+        from signalhub.pipeline.query import query_session
 
-        session = query_session(spark, place)
-        rows = query(session, question)
-        _print(rows, format, limit)
-        if not settings.pipeline.lake:
-            # The log in the data folder may not belong to another lake.
-            _note_behind(settings, place, check(session, question))
+        asked = _Questions(settings, place, query_session(spark, place), format, limit)
+        if question is not None:
+            asked.answer(question)
+            return Exit.DONE
+        history = folder_of(settings.data) / _HISTORY
+        return Shell(asked.answer, asked.describe, spark.sparkContext.cancelAllJobs, history).run()
+
+
+@dataclass(frozen=True)
+class _Questions:
+    """Questions to one lake, in one session."""
+
+    settings: Settings
+    lake: Lake
+    session: SparkSession
+    format: Format
+    limit: int | None
+
+    def answer(self, question: str) -> None:
+        from signalhub.pipeline.query import check, query, refresh
+
+        with operation_errors():
+            refresh(self.session, self.lake)
+            _print(query(self.session, question), self.format, self.limit)
+            if not self.settings.pipeline.lake:
+                # The log in the data folder may not belong to another lake.
+                _note_behind(self.settings, self.lake, check(self.session, question))
+
+    def describe(self, name: str) -> None:
+        """Show the columns of a table, or all tables."""
+        from signalhub.pipeline.tables.tables import TABLES
+
+        with operation_errors():
+            if not name:
+                found = ((one,) for one in TABLES if self.lake.exists(one))
+                return _draw(["table"], found)
+            table = self.lake.open(name.lower()) if name.lower() in TABLES else None
+            if table is None:
+                raise usage(f"there is no table {name}", "\\d lists the tables")
+            columns = TABLES[name.lower()].columns
+            return _draw(["column", "type"], ((one.name, one.type) for one in columns))
 
 
 def _print(rows: DataFrame, format: Format, limit: int | None) -> None:

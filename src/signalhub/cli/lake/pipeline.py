@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import sys
 import threading
@@ -17,6 +19,7 @@ from cyclopts import Parameter
 
 from signalhub.cli.hub.settings import Config
 from signalhub.cli.lake.lake import DataOption, LakeOption, lake_settings, operation_errors
+from signalhub.cli.lake.stopping import Stopped, stoppable
 from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.output import AsJson, Output, OutputColumn, counted
 from signalhub.cli.terminal.progress import bar
@@ -48,12 +51,15 @@ def up(
     """
     settings = _settings(config, data, lake, master)
     _log(settings)
-    with _opened(settings, beside=beside) as pipeline:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: pipeline.stop())
-        if beside is not None:
-            _end_with(beside, pipeline)
-        pipeline.up()
+    if beside is not None:
+        _end_with(beside)
+    try:
+        with stoppable() as stopping, _opened(settings, beside=beside) as pipeline:
+            stopping.gently(pipeline.stop)
+            pipeline.up()
+    except Stopped:
+        # Spark was still starting, or a second signal did not wait for the running batch.
+        pass
     return Exit.DONE
 
 
@@ -86,11 +92,16 @@ def once(
         show(done, total)
 
     opened = _opened(settings, landed=landed, is_single_run=True)
-    with bar("landing", output) as show, opened as pipeline:
-        signal.signal(signal.SIGTERM, lambda *_: pipeline.stop())
-        total = 0 if accept_gap else pipeline.behind()
-        show(done, total)
-        summary = pipeline.once(accept_gap=accept_gap)
+    try:
+        with stoppable() as stopping, bar("landing", output) as show, opened as pipeline:
+            stopping.gently(pipeline.stop)
+            total = 0 if accept_gap else pipeline.behind()
+            show(done, total)
+            summary = pipeline.once(accept_gap=accept_gap)
+    except Stopped as stopped:
+        text = "stopped before everything was landed; repeat the command to continue"
+        print(f"signalhub: {text}", file=sys.stderr)
+        return 128 + stopped.number
     output.fact(_facts(summary), _sentence(summary))
     return Exit.DONE
 
@@ -200,13 +211,22 @@ def _opened(
         yield pipeline
 
 
-def _end_with(parent: int, work: Pipeline) -> None:
-    """Stop when the hub that started this process is gone."""
+def _end_with(parent: int) -> None:
+    """End this process and all it has started as soon as the hub that started it is gone.
+
+    The hub holds the other end of standard input. Nothing is lost, because landing is exactly once,
+    and the next pipeline need not wait for this one.
+    """
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(_PARENT_S)
-        work.stop()
+            with contextlib.suppress(OSError):
+                select.select([sys.stdin.fileno()], [], [], _PARENT_S)
+            if os.getppid() == parent:
+                time.sleep(_PARENT_S / 20)
+        if os.getpgid(0) == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)
+        os._exit(Exit.FAILED)
 
     threading.Thread(target=watch, name="signalhub-parent", daemon=True).start()
 

@@ -30,6 +30,7 @@ from signalhub.pipeline.audit.rows import (
     name_missing_messages,
     name_reorders,
 )
+from signalhub.pipeline.erase import certificate
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.run import schedule
 from signalhub.pipeline.run.lock import is_pipeline_running
@@ -183,6 +184,7 @@ class Audit:
         advance(1)
         if any(one.is_wrong for one in hours.all):
             self._findings.verdict = "wrong"
+        self._findings.notes += interrupted_erasures(self._data)
 
     def _compare(
         self, entries: DataFrame, is_kept: Column, hours: Hours, *, is_sound: bool
@@ -190,7 +192,8 @@ class Audit:
         view = self._view
         for attempts_left in reversed(range(_ATTEMPTS_MAX)):
             try:
-                compare(entries, view, readable(view, is_sound=is_sound), is_kept, hours)
+                with hours.undone_on_error():
+                    compare(entries, view, readable(view, is_sound=is_sound), is_kept, hours)
                 return
             except (PySparkException, EntriesGone, LogDamaged, OSError):
                 latest = look_at(self._data, is_live=view.is_live)
@@ -340,6 +343,20 @@ class Audit:
         texts = [f"{name} lacks {count} entries" for name, count in findings.behind.items()]
         place = (findings.shard, head.epoch, hour, first, head.offset - 1, head.offset - 1)
         return (findings.run_id, findings.at, *place, *[None] * 8, "behind", texts)
+
+
+def interrupted_erasures(data: Path) -> list[str]:
+    """Return a note for each erasure that has not been completed: log and lake differ by it."""
+    found = []
+    for one in certificate.known(data):
+        if one.state == "begun":
+            at = datetime.fromtimestamp(one.begun_ms / 1000, UTC)
+            found.append(
+                f"The erasure {one.id} of {at:%Y-%m-%d %H:%M} UTC was interrupted: entries that are"
+                " erased in the log may still be in the lake. Repeat the same `signalhub erase` to"
+                " complete it, then audit again."
+            )
+    return found
 
 
 def _is_within(bounds: list[Bounds]) -> Column:

@@ -8,7 +8,8 @@ hour starts. Hours of an epoch have no gaps between them.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
@@ -139,6 +140,17 @@ class Hours:
                 last = max(hour.to_offset for hour in mine)
                 found.append(Bounds(one.epoch, first, last, one.is_former))
         return found
+
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """Forget the faults named in the block if it fails: whoever repeats it names them again."""
+        before = [(one, list(one.exceptions), one.is_wrong) for one in self.all]
+        try:
+            yield
+        except BaseException:
+            for one, exceptions, is_wrong in before:
+                one.exceptions, one.is_wrong = exceptions, is_wrong
+            raise
 
     def by_number(self, number: int) -> Hour:
         return self._by_number[number]

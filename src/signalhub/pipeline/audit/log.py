@@ -232,7 +232,7 @@ def _differences() -> Column:
         F.when(has_both & (F.col("e.stream") != F.col("l.stream")), F.lit("stream")),
         F.when(has_both & (mine != theirs), F.lit("body")),
         F.when(mine.isNull() & theirs.isNotNull() & ~F.col("e.is_removed"), F.lit("no body")),
-        F.when(mine.isNotNull() & theirs.isNull(), F.lit("a body that was erased")),
+        F.when(mine.isNotNull() & theirs.isNull(), F.lit("it is erased there, and not here")),
     ]
     return F.when(F.col("l.kind").isNotNull(), F.concat_ws(", ", *found))
 

@@ -334,9 +334,15 @@ class Pipeline:
                 tables = self._catch_up()
                 break
             except (PipelineFailed, EntriesMissing, LogBehindLake) as error:
-                self._journal.failed(str(error))
+                if self._stopping.is_set():
+                    self._journal.stopped()
+                else:
+                    self._journal.failed(str(error))
                 raise
             except Exception as error:
+                if self._stopping.is_set():
+                    self._journal.stopped()
+                    raise PipelineFailed("stopped before everything was landed") from error
                 if attempt == _ATTEMPTS_MAX:
                     self._journal.failed(first_line(error))
                     raise PipelineFailed(first_line(error)) from error

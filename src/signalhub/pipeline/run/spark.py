@@ -5,16 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
+import shutil
+import signal
+import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from pyspark import java_gateway
 from pyspark.sql import SparkSession
 
 from signalhub.pipeline.run import java
+from signalhub.pipeline.run.status import folder_of
 from signalhub.wire.errors import SettingsError
 
 EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
@@ -40,6 +47,9 @@ _SETTINGS: Final = {
     "spark.hadoop.parquet.enable.dictionary#body": "false",
     "spark.hadoop.parquet.enable.dictionary#id": "false",
     "spark.sql.parquet.compression.codec": "zstd",
+    # A busy machine is no failure. Spark's limit for the start of a Python process is fixed.
+    "spark.python.authenticate.socketTimeout": "120s",
+    "spark.network.timeout": "600s",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -71,6 +81,8 @@ _DRIVER_OPTIONS: Final = (
     f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     # One garbage collector thread instead of one per core.
     "-XX:+UseSerialGC",
+    # It would be a file for each process in /tmp.
+    "-XX:-UsePerfData",
     # Plans and their texts are deeply nested.
     "-Xss8m",
 )
@@ -83,11 +95,12 @@ def open_session(
     name: str = "signalhub",
     is_brief: bool = False,
     archive_to: Path | None = None,
+    scratch: Path | None = None,
 ) -> SparkSession:
     """Create a session with Delta Lake; raises `SettingsError` if that is impossible.
 
     A brief one does not compile code that runs only a few times. `archive_to` is where Java writes
-    the classes it has loaded when it exits.
+    the classes it has loaded when it exits, and `scratch` a folder for temporary files.
 
     Settings in `spark-defaults.conf` (see `SPARK_CONF_DIR`) come first; a master given there is
     used unless one is given here.
@@ -103,42 +116,150 @@ def open_session(
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
     common = _java_options(archive_to, is_brief=is_brief)
+    local: list[str] = []
+    if scratch is not None:
+        builder = builder.config("spark.local.dir", str(scratch))
+        builder = builder.config("spark.sql.warehouse.dir", (scratch / "warehouse").as_uri())
+        names = ("java.io.tmpdir", "derby.system.home")
+        local = [shlex.quote(f"-D{name}={scratch}") for name in names]
     builder = (
         builder.config("spark.jars", ",".join(found))
         .config("spark.driver.memory", memory)
-        .config("spark.driver.extraJavaOptions", " ".join([*_DRIVER_OPTIONS, *common]))
+        .config("spark.driver.extraJavaOptions", " ".join([*_DRIVER_OPTIONS, *common, *local]))
         .config("spark.executor.extraJavaOptions", " ".join(common))
     )
     if is_brief:
         for key, value in _BRIEF.items():
             builder = builder.config(key, value)
-    try:
-        with _filtered_errors():
-            session = builder.getOrCreate()
-    except Exception as error:
-        raise SettingsError(java.problem() or f"Spark cannot start: {error}") from error
     # Errors in our functions are raised again where they were called.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    return session
+    try:
+        with _filtered_errors(), _own_signals(), _no_orphan():
+            return builder.getOrCreate()
+    except Exception as error:
+        raise SettingsError(java.problem() or f"Spark cannot start: {error}") from error
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep our handler of Ctrl-C: Spark's talks to Java amid other calls, and prints traces."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _no_orphan() -> Iterator[None]:
+    """End Java if it cannot be used, such as after Ctrl-C: it would wait for us for ever.
+
+    Java ends with its standard input, but only once it has told us where it listens; before that,
+    only who started it knows it.
+    """
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(*arguments, **options))  # noqa: S603
+        return started[-1]
+
+    gateway: Any = java_gateway
+    gateway.Popen = start
+    try:
+        yield
+    except BaseException:
+        for process in started:
+            process.kill()
+            process.wait()
+        raise
+    finally:
+        gateway.Popen = subprocess.Popen
 
 
 @contextmanager
 def session(
-    master: str, *, memory: str = "1g", log_level: str | None = None, is_brief: bool = False
+    master: str,
+    *,
+    memory: str = "1g",
+    log_level: str | None = None,
+    is_brief: bool = False,
+    data: Path | None = None,
 ) -> Iterator[SparkSession]:
-    """Open a session while the block runs; one that was created here before stays open."""
+    """Open a session while the block runs; one that was created here before stays open.
+
+    Temporary files are kept in the folder `data`, if it can be written.
+    """
     found = SparkSession.getActiveSession()
     if found is not None and found.sparkContext.getConf().contains(_OURS):
         # The active one may have other settings, such as one for queries.
         yield found.newSession()
         return
-    opened = open_session(master, memory=memory, is_brief=is_brief)
+    with _scratch(data) as scratch:
+        yield from _opened(
+            open_session(master, memory=memory, is_brief=is_brief, scratch=scratch), log_level
+        )
+
+
+def _opened(opened: SparkSession, log_level: str | None) -> Iterator[SparkSession]:
     if log_level is not None:
         opened.sparkContext.setLogLevel(log_level)
     try:
         yield opened
-    finally:
+    except KeyboardInterrupt:
+        # Nobody waits for work that is no longer wanted, and what was interrupted may be a call.
+        _kill_java(opened)
+        raise
+    except BaseException:
         opened.stop()
+        raise
+    opened.stop()
+
+
+@contextmanager
+def _scratch(data: Path | None) -> Iterator[Path]:
+    """Create a folder for the temporary files of this process, and remove it at the end."""
+    where = None
+    if data is not None:
+        where = folder_of(data).absolute() / "spark"
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+            _remove_orphaned(where)
+        except OSError:
+            # Whoever may only read the lake can query it.
+            where = None
+    if where is not None and not os.access(where, os.W_OK):
+        where = None
+    scratch = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=where))
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _remove_orphaned(where: Path) -> None:
+    """Remove what processes have left behind that were killed."""
+    for one in where.iterdir():
+        pid = one.name.partition("-")[0]
+        if pid.isdigit() and not _is_alive(int(pid)):
+            shutil.rmtree(one, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _kill_java(session: SparkSession) -> None:
+    process = getattr(session.sparkContext._gateway, "proc", None)
+    if process is not None:
+        process.kill()
+        process.wait()
 
 
 @contextmanager
