@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # One more test at a time than there are cores, because many wait for processes and sockets.
 WORKERS = $(shell $(BIN)/python -c 'import os; print(1 + max(2, os.cpu_count() or 2))')
 
@@ -10,18 +11,18 @@ WORKERS = $(shell $(BIN)/python -c 'import os; print(1 + max(2, os.cpu_count() o
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench compare soak shape clean
+.PHONY: help setup run test check format bench compare soak shape lock sbom clean
 
 help: ## print this menu
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## create .venv from the pinned versions
 
-$(READY): pyproject.toml constraints.txt src/signalhub/pipeline/run/setup.py
+$(READY): pyproject.toml constraints.txt src/signalhub/pipeline/run/setup.py src/signalhub/pipeline/run/jars.sha256
 	@test -n "$(PYTHON)" && "$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed: install it, or run make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "Setting up $(VENV) (about three minutes, once)…"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pipeline,dev]'
+	@$(INSTALL) -c constraints.txt -e '.[pipeline,dev]'
 	@$(BIN)/python -m signalhub.pipeline.run.setup
 	@touch $(READY)
 
@@ -41,7 +42,7 @@ format: $(READY) ## rewrite the code in the project's format
 	@$(BIN)/ruff check --fix .
 
 bench: $(READY) ## ratios against peers, medians of interleaved runs
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@$(INSTALL) -c constraints.txt -e '.[bench]'
 	@$(BIN)/python -m bench $(ARGS)
 	@$(BIN)/python -m bench.lake $(LAKE_ARGS)
 	@$(BIN)/python -m bench.actors $(ACTORS_ARGS)
@@ -58,6 +59,12 @@ soak: $(READY) ## the same tests for hours: many seeds, rounds and faults, a tho
 
 shape: $(READY) ## sizes, names, ownership and tests in figures, next to the targets
 	@$(BIN)/python tools/shape.py $(ARGS)
+
+lock: ## write the hashes of all pinned packages into requirements/; needs uv
+	@$(BIN)/python tools/lock.py
+
+sbom: $(READY) ## write dist/sbom.json (CycloneDX): every package and JAR with its version and hash
+	@mkdir -p dist && $(BIN)/python tools/sbom.py > dist/sbom.json && echo dist/sbom.json
 
 clean: ## remove .venv and caches
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

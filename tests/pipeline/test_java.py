@@ -70,16 +70,27 @@ def test_java_home_comes_first(
     assert java.executable() == str(tmp_path / "jdk" / "bin" / "java")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may install packages")
-def test_where_the_user_may_java_is_installed(programs: Path) -> None:
-    program(
-        programs / "apt-get",
-        f'case "$1" in install) printf "#!/bin/sh\\n" > {programs}/java;'
-        f" /bin/chmod +x {programs}/java;; esac",
-    )
+def test_java_is_never_installed_behind_the_users_back(programs: Path, tmp_path: Path) -> None:
+    program(programs / "apt-get", f"echo called > {tmp_path}/called")
 
-    assert setup.install_java()
-    assert java.executable() == str(programs / "java")
+    assert setup.main([]) == 0
+
+    assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize("fault", ["other content", "missing", "unexpected"])
+def test_jars_other_than_the_expected_ones_are_refused(tmp_path: Path, fault: str) -> None:
+    for name in java.expected_jars():
+        (tmp_path / name).symlink_to(Path(java.folder(), "jars", name))
+    java.check_jars(tmp_path)
+    name = sorted(java.expected_jars())[0] if fault != "unexpected" else "evil.jar"
+
+    (tmp_path / name).unlink(missing_ok=True)
+    if fault != "missing":
+        (tmp_path / name).write_bytes(b"something else")
+
+    with pytest.raises(SettingsError, match=name):
+        java.check_jars(tmp_path)
 
 
 def test_a_machine_that_cannot_run_the_pipeline_is_told_so_and_set_up_all_the_same(

@@ -29,6 +29,7 @@ ADVICE: Final = (
 )
 
 _COMPLETE: Final = ".complete"
+_HASHES: Final = "jars.sha256"
 
 
 def executable() -> str | None:
@@ -79,6 +80,32 @@ def jars() -> list[str]:
     return sorted(str(one) for one in (where / "jars").glob("*.jar"))
 
 
+def expected_jars() -> dict[str, str]:
+    """Return the SHA-256 of every JAR by its file name."""
+    lines = (Path(__file__).parent / _HASHES).read_text().splitlines()
+    return {name: digest for digest, name in (line.split() for line in lines)}
+
+
+def check_jars(where: Path) -> None:
+    """Check that a folder has exactly the expected JARs; raises `SettingsError`."""
+    expected, found = expected_jars(), {one.name: one for one in where.glob("*.jar")}
+    for name in sorted(expected.keys() | found.keys()):
+        if name not in found:
+            fault = "is missing"
+        elif name not in expected:
+            fault = "is not one of the expected JARs"
+        elif _digest(found[name]) != expected[name]:
+            fault = "does not have the expected SHA-256"
+        else:
+            continue
+        raise SettingsError(f"{where / name} {fault}; delete {folder()} and run the setup again")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def fetch() -> list[str]:
     """Return the JARs, downloaded if necessary; raises `SettingsError` if that fails."""
     if found := jars():
@@ -102,6 +129,7 @@ def fetch() -> list[str]:
                 f"the JARs of {PACKAGE} could not be fetched: {last}; check the network and try"
                 " again, or copy the folder from another machine and set SIGNALHUB_JARS"
             )
+        check_jars(Path(work) / "jars")
         with contextlib.suppress(OSError):
             # Another process may have been faster; then use its folder.
             os.replace(Path(work) / "jars", where / "jars")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,6 @@ from signalhub.settings.model import LogSettings, PipelineSettings
 from signalhub.wire.entry import Entry, Kind, MessageBody, encode_body
 from signalhub.wire.errors import SettingsError
 
-_PACKAGE: Final = "openjdk-17-jre-headless"
 _DUMP: Final = "--dump-classes"
 
 
@@ -29,10 +27,10 @@ def main(arguments: list[str]) -> int:
         case [option, archive] if option == _DUMP:
             dump_classes(Path(archive))
             return 0
-    if java.executable() is None:
-        install_java()
     try:
-        if not java.jars():
+        if java.jars():
+            java.check_jars(java.folder() / "jars")
+        else:
             if problem := java.problem():
                 raise SettingsError(problem)
             print("Fetching the JARs of Delta Lake (87 MB, once)…", file=sys.stderr)
@@ -42,20 +40,6 @@ def main(arguments: list[str]) -> int:
         return 0
     archive_classes()
     return 0
-
-
-def install_java() -> bool:
-    """Install Java with the system's package manager, if permitted; return whether it did."""
-    manager = shutil.which("apt-get")
-    if manager is None or os.geteuid() != 0:
-        return False
-    print("Installing a Java runtime with apt-get…", file=sys.stderr)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for arguments in (["update", "-qq"], ["install", "-qq", "--yes", _PACKAGE]):
-        done = subprocess.run(  # noqa: S603
-            [manager, *arguments], stdout=sys.stderr, env=environment, check=False
-        )
-    return done.returncode == 0 and java.executable() is not None
 
 
 def archive_classes() -> None:

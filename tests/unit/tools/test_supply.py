@@ -1,0 +1,64 @@
+"""What is installed is pinned, hashed and listed."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tools.sbom import bill, locked
+
+ROOT = Path(__file__).resolve().parents[3]
+FILES = sorted((ROOT / "requirements").glob("*.txt"))
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_package_is_pinned_as_in_the_constraints_and_has_hashes(path: Path) -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {
+        (normal(name), version) for name, _, version in (one.partition("==") for one in lines)
+    }
+
+    packages = locked(path)
+
+    assert packages
+    assert {(normal(name), version) for name, version in packages} <= pinned
+    assert all(packages.values())
+    assert "://" not in path.read_text()
+
+
+def test_what_the_project_requires_is_locked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = {
+        "runtime": project["dependencies"],
+        "pipeline": extras["pipeline"],
+        "dev": extras["dev"],
+        "bench": extras["bench"],
+    }
+
+    for name, requirements in wanted.items():
+        found = {normal(one) for one, _ in locked(ROOT / "requirements" / f"{name}.txt")}
+        assert {normal(re.split(r"[\[<>=]", one)[0]) for one in requirements} <= found
+
+
+def test_the_bill_of_materials_names_packages_and_jars_once() -> None:
+    components = bill()["components"]
+    addresses = [one["purl"] for one in components]
+
+    assert len(addresses) == len(set(addresses))
+    assert any(one.startswith("pkg:pypi/uvloop@") for one in addresses)
+    assert "pkg:maven/io.delta/delta-spark_4.2_2.13@4.4.0" in addresses
+
+
+def test_the_license_is_the_one_that_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    assert project["license"] == "Apache-2.0"
+    assert "Version 2.0, January 2004" in (ROOT / "LICENSE").read_text()
