@@ -32,9 +32,11 @@ from signalhub.actors.kernel.events import (
 from signalhub.actors.move import moves
 from signalhub.actors.move.leave import PART_BYTES
 from signalhub.actors.move.moves import FIRST_STEPS, TRANSITIONS, Direction, MoveRow, Moves, Step
-from signalhub.actors.move.parcel import Parcel, pack, unpack
+from signalhub.actors.move.parcel import ActorTable, Parcel, pack, unpack
 from signalhub.actors.move.places import PlaceStatus
+from signalhub.actors.store import views
 from signalhub.actors.store.store import HostStore
+from signalhub.ids import ulid
 from signalhub.testing.local_actors import CALLER, HOST, request_body
 from tests.support.actors.scripted import Caller, Stage, Target, calling, number_of, stored
 
@@ -255,11 +257,15 @@ def test_a_copy_of_a_part_is_answered_once_its_move_has_ended_and_never_before()
     assert not sent(take_in(another, journey.parts), wire.MOVE)
 
 
+def changed(parts: list[dict[str, Any]], change: Callable[[Any], object]) -> dict[str, Any]:
+    """The parcel as a single part, with a change."""
+    parcel = unpack(b"".join(b64decode(part["body"]) for part in parts))
+    change(parcel)
+    return parts[0] | {"count": 1, "body": b64encode(pack(parcel)).decode()}
+
+
 SPOILED: dict[str, Callable[[Any], object]] = {
-    "a column more": lambda parcel: parcel.plain["state"][0].append(1),
-    "a broken row": lambda parcel: parcel.inbox.append(["too short"]),
     "another version": lambda parcel: setattr(parcel, "version", 99),
-    "somebody else": lambda parcel: setattr(parcel, "actor", "target/2"),
     "unreadable": lambda parcel: setattr(parcel, "last_id", 7),
 }
 
@@ -269,10 +275,7 @@ def test_a_parcel_that_cannot_be_taken_over_is_kept_and_ends_no_host(
     how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     new = stored(tmp_path, Target)
-    parts = Journey(chars=10).run().parts
-    parcel = unpack(b"".join(b64decode(part["body"]) for part in parts))
-    SPOILED[how](parcel)
-    take_in(new, [parts[0] | {"count": 1, "body": b64encode(pack(parcel)).decode()}])
+    take_in(new, [changed(Journey(chars=10).run().parts, SPOILED[how])])
 
     for _ in range(2):
         located(new, ACTOR, HOST, 2)
@@ -281,6 +284,117 @@ def test_a_parcel_that_cannot_be_taken_over_is_kept_and_ends_no_host(
         new.call("target/3", "note")
         new.restart()
     assert new.count("parts") == 1
+
+
+def with_table(*statements: str, name: str = "state:target/1:t") -> Callable[[Any], object]:
+    return lambda parcel: parcel.tables.append(ActorTable([*statements], name, ["a"], [[1]]))
+
+
+OWN = 'CREATE TABLE "state:target/1:t" (a)'
+HOSTILE: dict[str, Callable[[Any], object]] = {
+    "a column more": lambda parcel: parcel.plain["state"][0].append(1),
+    "a broken row": lambda parcel: parcel.inbox.append(["too short"]),
+    "somebody else": lambda parcel: setattr(parcel, "actor", "target/2"),
+    "another actor's state": lambda parcel: parcel.plain["state"].append(["target/3", "k", b"1"]),
+    "another actor's inbox": lambda parcel: parcel.inbox.append(
+        ["target/3", "1", "request", "c", "x", b"", 0, 0]
+    ),
+    "another actor's outbox": lambda parcel: parcel.outbox.append(
+        ["target/3", "target/4", "0", "request", "c", "", 0, b"", 0, None]
+    ),
+    "another actor's memory": lambda parcel: parcel.done.append(["target/3", "c", 1]),
+    "a table of the host": lambda parcel: parcel.plain.update(meta=[["target/1", "host"]]),
+    "ids far ahead": lambda parcel: setattr(parcel, "last_id", "7" + "Z" * 25),
+    "attach": with_table("ATTACH DATABASE '/tmp/stolen.db' AS stolen"),
+    "attach afterwards": with_table(f"{OWN}; ATTACH DATABASE ':memory:' AS stolen"),
+    "a copy of all state": with_table('CREATE TABLE "state:target/1:t" AS SELECT * FROM state'),
+    "an endless query": with_table(
+        'CREATE TABLE "state:target/1:t" AS WITH RECURSIVE n(a) AS'
+        " (SELECT 1 UNION ALL SELECT a + 1 FROM n) SELECT a FROM n"
+    ),
+    "a trigger": with_table(
+        OWN, 'CREATE TRIGGER "state:target/1:r" AFTER INSERT ON state BEGIN SELECT 1; END'
+    ),
+    "a trigger afterwards": with_table(
+        f'{OWN}; CREATE TRIGGER "state:target/1:r" AFTER INSERT ON "state:target/1:t"'
+        " BEGIN DELETE FROM state; END"
+    ),
+    "a view": with_table(OWN, 'CREATE VIEW "state:target/1:v" AS SELECT * FROM state'),
+    "a pragma": with_table(OWN, "PRAGMA writable_schema = ON"),
+    "a pragma afterwards": with_table(f"{OWN}; PRAGMA journal_mode = DELETE"),
+    "a statement": with_table(OWN, "DELETE FROM state"),
+    "a statement afterwards": with_table(f"{OWN}; UPDATE state SET value = x'31'"),
+    "the end of the transaction": with_table(f"{OWN}; COMMIT"),
+    "another actor's table": with_table('CREATE TABLE "state:target/3:t" (a)'),
+    "rows of another actor's table": with_table(OWN, name="state:target/3:t"),
+    "rows of the host's table": with_table(OWN, name="meta"),
+    "the schema": with_table(f"{OWN}; DELETE FROM sqlite_schema"),
+    "a virtual table": with_table(OWN, 'CREATE VIRTUAL TABLE "state:target/1:v" USING fts5(a)'),
+}
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_parcel_reaches_nothing_but_its_own_actor(
+    how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    new = stored(tmp_path, Target)
+    new.call("target/3", "note", "mine")
+    parts = Journey(chars=10).run().parts
+    before = contents_of(new)
+    hostile = changed(parts, HOSTILE[how])
+    take_in(new, [hostile])
+    located(new, ACTOR, HOST, 2)
+
+    assert contents_of(new) == before
+    assert "is refused" in caplog.text
+    (letter,) = views.dead(new.kernel.store, address=ACTOR)
+    assert (letter["origin"], letter["error"][:24]) == ("refused", f"parcel from {OLD}"[:24])
+    kept = "SELECT payload FROM dead WHERE origin = 'refused'"
+    assert new.kernel.store.execute(kept).get == b64decode(hostile["body"])
+    assert new.kernel.store.execute("SELECT count(*) FROM pragma_database_list").get == 1
+
+    # A repeat is not kept a second time; the actor itself can still come, and the letter stays.
+    take_in(new, [hostile])
+    located(new, ACTOR, HOST, 2)
+    assert new.count("dead") == 1
+    arrive(new, [part | {"move": "7" + "Z" * 25} for part in parts])
+    assert status(new) is PlaceStatus.HERE
+    assert [one["origin"] for one in views.dead(new.kernel.store, address=ACTOR)] == ["refused"]
+    assert new.notes("target/3") == ["mine"]
+
+
+def contents_of(actors: Stage) -> list[Any]:
+    """What a host has of its actors but the one that moves."""
+    execute = actors.kernel.store.execute
+    rows = [
+        execute(f"SELECT * FROM {table} WHERE actor != ?", (ACTOR,)).fetchall()
+        for table in ("state", "inbox", "outbox", "pending", "alarms", "keys", "dead")
+    ]
+    return [*rows, execute("SELECT type, name, sql FROM sqlite_schema").fetchall()]
+
+
+def test_parts_without_end_are_refused() -> None:
+    new = Stage(Target)
+    new.kernel.taking_over.parcel_bytes_max = PART_BYTES
+    take_in(new, Journey().run().parts)
+
+    (letter,) = views.dead(new.kernel.store, address=ACTOR)
+    assert letter["origin"] == "refused"
+    assert f"larger than {PART_BYTES} bytes" in letter["error"]
+    assert status(new) is PlaceStatus.ARRIVING
+
+
+def test_an_actor_may_be_named_like_a_table_of_sqlite() -> None:
+    state = State(HostStore(":memory:"), "target/sqlite_schema", 50, 2**20)
+    state.sql("CREATE TABLE {items} (a)")
+    state.sql("INSERT INTO {items} VALUES (7)")
+    last = ulid(1, 1)
+    parcel = unpack(pack(Parcel.collect(state._store, "target/sqlite_schema", last)))
+    parcel.check("target/sqlite_schema", 1)
+    store = HostStore(":memory:")
+    parcel.insert(store, lambda: "id")
+
+    assert store.execute('SELECT a FROM "state:target/sqlite_schema:items"').get == 7
 
 
 def test_what_cannot_be_sent_is_not_moved_at_all() -> None:

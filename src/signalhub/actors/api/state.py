@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import apsw
@@ -28,10 +28,13 @@ _QUOTED_OR_COMMENT = re.compile(
 # comments: a name may be quoted in several ways, and finding comments would need a tokenizer.
 _OF_SQLITE = re.compile(r"\bsqlite_", re.IGNORECASE)
 
+_DEFINITION = re.compile(r"CREATE\s+(TABLE|(UNIQUE\s+)?INDEX)\s", re.IGNORECASE)
+
 _SPECIAL = re.compile("[A-Z:^]")
 
 
 Rows = list[tuple[Any, ...]]
+Authorizer = Callable[[int, str | None, str | None, str | None, str | None], int]
 
 
 def table_of(actor: str, name: str) -> str:
@@ -97,7 +100,7 @@ class State:
         _check(statement)
         text = _TABLE.sub(lambda found: f'"{self._quoted(found[1])}"', statement)
         connection = self._store.connection
-        connection.authorizer = self._authorize
+        connection.authorizer = authorizer(self._actor)
         try:
             return list(
                 self._execute(
@@ -118,17 +121,19 @@ class State:
     def _quoted(self, name: str) -> str:
         return table_of(self._actor, name).replace('"', '""')
 
-    def _authorize(
-        self,
+
+def authorizer(actor: str) -> Authorizer:
+    """Allow an actor's own tables and indexes, and SQLite's, see `_OF_SQLITE`."""
+    prefix = table_prefix(actor)
+
+    def authorize(
         operation: int,
         first: str | None,
         second: str | None,
         database: str | None,
         trigger: str | None,
     ) -> int:
-        """Allow the actor's own tables and indexes, and SQLite's, see `_OF_SQLITE`."""
         if operation in _ON_TABLES:
-            prefix = table_prefix(self._actor)
             # Index names share one namespace in the file, too.
             names = [first, second] if operation in _ON_INDEXES else [first]
             for name in names:
@@ -137,6 +142,16 @@ class State:
         elif operation in _NEVER:
             return apsw.SQLITE_DENY
         return apsw.SQLITE_OK
+
+    return authorize
+
+
+def check_definition(actor: str, statement: str) -> None:
+    """Check the definition of one of an actor's tables or indexes, as SQLite has stored it."""
+    if not _DEFINITION.match(statement):
+        raise ValueError(f"not the definition of a table or an index: {statement!r:.100}")
+    # The names of its own tables may contain anything: the key of an actor is chosen freely.
+    _check(statement.replace(table_prefix(actor).replace('"', '""'), " "))
 
 
 def _check(statement: str) -> None:

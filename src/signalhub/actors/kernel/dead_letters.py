@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from signalhub.actors.kernel.kernel import Kernel
     from signalhub.actors.store.store import HostStore
 
-Origin = Literal["continuation", "alarm", "send", "stranded", "unreadable"]
+Origin = Literal["continuation", "alarm", "send", "stranded", "refused", "unreadable"]
 
 
 class DeadLetter(msgspec.Struct, frozen=True):

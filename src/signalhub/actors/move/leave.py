@@ -22,7 +22,7 @@ from signalhub.actors.move.moves import (
     read_mark,
     read_part,
 )
-from signalhub.actors.move.parcel import Parcel, pack
+from signalhub.actors.move.parcel import PARCEL_BYTES_MAX, Parcel, pack
 from signalhub.actors.move.places import PlaceStatus
 from signalhub.actors.wire import NotReadable
 
@@ -107,10 +107,12 @@ class Moving:
         if to == kernel.places.host:
             raise CannotMove(f"{actor} already lives in {to}")
         try:
-            pack(Parcel.collect(kernel.store, actor, kernel.ids.last))
+            size = len(pack(Parcel.collect(kernel.store, actor, kernel.ids.last)))
         except (ValueError, TypeError, msgspec.MsgspecError) as error:
             # Fail now rather than after its place has changed.
             raise CannotMove(f"the rows of {actor} cannot be sent: {error}") from error
+        if size > PARCEL_BYTES_MAX:
+            raise CannotMove(f"{actor} has {size} bytes; at most {PARCEL_BYTES_MAX} can be moved")
         self._moves.failures.pop(actor, None)
         kernel.places.put(actor, token, PlaceStatus.LEAVING)
         # Messages that arrived in this turn must not run either.

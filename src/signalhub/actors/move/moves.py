@@ -191,6 +191,14 @@ class Moves:
         ).get
         return found
 
+    def size(self, actor: str, move_id: str) -> int:
+        """The bytes of the parts received so far."""
+        found: int = self._execute(
+            "SELECT coalesce(sum(length(body)), 0) FROM parts WHERE actor = ? AND move_id = ?",
+            (actor, move_id),
+        ).get
+        return found
+
     def encoded_part(self, move: MoveRow, number: int) -> bytes | None:
         """A part as it is sent; `None` after the last one."""
         body = self._execute(

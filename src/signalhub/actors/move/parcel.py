@@ -5,20 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import apsw
 import msgspec
 
-from signalhub.actors.api.state import table_prefix
+from signalhub.actors.api.state import authorizer, check_definition, table_prefix
 from signalhub.actors.kernel.outbox import FROZEN
 from signalhub.actors.store.schema import HELD_MS, VERSION
 from signalhub.actors.store.store import HostStore
+from signalhub.ids import is_ulid, time_of
 
 # Tables with a column `actor` whose rows are moved unchanged.
 _PLAIN: Final = ("pending", "keys", "deferred", "offloads", "alarms", "dead", "state")
+# How many columns the rows of a parcel have; the first one is always the actor.
+_WIDTHS: Final = {
+    "pending": 10,
+    "keys": 4,
+    "deferred": 4,
+    "offloads": 4,
+    "alarms": 12,
+    "dead": 8,
+    "state": 3,
+    "inbox": 8,
+    "outbox": 10,
+    "done": 3,
+}
+# A parcel that this host has refused is evidence of the host, not a row of the actor.
+REFUSED: Final = "refused"
+PARCEL_BYTES_MAX: Final = 256 * 2**20
+_OWN: Final = {"dead": f" AND origin != '{REFUSED}'"}
+# Clocks of hosts may differ, but ids from further ahead would be forced on all other actors.
+_AHEAD_MS_MAX: Final = 24 * 3_600_000
 # Names of the row id, unless the table is WITHOUT ROWID.
 _ROW_IDS: Final = ("rowid", "_rowid_", "oid")
 _EVERY: Final = (*_PLAIN, "inbox", "outbox", "done")
 
 Columns = list[Any]
+
+
+class ParcelRefused(ValueError):
+    """The parcel contains more than one actor's rows and tables; the text says what."""
 
 
 class ActorTable(msgspec.Struct):
@@ -58,7 +83,10 @@ class Parcel(msgspec.Struct):
         plain = {
             table: [
                 list(row)
-                for row in execute(f"SELECT * FROM {table} WHERE actor = ?", (actor,))  # noqa: S608
+                for row in execute(
+                    f"SELECT * FROM {table} WHERE actor = ?{_OWN.get(table, '')}",  # noqa: S608
+                    (actor,),
+                )
             ]
             for table in _PLAIN
         }
@@ -72,7 +100,35 @@ class Parcel(msgspec.Struct):
             _tables(store, actor),
         )
 
+    def check(self, actor: str, now_ms: int) -> None:
+        """Check row by row that everything belongs to this actor; raises `ParcelRefused`."""
+        if self.actor != actor:
+            raise ParcelRefused(f"it contains {self.actor!r:.100}")
+        if unknown := self.plain.keys() - set(_PLAIN):
+            raise ParcelRefused(f"it contains rows of the table {min(unknown)!r:.100}")
+        every = self.plain | {"inbox": self.inbox, "outbox": self.outbox, "done": self.done}
+        for name, rows in every.items():
+            for row in rows:
+                if len(row) != _WIDTHS[name]:
+                    raise ParcelRefused(f"a row of the table {name} has {len(row)} columns")
+                if row[0] != actor:
+                    raise ParcelRefused(f"a row of the table {name} belongs to {row[0]!r:.100}")
+        if not is_ulid(self.last_id) or time_of(self.last_id) > now_ms + _AHEAD_MS_MAX:
+            raise ParcelRefused(f"its last id is {self.last_id!r:.100}")
+        if any(not isinstance(row[2], str) or row[2] > self.last_id for row in self.outbox):
+            raise ParcelRefused("the id of a message to send is greater than its last id")
+        prefix = table_prefix(actor)
+        for table in self.tables:
+            if not table.name.startswith(prefix):
+                raise ParcelRefused(f"the table {table.name!r:.100} belongs to somebody else")
+            for statement in table.statements:
+                try:
+                    check_definition(actor, statement)
+                except ValueError as error:
+                    raise ParcelRefused(str(error)) from error
+
     def insert(self, store: HostStore, new_id: Callable[[], str]) -> None:
+        """Write all rows; raises `ParcelRefused` for statements that reach beyond the actor."""
         for name in _PLAIN:
             for row in self.plain.get(name, []):
                 marks = ", ".join("?" * len(row))
@@ -85,15 +141,14 @@ class Parcel(msgspec.Struct):
         )
         self.put_done(store, self.done)
         for table in self.tables:
-            for statement in table.statements:
-                store.execute(statement)
+            _define(store, self.actor, table)
             _fill(store, table)
 
     @staticmethod
     def delete(store: HostStore, actor: str) -> None:
         """Delete everything of the actor except what the host knows about its place."""
         for name in _EVERY:
-            store.execute(f"DELETE FROM {name} WHERE actor = ?", (actor,))  # noqa: S608
+            store.execute(f"DELETE FROM {name} WHERE actor = ?{_OWN.get(name, '')}", (actor,))  # noqa: S608
         for table in _tables(store, actor, with_rows=False):
             store.execute(f'DROP TABLE "{_quoted(table.name)}"')
 
@@ -165,6 +220,25 @@ def _columns(store: HostStore, table: str) -> list[str]:
     # A column may shadow a name of the row id; if all names are shadowed, it is inaccessible.
     taken = {str(name).lower() for name, _ in found}
     return [*[name for name in _ROW_IDS if name not in taken][:1], *columns]
+
+
+def _define(store: HostStore, actor: str, table: ActorTable) -> None:
+    """Create a table and its indexes, with no more rights than the actor's own statements."""
+    allowed = authorizer(actor)
+
+    def authorize(operation: int, *names: str | None) -> int:
+        # A definition with a query could read, or run for ever.
+        return apsw.SQLITE_DENY if operation == apsw.SQLITE_SELECT else allowed(operation, *names)
+
+    connection = store.connection
+    connection.authorizer = authorize
+    try:
+        for statement in table.statements:
+            store.execute(statement)
+    except apsw.AuthError as error:
+        raise ParcelRefused(f"{error}: {statement!r:.200}") from error
+    finally:
+        connection.authorizer = None
 
 
 def _fill(store: HostStore, table: ActorTable) -> None:

@@ -2,6 +2,7 @@
 
 That happens in one transaction, when the parts are complete and the hub has confirmed the place,
 before messages that arrived for the actor meanwhile. A parcel that cannot be taken over is kept.
+One that contains more than the rows and tables of its actor is refused: it becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ import msgspec
 from signalhub.actors import wire
 from signalhub.actors.kernel.events import ActorPlace, SendBatch
 from signalhub.actors.move.moves import MoveRow, Part, encoded_arrival
-from signalhub.actors.move.parcel import Parcel, pack, unpack
+from signalhub.actors.move.parcel import (
+    PARCEL_BYTES_MAX,
+    REFUSED,
+    Parcel,
+    ParcelRefused,
+    pack,
+    unpack,
+)
 from signalhub.actors.move.places import PlaceStatus
 from signalhub.actors.store.schema import VERSION
 
@@ -29,6 +37,7 @@ class TakingOver:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
+        self.parcel_bytes_max = PARCEL_BYTES_MAX
 
     def take_in(self, part: Part, body: bytes, peer: str) -> None:
         """A part of an actor that moves here."""
@@ -58,6 +67,13 @@ class TakingOver:
         if own is None or own.status is not PlaceStatus.ARRIVING:
             kernel.places.put(part.actor, part.token, PlaceStatus.ARRIVING)
             kernel.inbox.hold(part.actor)
+        size = kernel.moves.size(part.actor, part.move) + len(body)
+        if size > self.parcel_bytes_max:
+            reason = f"the parcel is larger than {self.parcel_bytes_max} bytes"
+            move = kernel.moves.find(part.actor)
+            assert move is not None
+            self._refuse(move, reason, kernel.now_ms)
+            return
         kernel.moves.put_part(part.actor, part.move, part.number, body)
         if kernel.moves.count(part.actor, part.move) == part.count:
             # Only the hub decides that an actor lives here.
@@ -108,13 +124,28 @@ class TakingOver:
             return
         except msgspec.DecodeError:
             return  # Not complete.
-        if parcel.actor != move.actor or parcel.version != VERSION:
-            text = f"the parcel is {parcel.actor} with version {parcel.version} of the tables"
+        if parcel.version != VERSION:
+            text = f"the parcel has version {parcel.version} of the tables"
             self._failed(move, f"{text}; this host has version {VERSION}")
             return
         fault = self._kernel.attempt(lambda: self._take_over(move, parcel, now_ms))
-        if fault is not None:
+        if isinstance(fault, ParcelRefused):
+            self._refuse(move, str(fault), now_ms)
+        elif fault is not None:
             self._failed(move, repr(fault))
+
+    def _refuse(self, move: MoveRow, reason: str, now_ms: int) -> None:
+        """Keep the parcel as a dead letter, one per actor; the old host still has the actor."""
+        kernel = self._kernel
+        log.error("the parcel of %s from %s is refused: %s", move.actor, move.peer, reason)
+        kernel.moves.failures[move.actor] = f"refused: {reason}"
+        kernel.store.execute(
+            "DELETE FROM dead WHERE actor = ? AND origin = ?", (move.actor, REFUSED)
+        )
+        data = b"".join(kernel.moves.bodies(move))
+        text = f"parcel from {move.peer} refused: {reason}"
+        kernel.letters.bury(move.actor, REFUSED, move.move_id, data, text, 1, now_ms)
+        kernel.moves.drop_parts(move.actor)
 
     def _failed(self, move: MoveRow, reason: str) -> None:
         """Keep the parts: the fault may be in this host. A restart tries again."""
@@ -123,6 +154,7 @@ class TakingOver:
 
     def _take_over(self, move: MoveRow, parcel: Parcel, now_ms: int) -> None:
         kernel = self._kernel
+        parcel.check(move.actor, now_ms)
         kernel.ids.overtake(parcel.last_id)
         held = Parcel.take_inbox(kernel.store, move.actor)
         stranded = Parcel.collect(kernel.store, move.actor, kernel.ids.last)
