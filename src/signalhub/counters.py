@@ -175,6 +175,7 @@ class Tally:
     unknown_targets: int = 0
     dropped_tells: int = 0  # The recipient reads too slowly or is gone.
     slow_closed: int = 0
+    floods_closed: int = 0
     paused: int = 0
     resumed: int = 0
     rate_limited: int = 0

@@ -54,7 +54,6 @@ from signalhub.wire.errors import Code, Refusal, unworded
 # Liveness and settling must not depend on how much else a session sends.
 UNLIMITED: Final = frozenset(
     {
-        "hub:connect",
         "hub:heartbeat",
         "hub:renew",
         "hub:disconnect",
@@ -265,7 +264,7 @@ class Hub:
                     return []
                 if type != "hub:connect":
                     raise refusals.hello_first()
-            if session.bucket.rate_s and type not in UNLIMITED:
+            elif session.bucket.rate_s and type not in UNLIMITED:
                 self._charge(session, now)
             session.last_seen_ms = now
             handler = self.handlers.get(type)

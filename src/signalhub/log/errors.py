@@ -12,12 +12,17 @@ from signalhub.wire.errors import SignalHubError
 
 
 class LogFull(SignalHubError):
-    """No space for a batch: nothing was appended, and the same call may succeed later."""
+    """No space, or no file descriptor, for a batch.
+
+    Nothing was appended, and the same call may succeed later.
+    """
 
     code = "storage_full"
 
-    def __init__(self) -> None:
-        super().__init__("the disk of the log is full; free some space or lower log.retention_s")
+    def __init__(
+        self, reason: str = "the disk of the log is full; free some space or lower log.retention_s"
+    ) -> None:
+        super().__init__(reason)
 
 
 class LogFailed(SignalHubError):
@@ -62,4 +67,7 @@ def storage_error(error: OSError) -> LogFull | LogFailed:
     """The error of the log for an error of the file system."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return LogFull()
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        # Descriptors come back when sockets are closed.
+        return LogFull("the log got no file descriptor; raise the limit of open files")
     return LogFailed(error.strerror or str(error))

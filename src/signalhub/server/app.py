@@ -35,7 +35,7 @@ from signalhub.server.gauges import Gauges
 from signalhub.server.metrics import Metrics
 from signalhub.server.port.door import Door
 from signalhub.server.port.http import HttpRequest, Response, Routes
-from signalhub.server.port.listener import Listener, at_capacity, listen, too_many_connections
+from signalhub.server.port.listener import Listener, listen, too_many_connections
 from signalhub.server.rooms.api import Api
 from signalhub.server.rooms.upgrade import Gate
 from signalhub.server.runner import HubRunner
@@ -271,10 +271,7 @@ class App:
         return None
 
     def accept(self, door: Door) -> picows.WSListener | Response:
-        """Return the connection of an admitted actor, or an error if the registry is full."""
-        if self.hub.registry.is_full:
-            self._tally.connections_refused += 1
-            return at_capacity(self.hub.registry.utilization)
+        """Return the connection of an admitted actor; a full registry refuses registrations only."""
         return Connection(self.runner, door)
 
     # Health, metrics and periodic work.

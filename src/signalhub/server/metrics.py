@@ -211,6 +211,11 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
         "Connections closed: the client did not read.",
     ),
     counter(
+        "flooding_connections_closed",
+        lambda of: of.tally.floods_closed,
+        "Connections closed: the client exceeded its rates of frames or bytes for too long.",
+    ),
+    counter(
         "errors", lambda of: _by_known_code(of.tally.errors), "Refusals sent, by code.", "code"
     ),
     histogram(

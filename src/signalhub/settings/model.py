@@ -109,6 +109,26 @@ class OutboundSettings(Group, frozen=True, kw_only=True):
     stalled_s: Annotated[Seconds, _about("Close a socket that reads nothing for this time.")] = 10.0
 
 
+class LimitsSettings(Group, frozen=True, kw_only=True):
+    """Limits that keep one client from using up what belongs to all."""
+
+    frame_rate: Annotated[
+        Rate,
+        _about("Frames of any kind read per second and socket; 0 for no limit."),
+    ] = 10_000.0
+    frame_burst: Annotated[Count, _about("Frames read from a socket in a burst.")] = 10_000
+    byte_rate: Annotated[Rate, _about("Bytes read per second and socket; 0 for no limit.")] = (
+        32.0 * 2**20
+    )
+    byte_burst: Annotated[Bytes, _about("Bytes read from a socket in a burst.")] = 32 * 2**20
+    frames_per_tick: Annotated[
+        int, Meta(ge=2), _about("Frames of one socket handled before others get their turn.")
+    ] = 128
+    flood_s: Annotated[
+        Seconds, _about("Close a socket that exceeds its rates without a break for this time.")
+    ] = 30.0
+
+
 class DedupSettings(Group, frozen=True, kw_only=True):
     """How long accepted messages are remembered, to detect duplicates."""
 
@@ -400,6 +420,7 @@ class Settings(Group, frozen=True, kw_only=True):
     auth: AuthSettings = AuthSettings()
     registry: RegistrySettings = RegistrySettings()
     outbound: OutboundSettings = OutboundSettings()
+    limits: LimitsSettings = LimitsSettings()
     dedup: DedupSettings = DedupSettings()
     log: LogSettings = LogSettings()
     mailbox: MailboxSettings = MailboxSettings()

@@ -171,6 +171,7 @@ class Transport:
         self.short_write_at: int | None = None
         self.unsent = b""
         self.is_gone = False
+        self.is_reading = True
         self.connection: Connection[Party]
         self.ws: WebSocket
         self._loop = loop
@@ -191,6 +192,15 @@ class Transport:
 
     def is_closing(self) -> bool:
         return self._is_closing
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def get_protocol(self) -> object:
+        return self.ws
 
     def write(self, data: bytes) -> None:
         if not data or self._is_lost:

@@ -35,6 +35,7 @@ from signalhub.server.port.http import (
     text,
 )
 from signalhub.server.sockets import picows
+from signalhub.server.sockets.meter import sparing
 from signalhub.wire.errors import unworded
 from signalhub.wire.frames import CloseCode
 
@@ -242,8 +243,7 @@ class Door(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._websocket is None or self._is_leaving:
             return self._listener.read_buffer
-        buffer: memoryview = self._websocket.get_buffer(sizehint)
-        return buffer
+        return sparing(self._websocket.get_buffer(sizehint))
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_leaving:

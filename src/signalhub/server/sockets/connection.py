@@ -1,7 +1,8 @@
 """One WebSocket between the kernel and the hub.
 
 Reading: picows provides unmasked frames. Unfragmented text frames go directly to the hub, all
-others through the assembler. Writing: frames are collected in `queue` and written once per tick
+others through the assembler. Frames beyond the share of a tick, or above the rates of a socket,
+wait in a backlog while reading is paused. Writing: frames are collected in `queue` and written once per tick
 with one system call. If the kernel accepts only part, the rest goes to the transport and the
 connection is *blocked*: further frames wait in `waiting`, bounded, until the transport has drained.
 
@@ -22,10 +23,12 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 from picows import WSFrame, WSListener, WSMsgType, WSTransport
+from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 from signalhub.core.messages.ask import AskReceipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
+from signalhub.server.sockets.meter import NOTHING, Intake, Meter
 from signalhub.settings.model import OutboundSettings as Bounds
 from signalhub.wire.frames import (
     Assembler,
@@ -57,6 +60,15 @@ class WaitingFrame(msgspec.Struct, frozen=True, gc=False):
     expires_at: float | None = None
     receipt: AskReceipt | Attempt | None = None
     is_tell: bool = False
+
+
+class Unhandled(msgspec.Struct, frozen=True, gc=False):
+    """A frame that waits for its turn."""
+
+    opcode: int
+    is_final: bool
+    rsv: bool
+    payload: bytes
 
 
 # Receipts, each with the number of pieces up to the end of its message.
@@ -132,9 +144,15 @@ class Connection(WSListener, Generic[P]):
 
     __slots__ = (
         "_assembler",
+        "_backlog",
         "_buffered_total",
+        "_bytes_left",
         "_door",
         "_fd",
+        "_frames_left",
+        "_granted",
+        "_granted_in",
+        "_meter",
         "_transport",
         "_writer",
         "_ws",
@@ -160,6 +178,13 @@ class Connection(WSListener, Generic[P]):
         self._door = door
         self._assembler: Assembler | None = None
         self._fd = -1
+        # What may be handled before the buckets are asked, and the tick in which it was granted.
+        self._granted = self._writer.grant
+        self._frames_left, self._bytes_left = self._granted
+        self._granted_in = 0
+        self._meter: Meter | None = None
+        # Frames that were read but not handled yet; reading is paused meanwhile.
+        self._backlog: deque[Unhandled] | None = None
         self.session = owner.opened(self)
         self.queue: list[bytes | tuple[FanBatch, bytes]] = []
         self.queued_replies = 0
@@ -185,25 +210,120 @@ class Connection(WSListener, Generic[P]):
         self._transport.set_write_buffer_limits(high=0)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        if (
+        payload = frame.get_payload_as_bytes()
+        self._frames_left -= 1
+        self._bytes_left -= len(payload)
+        if (self._frames_left < 0 or self._bytes_left < 0) and not self._may_go_on(len(payload)):
+            self._put_off(frame, payload)
+        elif (
             self._assembler is None
             and frame.fin
             and frame.msg_type == _TEXT
             and not (frame.rsv1 or frame.rsv2 or frame.rsv3)
         ):
-            payload = frame.get_payload_as_bytes()
-            if not (payload.isascii() or is_text(payload)):
-                self.close(CloseCode.INVALID_TEXT, "text must be valid UTF-8")
-            elif self._door is None and not self.is_closing:
+            if self._door is None and not self.is_closing and payload.isascii():
                 self.owner.received(self, payload)
             else:
-                self._received(payload)
+                self._hear(payload)
+        else:
+            rsv = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
+            self._assemble(frame.msg_type.value, bool(frame.fin), rsv, payload)
+
+    def _hear(self, payload: bytes) -> None:
+        if payload.isascii() or is_text(payload):
+            self._received(payload)
+        else:
+            self.close(CloseCode.INVALID_TEXT, "text must be valid UTF-8")
+
+    # Frames beyond the grant.
+
+    def _may_go_on(self, size: int) -> bool:
+        """The grant does not cover a frame of this size: may it be handled in this tick?"""
+        self._frames_left += 1
+        self._bytes_left += size
+        if self._backlog is not None:
+            return False
+        tick = self._writer.current_tick()
+        wait_s = self._settle()
+        if wait_s > 0 or tick == self._granted_in:
+            self._wait(wait_s)
+            return False
+        self._grant(tick)
+        self._frames_left -= 1
+        self._bytes_left -= size
+        return True
+
+    def _settle(self) -> float:
+        """Charge what was used of the grant; return how long to pause before the next one."""
+        writer = self._writer
+        now_s = writer.mono_s()
+        if self._meter is None:
+            self._meter = Meter(writer.limits, now_s)
+        frames, size = self._granted
+        wait_s = self._meter.charge(frames - self._frames_left, size - self._bytes_left, now_s)
+        self._granted = NOTHING
+        self._frames_left = self._bytes_left = 0
+        if wait_s > 0 and self._meter.is_flood(now_s):
+            writer.close_flood(self)
+        return wait_s
+
+    def _grant(self, tick: int) -> None:
+        self._granted_in = tick
+        self._granted = self._writer.grant
+        self._frames_left, self._bytes_left = self._granted
+
+    def _wait(self, wait_s: float) -> None:
+        """Stop reading until the writer calls `go_on`."""
+        self._backlog = deque()
+        self._transport.pause_reading()
+        protocol = self._transport.get_protocol()
+        if type(protocol) is WSProtocol:
+            self._transport.set_protocol(Intake(protocol))
+        self._writer.postpone(self, wait_s)
+
+    def _put_off(self, frame: WSFrame, payload: bytes) -> None:
+        assert self._backlog is not None
+        rsv = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
+        self._backlog.append(Unhandled(frame.msg_type.value, bool(frame.fin), rsv, payload))
+
+    def go_on(self, tick: int) -> None:
+        """Handle waiting frames; read on when there are none left."""
+        backlog = self._backlog
+        if backlog is None:
             return
-        self._assemble(frame)
+        wait_s = self._settle()
+        if wait_s > 0:
+            self._writer.postpone(self, wait_s)
+            return
+        self._grant(tick)
+        while backlog:
+            if self._frames_left <= 0 or self._bytes_left <= 0:
+                self._writer.postpone(self, 0.0)
+                return
+            one = backlog.popleft()
+            self._frames_left -= 1
+            self._bytes_left -= len(one.payload)
+            if self._assembler is None and one.is_final and one.opcode == 1 and not one.rsv:
+                self._hear(one.payload)
+            else:
+                self._assemble(one.opcode, one.is_final, one.rsv, one.payload)
+        self._backlog = None
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def calm_down(self) -> bool:
+        """Give the socket back to picows; `False` if it still has to wait for its turns."""
+        if self._backlog is not None:
+            return False
+        protocol = self._transport.get_protocol()
+        if isinstance(protocol, Intake) and not self._transport.is_closing():
+            self._transport.set_protocol(protocol.parser)
+        return True
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self.is_closing = True
         self._door = None
+        self._backlog = None
         self.owner.disconnected(self)
 
     def pause_writing(self) -> None:
@@ -212,13 +332,10 @@ class Connection(WSListener, Generic[P]):
     def resume_writing(self) -> None:
         self._writer.drained(self)
 
-    def _assemble(self, frame: WSFrame) -> None:
+    def _assemble(self, opcode: int, is_final: bool, rsv: bool, payload: bytes) -> None:
         assembler = self._assembler or Assembler(self.owner.frame_bytes_max)
-        rsv = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
         try:
-            event = assembler.feed(
-                frame.msg_type.value, bool(frame.fin), rsv, frame.get_payload_as_bytes()
-            )
+            event = assembler.feed(opcode, is_final, rsv, payload)
         except Violation as violation:
             self._assembler = None
             self.close(violation.code, violation.reason)

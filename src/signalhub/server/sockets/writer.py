@@ -26,11 +26,15 @@ from signalhub.core.messages.ask import AskReceipt, FanReceipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
 from signalhub.server.sockets.connection import CLOSED, Connection, Draft, Marks, Party
+from signalhub.server.sockets.meter import grant_of
+from signalhub.wire.frames import CloseCode
 
 log = logging.getLogger("signalhub.server")
 
 # How long a peer may take to answer a close frame before the socket is aborted.
 _CLOSE_GRACE_S = 1.0
+# So that a clock that stands still or jumps does not stop a connection for long.
+_PAUSE_S_MAX = 0.25
 
 
 class Writer:
@@ -51,7 +55,14 @@ class Writer:
         # The first chunk of a fan-out gets a whole tick.
         self._is_bulk_new = False
         self._now_ms = clock.now_ms
-        self._mono_s = clock.mono_s
+        self.mono_s = self._mono_s = clock.mono_s
+        self.limits = hub.settings.limits
+        self.grant = grant_of(self.limits)
+        self._ticks = 0
+        # Connections with unhandled frames: for the next tick, and all that were held back lately.
+        self._postponed: list[Connection[Party]] = []
+        self._postponed_in = 0
+        self._held_back: set[Connection[Party]] = set()
         self._loop = loop
         self._perform = perform
         self._ending = ending
@@ -69,9 +80,52 @@ class Writer:
     def begin_tick(self) -> int:
         """Start a tick: all events until the next flush share one time."""
         self.tick_ms = now = self._now_ms()
+        self._ticks += 1
         self._tick_began_s = self._mono_s()
         self._loop.call_soon(self._flush)
         return now
+
+    def current_tick(self) -> int:
+        """Return the number of the running tick; start one if there is none."""
+        if not self.tick_ms:
+            self.begin_tick()
+        return self._ticks
+
+    def postpone(self, connection: Connection[Party], wait_s: float) -> None:
+        """Let the connection go on in the next tick, or after a pause."""
+        self._held_back.add(connection)
+        if wait_s > 0:
+            self._loop.call_later(min(wait_s, _PAUSE_S_MAX), self._line_up, connection)
+        else:
+            self._line_up(connection)
+
+    def _line_up(self, connection: Connection[Party]) -> None:
+        if not self._postponed:
+            self._postponed_in = self._ticks
+            self._loop.call_soon(self._go_on)
+        self._postponed.append(connection)
+
+    def _go_on(self) -> None:
+        if self.tick_ms and self._ticks == self._postponed_in:
+            # Still the tick that they have used up.
+            self._loop.call_soon(self._go_on)
+            return
+        postponed, self._postponed = self._postponed, []
+        tick = self.current_tick()
+        for connection in postponed:
+            try:
+                connection.go_on(tick)
+            except Exception:
+                self._give_up(connection)
+
+    def close_flood(self, connection: Connection[Party]) -> None:
+        """Close a connection whose client sends more than its rates all the time."""
+        if connection.is_closing:
+            return
+        self._tally.floods_closed += 1
+        log.warning("a flooding client was closed", extra={"session": connection.session.id})
+        connection.owner.leaving(connection)
+        connection.close(CloseCode.POLICY_VIOLATION, "too many frames or bytes")
 
     def mark(self, connection: Connection[Party]) -> None:
         """Write the connection in this tick."""
@@ -301,6 +355,7 @@ class Writer:
         """Run several times a second: abort closing connections that are late, close slow ones."""
         while self._closing and self._closing[0][0] <= self._mono_s():
             heapq.heappop(self._closing)[2].abort()
+        self._held_back -= {one for one in self._held_back if one.calm_down()}
         now = self._mono_ms()
         for connection in list(self._blocked):
             outbound = connection.session.outbound

@@ -1,0 +1,108 @@
+"""How much of one socket is read: frames and bytes per second, and frames per tick.
+
+Every frame counts, also control frames and malformed ones. A connection handles frames from a small
+grant, so that counting costs two subtractions; the buckets are charged when the grant is used up.
+Above a rate nothing is refused: reading pauses, and TCP slows the client down. A client that is
+held back all the time for `flood_s` is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from signalhub.settings.model import LimitsSettings
+
+# The bytes a connection may read before its buckets are charged.
+_GRANT_BYTES = 2**18
+# Frames and bytes.
+Grant = tuple[int, int]
+NOTHING: Grant = (0, 0)
+
+
+def grant_of(limits: LimitsSettings) -> Grant:
+    """Return what a connection may handle at once.
+
+    Half of `frames_per_tick`, because the rest of an earlier grant may be used in the same tick.
+    """
+    return limits.frames_per_tick // 2, _GRANT_BYTES
+
+
+class Meter:
+    """The buckets of one socket, and since when they have been exceeded."""
+
+    __slots__ = ("_at_s", "_bytes", "_frames", "_limits", "_over_since_s")
+
+    def __init__(self, limits: LimitsSettings, now_s: float) -> None:
+        self._limits = limits
+        self._frames = float(limits.frame_burst)
+        self._bytes = float(limits.byte_burst)
+        self._at_s = now_s
+        self._over_since_s: float | None = None
+
+    def charge(self, frames: int, size: int, now_s: float) -> float:
+        """Take what was read; return how many seconds to pause before more is read."""
+        limits = self._limits
+        elapsed_s = max(0.0, now_s - self._at_s)
+        self._at_s = now_s
+        wait_s = 0.0
+        if limits.frame_rate:
+            refilled = self._frames + elapsed_s * limits.frame_rate
+            self._frames = min(float(limits.frame_burst), refilled) - frames
+            wait_s = -self._frames / limits.frame_rate
+        if limits.byte_rate:
+            refilled = self._bytes + elapsed_s * limits.byte_rate
+            self._bytes = min(float(limits.byte_burst), refilled) - size
+            wait_s = max(wait_s, -self._bytes / limits.byte_rate)
+        if self._frames >= limits.frame_burst / 2 and self._bytes >= limits.byte_burst / 2:
+            self._over_since_s = None
+        elif wait_s > 0 and self._over_since_s is None:
+            self._over_since_s = now_s
+        return max(0.0, wait_s)
+
+    def is_flood(self, now_s: float) -> bool:
+        """Has the socket used all it may use for too long?"""
+        since_s = self._over_since_s
+        return since_s is not None and now_s - since_s >= self._limits.flood_s
+
+
+class Intake(asyncio.BufferedProtocol):
+    """Stands before picows while a client sends faster than it is served.
+
+    picows doubles its buffer whenever a read fills it, and hands over all frames of a read at once.
+    Smaller reads keep both small.
+    """
+
+    __slots__ = ("_parser",)
+
+    def __init__(self, parser: Any) -> None:
+        self._parser = parser
+
+    @property
+    def parser(self) -> Any:
+        """What it stands before."""
+        return self._parser
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return sparing(self._parser.get_buffer(sizehint))
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._parser.buffer_updated(nbytes)
+
+    def eof_received(self) -> bool | None:
+        ends: bool | None = self._parser.eof_received()
+        return ends
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._parser.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._parser.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._parser.resume_writing()
+
+
+def sparing(buffer: memoryview) -> memoryview:
+    """Return as much of picows' buffer as can be filled without making it grow."""
+    return buffer[: len(buffer) * 3 // 4]

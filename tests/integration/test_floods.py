@@ -1,0 +1,110 @@
+"""Clients that send more than anybody can use, and those who must not notice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from signalhub.wire.envelope import RAW_PING
+from signalhub.wire.frames import Opcode
+from tests.support.socket.bystanders import bystanders
+from tests.support.socket.frames import masked_frame
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, eventually, run_stage
+from tests.support.volume import volume
+
+ROUNDS = volume(20, 2_000)
+HELLO = b'{"type":"hub:connect","pattern":"ask","from":"@(x/y)","id":"1","payload":{}}'
+
+
+def text(payload: bytes) -> bytes:
+    return masked_frame(Opcode.TEXT, payload)
+
+
+FLOODS: dict[str, bytes] = {
+    "pongs": masked_frame(Opcode.PONG, b""),
+    "pings": masked_frame(Opcode.PING, b"x"),
+    "raw pings": text(RAW_PING),
+    "lists": text(b"[]"),
+    "deep JSON": text(b'{"payload":' + b"[" * 2_000 + b"]" * 2_000 + b"}"),
+    "hellos": text(HELLO),
+}
+
+
+async def flood(peer: Peer, frame: bytes, rounds: int) -> None:
+    """Send as fast as the hub reads, and read nothing."""
+    many = frame * max(1, 60_000 // len(frame))
+    for _ in range(rounds):
+        peer.write(many)
+        await asyncio.sleep(0)
+
+
+def frames_handled(stage: InProcess) -> Callable[[], int]:
+    before = stage.hub.app.hub.tally.received
+    return lambda: stage.hub.app.hub.tally.received - before
+
+
+@pytest.mark.parametrize("name", FLOODS)
+async def test_others_go_on_while_one_socket_floods(name: str) -> None:
+    async with run_stage() as stage, bystanders(stage) as pair:
+        attacker = await stage.join("@(flood/er)")
+        await flood(attacker, FLOODS[name], ROUNDS)
+        await pair.go_on(20)
+
+
+async def test_others_go_on_while_an_anonymous_socket_in_a_room_floods() -> None:
+    async with run_stage() as stage, bystanders(stage) as pair:
+        attacker = await stage.dial("/room", {"X-Room-ID": "quiet", "X-Pseudonym-ID": "x"})
+        await flood(attacker, FLOODS["pongs"], ROUNDS)
+        await pair.go_on(20)
+
+
+async def test_frames_above_the_rate_wait_and_none_is_refused() -> None:
+    limits = {"frame_rate": 400.0, "frame_burst": 200, "frames_per_tick": 16}
+    async with run_stage(limits=limits) as stage:
+        peer = await stage.join("@(fast/one)")
+        handled = frames_handled(stage)
+
+        peer.write(text(RAW_PING) * 500)
+        await asyncio.sleep(0.1)
+        assert 100 < handled() < 400, "the rest is not read yet"
+
+        await eventually(lambda: handled() == 500)
+
+
+async def test_a_socket_takes_turns_with_others_within_its_burst() -> None:
+    async with run_stage(limits={"frames_per_tick": 16}) as stage:
+        peer = await stage.join("@(fast/one)")
+        handled = frames_handled(stage)
+        most = before = 0
+
+        peer.write(text(RAW_PING) * 300)
+        for _ in range(10_000):
+            if handled() == 300:
+                break
+            await asyncio.sleep(0)
+            most, before = max(most, handled() - before), handled()
+
+        assert handled() == 300
+        assert most <= 2 * 16
+
+
+async def test_a_client_that_floods_all_the_time_is_closed_and_counted() -> None:
+    limits = {"frame_rate": 100.0, "frame_burst": 50, "flood_s": 0.2}
+    async with run_stage(limits=limits) as stage:
+        peer = await stage.join("@(flood/er)")
+        peer.write(FLOODS["pongs"] * 2_000)
+
+        await eventually(lambda: stage.hub.app.hub.tally.floods_closed == 1)
+        page = (await stage.get("/metrics")).body.decode()
+        assert "flooding_connections_closed" in page
+
+
+async def test_a_repeated_hello_counts_as_a_message() -> None:
+    async with run_stage(message_rate=1.0, message_burst=3) as stage:
+        peer = await stage.connect()
+        peer.write(text(HELLO) * 10)
+
+        await eventually(lambda: stage.hub.app.hub.tally.rate_limited >= 6)
