@@ -134,17 +134,16 @@ async def test_8_default_rate_is_a_hundred_connections_at_once() -> None:
         assert refused.headers["retry-after"] == "1"
 
 
-async def test_8_full_registry_is_answered_503_with_its_utilization() -> None:
+async def test_8_a_full_registry_refuses_registrations_but_no_socket() -> None:
     async with run_socket_stage(registry={"limit": 4}) as stage:
         peer = await stage.connect()
         for number in range(4):
             await peer.register(f"@(local/{number})")
 
-        refused = await rejection(stage)
+        late = await stage.connect()
+        refused = await late.ask("hub:register", {"actorAddress": "@(l/5)", "capabilities": []})
 
-        assert refused.status == 503
-        assert refused.headers["retry-after"] == "60"
-        assert float(refused.headers["x-capacity-utilization"]) == 1.0
+        assert refused["payload"]["code"] == "registry_full"
         assert (await stage.health())["status"] == "degraded"
         await peer.ask("hub:unregister", {"actorAddress": "@(local/0)"})
         await stage.connect()

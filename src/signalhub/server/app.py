@@ -271,7 +271,7 @@ class App:
         return None
 
     def accept(self, door: Door) -> picows.WSListener | Response:
-        """Return the connection of an admitted actor; a full registry refuses registrations only."""
+        """Return the connection of an admitted actor."""
         return Connection(self.runner, door)
 
     # Health, metrics and periodic work.

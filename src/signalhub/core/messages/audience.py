@@ -188,6 +188,13 @@ class Topics:
     def _note_change(self, levels: list[str]) -> None:
         self._changes.append(levels)
         self._changed += 1
+        # Audiences that would be computed again anyway must not keep sessions in memory.
+        if not self._wildcards.below:
+            self._audiences.clear()
+        elif self._changed % _CHANGES_KEPT_MAX == 0:
+            oldest = self._changed - _CHANGES_KEPT_MAX
+            for topic in [at for at, kept in self._audiences.items() if kept.changes < oldest]:
+                del self._audiences[topic]
 
     @staticmethod
     def _drop_if_idle(subscriber: Subscriber) -> None:

@@ -62,15 +62,6 @@ def too_many_connections(retry_after_s: int, limit: int, remaining: int) -> Resp
     )
 
 
-def at_capacity(utilization: float) -> Response:
-    """Return the refusal if the registry is full."""
-    return text(
-        503,
-        "The hub is full. Try again later.",
-        {"Retry-After": "60", "X-Capacity-Utilization": f"{utilization:.3f}"},
-    )
-
-
 class Listener:
     """The open port and all its Doors."""
 

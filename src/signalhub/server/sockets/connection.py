@@ -2,9 +2,10 @@
 
 Reading: picows provides unmasked frames. Unfragmented text frames go directly to the hub, all
 others through the assembler. Frames beyond the share of a tick, or above the rates of a socket,
-wait in a backlog while reading is paused. Writing: frames are collected in `queue` and written once per tick
-with one system call. If the kernel accepts only part, the rest goes to the transport and the
-connection is *blocked*: further frames wait in `waiting`, bounded, until the transport has drained.
+wait in a backlog while reading is paused. Writing: frames are collected in `queue` and written once
+per tick with one system call. If the kernel accepts only part, the rest goes to the transport and
+the connection is *blocked*: further frames wait in `waiting`, bounded, until the transport has
+drained.
 
 The `Owner` of a connection receives its messages, is notified when the peer leaves, and sets the
 limits: the runner for actors, a `RoomSocket` for a room.

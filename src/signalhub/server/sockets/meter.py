@@ -11,13 +11,21 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from signalhub.settings.model import LimitsSettings
+from msgspec.structs import replace
+
+from signalhub.settings.model import LimitsSettings, Settings
 
 # The bytes a connection may read before its buckets are charged.
 _GRANT_BYTES = 2**18
 # Frames and bytes.
 Grant = tuple[int, int]
 NOTHING: Grant = (0, 0)
+
+
+def limits_of(settings: Settings) -> LimitsSettings:
+    """Return the limits in force: who turns off the message rate wants no rate at all."""
+    limits = settings.limits
+    return limits if settings.message_rate else replace(limits, frame_rate=0.0, byte_rate=0.0)
 
 
 def grant_of(limits: LimitsSettings) -> Grant:

@@ -26,7 +26,7 @@ from signalhub.core.messages.ask import AskReceipt, FanReceipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
 from signalhub.server.sockets.connection import CLOSED, Connection, Draft, Marks, Party
-from signalhub.server.sockets.meter import grant_of
+from signalhub.server.sockets.meter import grant_of, limits_of
 from signalhub.wire.frames import CloseCode
 
 log = logging.getLogger("signalhub.server")
@@ -56,7 +56,7 @@ class Writer:
         self._is_bulk_new = False
         self._now_ms = clock.now_ms
         self.mono_s = self._mono_s = clock.mono_s
-        self.limits = hub.settings.limits
+        self.limits = limits_of(hub.settings)
         self.grant = grant_of(self.limits)
         self._ticks = 0
         # Connections with unhandled frames: for the next tick, and all that were held back lately.
