@@ -19,7 +19,7 @@ import pytest
 
 from signalhub.server.port.door import Door
 from signalhub.server.port.http import BODY_BYTES_MAX, HEAD_BYTES_MAX, HttpRequest, Response, Routes
-from signalhub.server.port.listener import Listener, at_capacity, listen, too_many_connections
+from signalhub.server.port.listener import Listener, listen, too_many_connections
 from signalhub.settings.model import Settings
 from signalhub.wire.frames import CloseCode
 from tests.support.socket.frames import TEXT, masked_frame
@@ -199,7 +199,7 @@ async def test_a_listed_origin_may_connect_and_loopback_then_may_not() -> None:
             async with connect(hub) as client:
                 client.send(request(f"Origin: {origin}", *UPGRADE_LINES))
                 assert await client.status() == status
-        hub.porter.refusal = at_capacity(1.0)
+        hub.porter.refusal = too_many_connections(1, 1, 0)
         async with connect(hub) as client:
             client.send(request("Origin: http://example.org", *UPGRADE_LINES))
             assert await client.status() == 403, "the gatekeeper is asked last"
@@ -214,9 +214,8 @@ async def test_a_listed_origin_may_connect_and_loopback_then_may_not() -> None:
             429,
             {"Retry-After": "2", "X-RateLimit-Limit": "100", "X-RateLimit-Remaining": "0"},
         ),
-        (at_capacity(0.9512), 503, {"Retry-After": "60", "X-Capacity-Utilization": "0.951"}),
     ],
-    ids=["too many", "full"],
+    ids=["too many"],
 )
 async def test_who_is_refused_is_told_when_to_return(
     refusal: Response, status: int, expected: dict[str, str]

@@ -10,8 +10,8 @@ import pytest
 
 from signalhub.server.port import door
 from signalhub.server.port.door import Door
-from signalhub.server.port.http import FAILED, HttpRequest, Response, Upgrade
-from signalhub.server.port.listener import at_capacity, too_many_connections
+from signalhub.server.port.http import FAILED, HttpRequest, Response, Upgrade, text
+from signalhub.server.port.listener import too_many_connections
 from signalhub.server.rooms.socket import Visit
 from signalhub.server.rooms.upgrade import PROTOCOL, Gate, rephrased, visit_of
 from signalhub.wire.errors import RoomError
@@ -213,7 +213,7 @@ def test_a_fault_while_entering_is_answered_and_leaves_nobody_behind(
         (door.UPGRADE_REQUIRED, "UPGRADE_REQUIRED"),
         (door.NO_CONNECTION, "BAD_REQUEST"),
         (too_many_connections(2, 100, 0), "RATE_LIMIT_EXCEEDED"),
-        (at_capacity(0.99), "UNAVAILABLE"),
+        (text(503, "Closed."), "UNAVAILABLE"),
         (FAILED, "INTERNAL_ERROR"),
     ],
 )
