@@ -1,7 +1,7 @@
 """The record of operations: who used a permission over what belongs to others.
 
-An entry is appended together with the effects of the request, so that one is not on disk without
-the other.
+An entry is appended together with the effects of the request. A redrive or purge first reads what
+it removes, so its record may be on disk earlier.
 """
 
 from __future__ import annotations
