@@ -341,7 +341,8 @@ class LocalEngine:
 
 
 def _report(recovery: LogRecovery) -> None:
-    if (torn := recovery.torn) is not None:
+    torn = recovery.torn
+    if torn is not None and torn.saved_as is not None:
         log_lines.warning(
             "a torn end of the log was cut and saved",
             extra={"segment": torn.segment, "bytes": torn.bytes, "saved_as": torn.saved_as},

@@ -22,9 +22,10 @@ from signalhub.log.footer import (
     sealed_segment,
 )
 from signalhub.log.record import Unreadable
-from signalhub.log.recovery import TornTail, judge
+from signalhub.log.recovery import LogRecovery, TornTail, judge
 from signalhub.log.seal import SegmentSealing
 from signalhub.log.segment import SegmentInfo, segment_name
+from signalhub.log.survey import LogSurvey
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,10 +54,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def verify(disk: Disk) -> Report:
     """Check everything; raises `LogFailed` if the folder cannot be read."""
-    found = look(disk)
-    recovery = judge(found)
+    found, recovery = _judged(disk)
     audit = _Audit(disk)
-    audit.problems += [f"{one.segment}, byte {one.position}: {one.reason}" for one in found.damages]
+    damages = found.damages or ([recovery.damage] if recovery.damage else [])
+    audit.problems += [f"{one.segment}, byte {one.position}: {one.reason}" for one in damages]
     if recovery.lost_to > recovery.lost_from:
         audit.problems.append(
             f"entries {recovery.lost_from} to {recovery.lost_to - 1} existed and are lost"
@@ -81,6 +82,22 @@ def verify(disk: Disk) -> Report:
         foreign=recovery.foreign,
         problems=tuple(dict.fromkeys(audit.problems)),
     )
+
+
+def _judged(disk: Disk) -> tuple[LogSurvey, LogRecovery]:
+    """What a start would find.
+
+    A batch that was just being added may look damaged, but not twice at the same place.
+    """
+    found = look(disk)
+    recovery = judge(found)
+    while recovery.damage is not None and not found.damages:
+        before = recovery.damage
+        found = look(disk)
+        recovery = judge(found)
+        if recovery.damage == before:
+            break
+    return found, recovery
 
 
 class _Audit:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from signalhub.log.errors import LogDamaged
 from signalhub.log.footer import decode_summary, encode_summary, footer_name
 from signalhub.log.log import Log
 from signalhub.log.verify import verify
@@ -75,6 +76,25 @@ def test_entries_that_were_shown_and_are_gone_are_a_problem(disk: FaultyDisk, lo
 
     last = log.head - 1
     assert verify(disk).problems == (f"entries {last} to {last} existed and are lost",)
+
+
+def test_what_a_start_takes_for_damage_in_the_active_segment_is_a_problem() -> None:
+    disk = FaultyDisk()
+    log = open_log(disk)
+    begins = []
+    for number in range(4):
+        begins.append(log.segments[-1].bytes)
+        log.append([entry(number)])
+        log.sync()
+    name = log.segments[-1].name
+    assert verify(disk).problems == ()
+
+    flip_bit(disk, name, begins[1] + 40)
+
+    (problem,) = verify(disk).problems
+    fault = open_log(disk).fault
+    assert isinstance(fault, LogDamaged)
+    assert problem == f"{name}, byte {begins[1]}: {fault.reason}"
 
 
 def test_all_damaged_segments_are_named_with_the_place(disk: FaultyDisk, log: Log) -> None:
