@@ -15,6 +15,7 @@ from tests.support.socket.stage import run_stage as run_socket_stage
 from tests.support.stage import Stage, addresses
 
 MESSAGE_BYTES_MAX = 1_048_576
+FORWARDED_BYTES_MAX = MESSAGE_BYTES_MAX - 1024
 FRAME_BYTES_MAX = 8 * 1_048_576
 
 
@@ -27,7 +28,7 @@ def note_of(peer: Peer, to: str, size: int) -> bytes:
     return filled.encode()
 
 
-@pytest.mark.parametrize("size", [900 * 1024, MESSAGE_BYTES_MAX - 1, MESSAGE_BYTES_MAX])
+@pytest.mark.parametrize("size", [900 * 1024, FORWARDED_BYTES_MAX - 1, FORWARDED_BYTES_MAX])
 async def test_9_2_message_up_to_the_limit_is_delivered(stage: Stage, size: int) -> None:
     sender, target = await stage.connect(), await stage.join("@(local/b)")
     frame = note_of(sender, "@(local/b)", size)
@@ -36,7 +37,25 @@ async def test_9_2_message_up_to_the_limit_is_delivered(stage: Stage, size: int)
 
     heard = await target.receive("note")
     assert heard["payload"] == json.loads(frame)["payload"]["data"]
+    assert len(json.dumps(heard)) <= MESSAGE_BYTES_MAX
     await sender.receive("hub:delivery_ack")
+
+
+@pytest.mark.parametrize("type", ["hub:send", "hub:publish", "hub:broadcast"])
+@pytest.mark.parametrize("size", [FORWARDED_BYTES_MAX + 1, MESSAGE_BYTES_MAX])
+async def test_9_2_a_message_that_would_be_delivered_above_the_limit_is_refused(
+    stage: Stage, type: str, size: int
+) -> None:
+    sender, target = await stage.connect(), await stage.join("@(local/b)")
+    frame = note_of(sender, "@(local/b)", size - len(type) + len("hub:send"))
+    frame = frame.replace(b"hub:send", type.encode())
+
+    sender.send_text(frame)
+
+    reply = await sender.receive()
+    assert code_of(reply) == "message_too_large"
+    assert reply["payload"]["details"] == {"actualSize": size, "maxSize": FORWARDED_BYTES_MAX}
+    await target.nothing_more()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +118,7 @@ async def test_9_2_r15_fragments_count_together_and_have_no_limit_of_their_own(
 ) -> None:
     sender = await socket_stage.join("@(local/a)")
     too_large = note_of(sender, "@(local/a)", MESSAGE_BYTES_MAX + 1)
-    fits = note_of(sender, "@(local/a)", MESSAGE_BYTES_MAX)
+    fits = note_of(sender, "@(local/a)", FORWARDED_BYTES_MAX)
 
     for piece in frames.fragments(too_large, 500_000, 900_000):
         sender.write(piece)

@@ -71,6 +71,10 @@ _TICK_MS = 1_000
 # A tick this much too early or too late by the wall clock means that the clock was changed.
 _JUMP_MS = 5_000
 
+# What the hub adds to a message that it passes on; together they stay within the limit.
+HUB_FIELDS_BYTES: Final = 1_024
+_FORWARDED: Final = frozenset({"hub:send", "hub:broadcast", "hub:publish"})
+
 
 class Hub:
     """One shard's state. Not thread-safe; one loop owns it."""
@@ -88,7 +92,8 @@ class Hub:
         self.settings = settings
         self.ids = ids
         self.tally = tally
-        self._message_bytes_max = settings.message_bytes_max
+        self._message_bytes_max = limit = settings.message_bytes_max
+        self._forwarded_bytes_max = limit - min(HUB_FIELDS_BYTES, limit // 16)
         self._ticked_ms = 0
         self._window = window = CounterWindow(tally)
 
@@ -270,6 +275,8 @@ class Hub:
             handler = self.handlers.get(type)
             if handler is None:
                 raise refusals.unknown_type(type)
+            if size > self._forwarded_bytes_max and type in _FORWARDED:
+                raise refusals.too_large(size, self._forwarded_bytes_max)
             return handler(session, message, now)
         except Refusal as refusal:
             return [self.replies.refuse(session, message, refusal, now)]

@@ -81,7 +81,7 @@ def as_data(text: str) -> Any:
         (position, {"earliest": "earliest", "seq:5": {"seq": 5}, "5": {"seq": 5}}),
         (position, {"latest": "latest", "last:10": {"last": 10}, "time:2026-01-31T12:00Z": NOON}),
         (as_data, {"hello world": "hello world", '{"a": [1, null]}': {"a": [1, None]}, "-5": -5}),
-        (as_data, {"true": True, '"quoted"': "quoted", "{broken": "{broken", "": ""}),
+        (as_data, {"true": True, '"quoted"': "quoted", "broken}": "broken}", "": ""}),
     ],
 )
 def test_arguments_are_read(read: Any, expected: dict[str, Any]) -> None:
@@ -165,6 +165,31 @@ def test_a_dash_reads_standard_input_without_its_last_newline(
     assert arguments.data('{"a": 1}', as_text=True) == '{"a": 1}'
     pipe_in(monkeypatch, b"\xff\xfe")
     assert "UTF-8" in refusal(as_data, "-")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('{"a": 1', "line 1, column 8"),
+        ("{a: 1}", "line 1, column 2"),
+        ("[1,\n2,,3]", "line 2, column 3"),
+        ('  "open', "line 1, column 3"),
+    ],
+)
+def test_broken_json_is_refused_with_its_position_unless_it_is_meant_as_text(
+    text: str, where: str
+) -> None:
+    with pytest.raises(Failure, match=where) as refused:
+        arguments.data(text, as_text=False)
+
+    assert refused.value.exit == Exit.USAGE
+    assert "--text" in str(refused.value.resolution)
+    assert arguments.data(text, as_text=True) == text
+
+
+def test_what_does_not_begin_like_json_is_text() -> None:
+    for text in ("hello", "12 monkeys", "truely", "", "(x)"):
+        assert arguments.data(text, as_text=False) == text
 
 
 @pytest.mark.parametrize("text", ["--tmeout", "--", "-"])

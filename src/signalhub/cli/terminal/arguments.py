@@ -21,6 +21,7 @@ from signalhub.operate.arguments import checked_topic as plain_topic
 from signalhub.wire import names
 
 STDIN = "-"
+_JSON_STARTS = ("{", "[", '"')
 END_OF_OPTIONS = "--"
 URL_VARIABLE = "SIGNALHUB_URL"
 
@@ -44,7 +45,7 @@ AsText = Annotated[
         name="--text",
         negative=(),
         show_default=False,
-        help="Send the data as text even if it parses as JSON.",
+        help="Send the data as text even if it is, or begins like, JSON.",
     ),
 ]
 Type = Annotated[str, Parameter(help="The message type.")]
@@ -100,13 +101,34 @@ def data(text: str, *, as_text: bool) -> Any:
 
 
 def decoded(text: str, *, as_text: bool) -> Any:
-    """The JSON value if the text parses as JSON, else the text itself."""
+    """The JSON value if the text parses as JSON, else the text itself.
+
+    Text that begins like JSON and is not is refused: a typo would be sent, and stored, as text.
+    """
     if as_text:
         return text
     try:
         return msgspec.json.decode(text)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if text.lstrip()[:1] in _JSON_STARTS:
+            raise usage(
+                f"the data begins like JSON, but is not: {_fault(text, error)}",
+                "correct it, or send it as it is with --text",
+            ) from None
         return text
+
+
+def _fault(text: str, error: Exception) -> str:
+    """What is wrong with some JSON, and where."""
+    import json
+
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as found:
+        return f"{found.msg} at line {found.lineno}, column {found.colno}"
+    except (ValueError, RecursionError):
+        pass
+    return str(error)
 
 
 def checked_type(text: str) -> str:
