@@ -100,11 +100,23 @@ GOOD_HELLOS: list[dict[str, Any]] = [
 ]
 
 
-async def test_6_1_hello_has_no_rate_and_its_payload_and_pattern_do_not_matter(
+async def test_6_1_only_the_first_hello_of_a_socket_is_free(
+    run_stage: RunStage, clock: FakeClock
+) -> None:
+    async with run_stage(clock, message_rate=1, message_burst=1) as stage:
+        peer = await stage.dial()
+
+        replies = [await peer.ask("hub:connect", metadata=HELLO) for _ in range(3)]
+
+        assert [one["type"] for one in replies[:2]] == ["hub:connected"] * 2
+        assert replies[2]["payload"]["code"] == "rate_limited"
+
+
+async def test_6_1_payload_and_pattern_of_a_hello_do_not_matter(
     run_stage: RunStage, clock: FakeClock
 ) -> None:
     ignored: list[Any] = [None, {}, {"version": "1.0", "jwt": "x"}, [], "text"]
-    async with run_stage(clock, message_rate=1, message_burst=1) as stage:
+    async with run_stage(clock) as stage:
         peer = await stage.dial()
 
         for payload in ignored:
