@@ -288,5 +288,5 @@ class TestState:
         write_status(tmp_path, PipelineStatus(pid=7, state="running"))
         assert told(tmp_path)[:2] == (
             "failed",
-            "process 7 ended without a word while it was running",
+            "process 7 ended unexpectedly while it was running",
         )

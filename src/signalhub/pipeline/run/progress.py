@@ -131,7 +131,7 @@ def told(data: Path) -> tuple[str, str, PipelineStatus | None]:
         return "never started", "", None
     if status.state in ("stopped", "failed"):
         return status.state, status.reason, status
-    died = f"process {status.pid} ended without a word while it was {status.state}"
+    died = f"process {status.pid} ended unexpectedly while it was {status.state}"
     return "failed", f"{died}: {status.reason}" if status.reason else died, status
 
 

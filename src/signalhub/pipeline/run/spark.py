@@ -142,7 +142,7 @@ def open_session(
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep our handler of Ctrl-C: Spark's talks to Java amid other calls, and prints traces."""
+    """Keep our handler of Ctrl-C: Spark's calls Java during other calls, and prints traces."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
