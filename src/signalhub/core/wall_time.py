@@ -1,8 +1,8 @@
 """The wall clock as the core knows it.
 
-The core's own time never jumps; the wall clock may. A time that comes from outside is converted once,
-on arrival, and a time that people or clients read is converted when it is written. Between, only the
-hub's own time is used. See docs/decisions/0013-time.md.
+The core's own time never jumps; the wall clock may. A time that comes from outside is converted
+once, on arrival, and a time that clients compare with their clock is converted when it is written.
+In between, only the hub's own time is used. See docs/decisions/0013-time.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The file that says how far the wall clock was ahead of the hub's own time.
 
-With it the next process continues that time, so that a wall clock that was set while the hub ran ends
-nothing early. Without it, time continues from the wall clock, and never before the newest entry of the
-log. It is written on a change only, and not synced: at worst an older one is found.
+With it the next process continues that time, so that a wall clock that was set while the hub ran
+ends nothing early. Without it, time continues from the wall clock, but not before the newest entry
+of the log. It is written on a change only, and not synced: at worst an older one is found.
 """
 
 from __future__ import annotations

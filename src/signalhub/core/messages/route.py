@@ -160,7 +160,13 @@ class Router:
 
         address_json, metadata = registration.address_json, message.metadata
         frame = wire.forwarded(
-            self._next_id(), message, address_json, type, request.data, self._wall.shown(now), metadata
+            self._next_id(),
+            message,
+            address_json,
+            type,
+            request.data,
+            self._wall.shown(now),
+            metadata,
         )
         deliver = Deliver(registration.session, frame, session, target, expires_at, None)
         if session.unsynced and (ask := session.waits_for(target)) is not None:

@@ -222,7 +222,9 @@ class Directory:
             if box is not None:
                 effects.extend(self._mailboxes.drop(box, now))
         if message.pattern == ASK:
-            payload = wire.encode({"actorAddress": address, "unregisteredAt": self._wall.shown(now)})
+            payload = wire.encode(
+                {"actorAddress": address, "unregisteredAt": self._wall.shown(now)}
+            )
             effects.append(self._replies.reply(session, message, "hub:unregistered", payload, now))
         return effects
 
