@@ -418,6 +418,7 @@ class Stage:
 
     def __init__(self, archive: Archive | None = None, **settings: Any) -> None:
         self.clock = FakeClock()
+        self.steady = SteadyClock(self.clock)
         self.loop = HandLoop(self.clock)
         self.tally = Tally()
         self.hub = Hub(
@@ -431,9 +432,7 @@ class Stage:
         self.engine = TurningEngine(self.loop.call_soon)
         self.rows = Rows()
         store = cast(StateStore, self.rows)
-        self.runner = HubRunner(
-            self.hub, store, self.engine, SteadyClock(self.clock), loop, archive
-        )
+        self.runner = HubRunner(self.hub, store, self.engine, self.steady, loop, archive)
         self.engine.report_to(self.runner)
         self.writer = self.runner.writer
         self.moments = count()
