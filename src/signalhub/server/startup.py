@@ -57,6 +57,9 @@ def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> No
         if damage is None:
             raise
     recovery.finish()
+    for subscription in hub.streams.readers():
+        if subscription.settlements:
+            hub.dispatcher.wake(subscription)
     facts = {"head": engine.head, "applied": applied, "epoch": engine.epoch}
     log.info("the log is recovered", extra=facts)
 
