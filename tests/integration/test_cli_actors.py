@@ -238,6 +238,23 @@ async def test_a_call_without_an_answer_can_be_looked_up(hub: RunningHub, shop: 
     assert "order/1 on shop: deferred" in shown.out
 
 
+async def test_calls_that_have_ended_can_be_listed(hub: RunningHub, shop: Host) -> None:
+    await command(hub.url, "actors", "call", "stock/mug", "reserve", "3")
+    await command(hub.url, "actors", "call", "stock/mug", "reserve", "11")
+    await command(hub.url, "actors", "call", "order/1", "never", "--timeout", "0.5")
+
+    listed = await command(hub.url, "actors", "calls", "--finished", "--json")
+    one = await command(hub.url, "actors", "calls", "stock/mug", "--finished")
+
+    assert [(row["actor"], row["method"], row["outcome"]) for row in listed.rows()] == [
+        ("order/1", "never", "deferred"),
+        ("stock/mug", "reserve", "ValueError: none left"),
+        ("stock/mug", "reserve", "returned"),
+    ]
+    assert [row["endedMs"] is None for row in listed.rows()] == [True, False, False]
+    assert len(one.out.splitlines()) == 2
+
+
 async def test_that_nobody_serves_an_actor_or_its_host_is_away_is_said(
     hub: RunningHub, shop: Host, tmp_path: Path
 ) -> None:
