@@ -316,6 +316,12 @@ class MoveRequest(RequestPayload):
     to: str
 
 
+class ForgetPlaceRequest(RequestPayload):
+    """Payload of `hub:forget_place`."""
+
+    actor: Actor
+
+
 class EraseRequest(RequestPayload):
     """Payload of `hub:erase`: the messages of an actor, or the content of an inbox.
 

@@ -51,6 +51,10 @@ class RegistrationRow(msgspec.Struct, frozen=True):
     version: int
 
 
+# Actor, host, token, offset, first token, placed by; see core/placement.py.
+PlacementRow = tuple[str, str, int, int, int, str]
+
+
 class SnapshotRow(msgspec.Struct, frozen=True):
     """The state of durable streams as it is stored."""
 
@@ -64,7 +68,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
     rooms: dict[str, bytes]
     room_ids: list[Remembered]
     replays: bytes | None = None
-    placements: list[tuple[str, str, int, int]] = []
+    placements: list[PlacementRow] = []
 
 
 class KnownIdsWindow(msgspec.Struct, frozen=True):
@@ -369,8 +373,8 @@ class StateStore:
         self._connection.execute(schema.CLEAN, (now_ms,))
 
 
-def _place(actor: str, host: str, token: int, offset: int) -> tuple[str, str, int, int]:
-    return (actor, host, token, offset)
+def _place(actor: str, host: str, token: int, offset: int, first: int, by: str) -> PlacementRow:
+    return (actor, host, token, offset, first, by)
 
 
 def _columns(row: RegistrationRow) -> tuple[str, str, str, int, int, int, int]:

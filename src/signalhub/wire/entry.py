@@ -337,8 +337,10 @@ class PlacedBody(Body):
     """Body of PLACED: the host's address, and the token that messages to the actor must carry."""
 
     actor: str
-    host: str
+    host: str  # Empty: the place was forgotten.
     token: int
+    first: int = 1  # The token at which the actor started empty.
+    by: str = ""  # The subject of the token that placed it; empty if unknown.
 
 
 class OperatedBody(Body):

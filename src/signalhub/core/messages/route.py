@@ -179,7 +179,7 @@ class Router:
             raise refusals.unauthorized("delete", host)
         if command.name == "move":
             arguments = command.arguments
-            self._placement.check_target(arguments.actor, arguments.to, now)
+            self._placement.check_target(session, arguments.actor, arguments.to, now)
         return "delete" if command.name == "purge" else "control"
 
     def _expired(self, message: Envelope, is_ask: bool) -> list[Effect]:
