@@ -72,6 +72,7 @@ from signalhub.client.stream_requests import (
     DeleteTopic,
     Erase,
     FindPlaces,
+    ForgetPlace,
     ListSubscriptions,
     ListTopics,
     Move,
@@ -668,6 +669,17 @@ class Client(Resource):
             Refused: With code `stale_placement` if the actor's token has changed.
         """
         return await self._answer(Move(actor, token, to))
+
+    async def forget_place(self, actor: str) -> Place:
+        """Let the hub forget where an actor lives, and return its former place.
+
+        The next call places the actor anew, under a higher token. On another host it starts empty,
+        and what the former host has of it is outdated.
+
+        Raises:
+            Refused: With code `stale_placement` if the actor has no place.
+        """
+        return await self._answer(ForgetPlace(actor))
 
     def room(self, room: str, **joining: Unpack[Joining]) -> Opening[Room]:
         """Join a room of the same hub, over a separate socket; see `Hub.room`."""

@@ -357,6 +357,19 @@ class Move(Payload[Place]):
         checked_address(self.to)
 
 
+class ForgetPlace(Payload[Place]):
+    """Forget where an actor lives; a repeat could hit its next place."""
+
+    TYPE = "hub:forget_place"
+    ANSWER = "hub:place_forgotten"
+    REPEATABLE = False
+
+    actor: str
+
+    def __post_init__(self) -> None:
+        checked_actor(self.actor)
+
+
 def destination(
     topic: str | None = None, subscription: str | None = None, actor: str | None = None
 ) -> dict[str, str]:

@@ -200,8 +200,8 @@ class Placements:
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Load a snapshot, in the order of the entries."""
-        for actor, *columns in rows:
-            self.note(actor, Place(*columns))
+        for actor, host, token, offset, first, by in rows:
+            self.note(actor, Place(host, token, offset, first, by))
         self._dirty.clear()
 
 
@@ -399,7 +399,7 @@ class Placement:
             raise refusals.not_placed(actor)
         if not session.allowance.may_control(known.host):
             raise refusals.unauthorized("control", known.host)
-        payload = _described(actor, known)
+        payload: dict[str, object] = {"actor": actor, "host": known.host, "token": known.token}
         answer = self._replies.answer(session, message, "hub:place_forgotten", payload)
         forgotten = Place("", known.token)
         effects = self._answer_when_stored(answer, [actor], {actor: forgotten}, now)
