@@ -609,6 +609,7 @@ class Client(Resource):
         topic: str | None = None,
         subscription: str | None = None,
         actor: str | None = None,
+        ended: bool = False,
     ) -> Republished:
         """Send messages as a replay job, each at most once; without messages, return its progress.
 
@@ -617,10 +618,11 @@ class Client(Resource):
             originals: At most 100, ordered by position.
             until: Epoch and offset of the last position the job may reach; the same in every call.
             topic: The target, with or without `subscription`; or else `actor`, a durable actor.
+            ended: Nothing follows; the hub records that the job has ended.
         """
         to = destination(topic, subscription, actor)
-        epoch, offset = until
-        return await self._answer(Republish(job, {"epoch": epoch, "offset": offset}, to, originals))
+        bound = dict(zip(("epoch", "offset"), until, strict=True))
+        return await self._answer(Republish(job, bound, to, originals, ended or None))
 
     async def erase(
         self,

@@ -311,6 +311,7 @@ class Republish(Payload[Republished]):
     until: Mapping[str, int]
     to: Mapping[str, str]
     messages: Sequence[Original]
+    ended: bool | None = None
 
 
 class Erase(Payload[Erased]):

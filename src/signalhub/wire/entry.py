@@ -350,6 +350,8 @@ class OperatedBody(Body):
     address: str  # The identity of the session.
     verb: str
     over: str
+    phase: str = ""  # Of a job: `begin` or `end`; one that has no end was interrupted.
+    job: str = ""
 
 
 # The bytes of a body.

@@ -242,8 +242,8 @@ ROWS = {
         answers.Republished(job="j", position=answers.OriginalPosition(0, 7, 3), appended=1),
     ),
     "hub:republish to an actor": Row(
-        lambda me: me.republish("j", until=(7, 900), actor=BOB),
-        {"job": "j", "until": UNTIL, "to": {"actor": BOB}, "messages": []},
+        lambda me: me.republish("j", until=(7, 900), actor=BOB, ended=True),
+        {"job": "j", "until": UNTIL, "to": {"actor": BOB}, "messages": [], "ended": True},
         "hub:republished",
         {},
         answers.Republished(),
