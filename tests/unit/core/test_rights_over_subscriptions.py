@@ -51,7 +51,7 @@ def records(shell: MemoryShell) -> list[tuple[str, str, str, str]]:
     return [(one.by, one.address, one.verb, one.over) for one in bodies]
 
 
-CHANGES = [
+CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("hub:sub_update", {"window": 3}, "manage"),
     ("hub:sub_pause", {}, "manage"),
     ("hub:sub_resume", {}, "manage"),
@@ -186,7 +186,7 @@ def test_without_authentication_the_same_requests_are_recorded_without_a_subject
     peer.ask("hub:topic_delete", {"topic": ORDERS})
     peer.ask("hub:erase", {"actor": "@(people/bob)"})
     for name in ("actors", "purge"):
-        command = {"id": "1", "name": name, "arguments": {}}
+        command: dict[str, Any] = {"id": "1", "name": name, "arguments": {}}
         peer.tell("hub:send", {"to": "@(h/a)", "type": "actors:control", "data": command})
 
     assert [one[:2] for one in records(shell)] == [("", "@(people/ann)")] * 13
