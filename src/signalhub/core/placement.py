@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from signalhub.counters import Tally
     from signalhub.settings.model import ActorsSettings
 
-# Actor, host, token, the offset of its entry, the token it started with, who placed it.
-Row = tuple[str, str, int, int, int, str]
+# Actor, host, token, the offset of its entry, its owner, and the token it started with.
+Row = tuple[str, str, int, int, str, int]
 
 _BITS_64: Final = 2**64 - 1
 
@@ -61,9 +61,9 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     host: str
     token: int
     offset: int = -1  # The offset of its entry, once it is on disk.
+    owner: str = ""  # The subject of the token that placed the actor; empty if unknown.
     # The token of the stay at which it started empty; at any later one it arrived by a move.
     first: int = 1
-    by: str = ""  # The subject of the token that placed it; empty if unknown.
 
     def is_at(self, host: str, token: int) -> bool:
         return self.host == host and self.token == token
@@ -91,7 +91,7 @@ class Placements:
         self._order = count()
         # The number of actors by host and kind, and by who placed them, new ones included.
         self._on: dict[str, dict[str, int]] = {}
-        self._by: dict[str, int] = {}
+        self._of: dict[str, int] = {}
         self._dirty: set[str] = set()
 
     def __len__(self) -> int:
@@ -116,9 +116,9 @@ class Placements:
         coming = (one.actor for one in self._coming.values() if one.place.host == host)
         return {*self._on.get(host, ()), *map(kind_of, coming)}
 
-    def count_by(self, subject: str) -> int:
+    def count_of(self, subject: str) -> int:
         """The number of actors that were placed with tokens of this subject."""
-        return self._by.get(subject, 0)
+        return self._of.get(subject, 0)
 
     # On the way to the log.
 
@@ -151,7 +151,7 @@ class Placements:
     def _count_new(self, coming: Coming, change: int) -> None:
         if coming.is_new:
             self._new += change
-            _add(self._by, coming.place.by, change)
+            _add(self._of, coming.place.owner, change)
 
     # On disk.
 
@@ -160,7 +160,9 @@ class Placements:
         before = self._stored.pop(actor, None)
         if before is not None:
             self._count(actor, before, -1)
-        place = msgspec.structs.replace(place, host=sys.intern(place.host), by=sys.intern(place.by))
+        place = msgspec.structs.replace(
+            place, host=sys.intern(place.host), owner=sys.intern(place.owner)
+        )
         self._stored[actor] = place
         self._count(actor, place, 1)
         self._dirty.add(actor)
@@ -169,7 +171,7 @@ class Placements:
         if not place.host:
             self._forgotten += change
             return
-        _add(self._by, place.by, change)
+        _add(self._of, place.owner, change)
         kinds = self._on.setdefault(place.host, {})
         _add(kinds, kind_of(actor), change)
         if not kinds:
@@ -196,12 +198,12 @@ class Placements:
 
     def _row(self, actor: str) -> Row:
         place = self._stored[actor]
-        return (actor, place.host, place.token, place.offset, place.first, place.by)
+        return (actor, place.host, place.token, place.offset, place.owner, place.first)
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Load a snapshot, in the order of the entries."""
-        for actor, host, token, offset, first, by in rows:
-            self.note(actor, Place(host, token, offset, first, by))
+        for actor, host, token, offset, owner, first in rows:
+            self.note(actor, Place(host, token, offset, owner, first))
         self._dirty.clear()
 
 
@@ -324,7 +326,7 @@ class Placement:
         allowance = session.allowance
         if allowance is EVERYTHING:
             return inf
-        taken = self._placements.count_by(allowance.subject)
+        taken = self._placements.count_of(allowance.subject)
         if host is not None:
             taken = max(taken, self._placements.count_on(host))
         return self._limit_each - taken
@@ -371,7 +373,7 @@ class Placement:
             if known.host not in session.registrations:
                 raise refusals.not_its_host(actor, known.host)
             self.check_target(session, actor, request.to, now)
-            moved = msgspec.structs.replace(moved, first=known.first, by=known.by)
+            moved = msgspec.structs.replace(moved, owner=known.owner, first=known.first)
             fresh[actor] = moved
         answer = self._replies.answer(session, message, "hub:moved", _described(actor, moved))
         return self._answer_when_stored(answer, [actor], fresh, now)
@@ -508,19 +510,19 @@ class _Claim:
         if not self._allowance.may_host(kind_of(actor)):
             return refusals.unauthorized("host", kind_of(actor))
         if is_placed(known):
-            return Place(self._box.name, token, first=known.first, by=known.by)
+            return Place(self._box.name, token, owner=known.owner, first=known.first)
         if known is not None and held is not None and known.token >= held:
             # What the host has is from the stay that was forgotten.
             return refusals.place_forgotten(actor)
         if held is None:
             return _first_place(self._box.name, known, self._allowance.subject)
-        return Place(self._box.name, held, by=self._allowance.subject)
+        return Place(self._box.name, held, owner=self._allowance.subject)
 
 
 def _first_place(host: str, forgotten: Place | None, subject: str) -> Place:
     """The place of an actor that starts empty, under a token that no host has had."""
     token = _FIRST_TOKEN if forgotten is None else forgotten.token + 1
-    return Place(host, token, first=token, by=subject)
+    return Place(host, token, owner=subject, first=token)
 
 
 def kind_of(actor: str) -> str:
@@ -539,5 +541,5 @@ def _described(actor: str, place: Place | None) -> dict[str, object]:
 
 
 def _entry(actor: str, place: Place, now: int) -> Entry:
-    body = encode_body(PlacedBody(actor, place.host, place.token, place.first, place.by))
+    body = encode_body(PlacedBody(actor, place.host, place.token, place.owner, place.first))
     return Entry(Kind.PLACED, "", 0, 0, now, body)

@@ -77,8 +77,8 @@ _PLACEMENT: Final = """
     ) STRICT, WITHOUT ROWID;
 """
 _PLACEMENT_ORIGIN: Final = """
+    ALTER TABLE placement ADD COLUMN owner TEXT NOT NULL DEFAULT '';
     ALTER TABLE placement ADD COLUMN first_token INTEGER NOT NULL DEFAULT 1;
-    ALTER TABLE placement ADD COLUMN placed_by TEXT NOT NULL DEFAULT '';
 """
 
 CREATE: Final = f"""
@@ -160,7 +160,7 @@ PUT_REPLAY: Final = "INSERT OR REPLACE INTO replay VALUES (1, ?)"
 LOAD_REPLAY: Final = "SELECT state FROM replay"
 PUT_PLACEMENT: Final = "INSERT OR REPLACE INTO placement VALUES (?, ?, ?, ?, ?, ?)"
 LOAD_PLACEMENTS: Final = """
-    SELECT actor, host, token, log_offset, first_token, placed_by FROM placement
+    SELECT actor, host, token, log_offset, owner, first_token FROM placement
     ORDER BY log_offset
 """
 PUT_ROOM_STATE: Final = "INSERT OR REPLACE INTO room_state VALUES (?, ?)"

@@ -51,8 +51,8 @@ class RegistrationRow(msgspec.Struct, frozen=True):
     version: int
 
 
-# Actor, host, token, offset, first token, placed by; see core/placement.py.
-PlacementRow = tuple[str, str, int, int, int, str]
+# Actor, host, token, offset, owner, first token; see core/placement.py.
+PlacementRow = tuple[str, str, int, int, str, int]
 
 
 class SnapshotRow(msgspec.Struct, frozen=True):
@@ -373,8 +373,8 @@ class StateStore:
         self._connection.execute(schema.CLEAN, (now_ms,))
 
 
-def _place(actor: str, host: str, token: int, offset: int, first: int, by: str) -> PlacementRow:
-    return (actor, host, token, offset, first, by)
+def _place(actor: str, host: str, token: int, offset: int, owner: str, first: int) -> PlacementRow:
+    return (actor, host, token, offset, owner, first)
 
 
 def _columns(row: RegistrationRow) -> tuple[str, str, str, int, int, int, int]:

@@ -339,8 +339,8 @@ class PlacedBody(Body):
     actor: str
     host: str  # Empty: the place was forgotten.
     token: int
+    owner: str = ""  # The subject of the token it was first placed with; empty if unknown.
     first: int = 1  # The token at which the actor started empty.
-    by: str = ""  # The subject of the token that placed it; empty if unknown.
 
 
 class OperatedBody(Body):

@@ -443,10 +443,10 @@ def test_the_table_gives_what_changed_and_starts_again_from_it() -> None:
     again = Placements()
     again.restore(whole[1:] + changed)
 
-    moved = ("order/1", B, 2, 12, 1, "")
+    moved = ("order/1", B, 2, 12, "", 1)
     assert changed == [moved]
     assert table.take_rows(is_whole=False) == again.take_rows(is_whole=False) == []
-    assert again.take_rows(is_whole=True) == [("order/2", A, 1, 11, 1, ""), moved]
+    assert again.take_rows(is_whole=True) == [("order/2", A, 1, 11, "", 1), moved]
     assert (again.defined_at, again.find("order/1")) == (11, Place(B, 2, 12))
 
 

@@ -204,7 +204,7 @@ class Recovery:
             self._parts.replays.restore(entry.body, entry.offset)
         elif kind == Kind.PLACED:
             placed = decode_body(PlacedBody, entry.body)
-            place = Place(placed.host, placed.token, entry.offset, placed.first, placed.by)
+            place = Place(placed.host, placed.token, entry.offset, placed.owner, placed.first)
             self._parts.placements.note(placed.actor, place)
         elif kind == Kind.ERASED:
             self._erased(entry)
