@@ -85,7 +85,7 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
             (
                 *(host.run, call.call, views.ls, views.show, views.calls),
                 *(views.alarms, views.dead),
-                *(changes.redrive, changes.purge, changes.move),
+                *(changes.redrive, changes.purge, changes.move, changes.forget),
             ),
         ),
     },

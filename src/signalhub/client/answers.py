@@ -336,6 +336,9 @@ class Place(msgspec.Struct, frozen=True):
     actor: str
     host: str
     token: int
+    fresh: bool = False
+    """It starts there empty, although the token is not the first: its former place was
+    forgotten."""
 
 
 class Unplaced(msgspec.Struct, frozen=True):

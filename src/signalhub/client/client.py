@@ -72,6 +72,7 @@ from signalhub.client.stream_requests import (
     DeleteTopic,
     Erase,
     FindPlaces,
+    ForgetPlace,
     ListSubscriptions,
     ListTopics,
     Move,
@@ -608,6 +609,7 @@ class Client(Resource):
         topic: str | None = None,
         subscription: str | None = None,
         actor: str | None = None,
+        ended: bool = False,
     ) -> Republished:
         """Send messages as a replay job, each at most once; without messages, return its progress.
 
@@ -616,10 +618,11 @@ class Client(Resource):
             originals: At most 100, ordered by position.
             until: Epoch and offset of the last position the job may reach; the same in every call.
             topic: The target, with or without `subscription`; or else `actor`, a durable actor.
+            ended: Nothing follows; the hub records that the job has ended.
         """
         to = destination(topic, subscription, actor)
-        epoch, offset = until
-        return await self._answer(Republish(job, {"epoch": epoch, "offset": offset}, to, originals))
+        bound = dict(zip(("epoch", "offset"), until, strict=True))
+        return await self._answer(Republish(job, bound, to, originals, ended or None))
 
     async def erase(
         self,
@@ -668,6 +671,17 @@ class Client(Resource):
             Refused: With code `stale_placement` if the actor's token has changed.
         """
         return await self._answer(Move(actor, token, to))
+
+    async def forget_place(self, actor: str) -> Place:
+        """Let the hub forget where an actor lives, and return its former place.
+
+        The next call places the actor anew, under a higher token. On another host it starts empty,
+        and what the former host has of it is outdated.
+
+        Raises:
+            Refused: With code `stale_placement` if the actor has no place.
+        """
+        return await self._answer(ForgetPlace(actor))
 
     def room(self, room: str, **joining: Unpack[Joining]) -> Opening[Room]:
         """Join a room of the same hub, over a separate socket; see `Hub.room`."""

@@ -415,6 +415,37 @@ def no_host(kind: str) -> Refusal:
     )
 
 
+def host_is_away(host: str, kind: str) -> Refusal:
+    """What a host may do is known only while it is connected."""
+    return Refusal(
+        Code.NO_HOST,
+        f"The host {host} is not connected, so it is unknown whether it may have {kind!r}.",
+        "Start the host, and try again.",
+        retryable=True,
+        details={"kind": kind},
+    )
+
+
+def not_placed(actor: str) -> Refusal:
+    """There is no place to forget."""
+    return Refusal(
+        Code.STALE_PLACEMENT,
+        f"The actor {actor} has no place.",
+        "Check the name; if its place was forgotten before, there is nothing left to do.",
+        details={"stale": [{"actor": actor, "host": None, "token": None}]},
+    )
+
+
+def place_forgotten(actor: str) -> Refusal:
+    """What a host has of an actor is outdated, because an operator had its place forgotten."""
+    return Refusal(
+        Code.STALE_PLACEMENT,
+        f"The place of the actor {actor} was forgotten; what this host has of it is outdated.",
+        "The next call places the actor anew.",
+        details={"stale": [{"actor": actor, "host": None, "token": None}]},
+    )
+
+
 def too_many_actors(limit: int) -> Refusal:
     """The limit of recorded places is reached."""
     return Refusal(

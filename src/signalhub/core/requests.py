@@ -298,6 +298,8 @@ class RepublishRequest(RequestPayload):
     until: LogPosition
     to: Destination
     messages: list[OriginalMessage] = []
+    ended: bool = False
+    """These are the last messages of the job, or all were sent before."""
 
 
 class PlaceRequest(RequestPayload):
@@ -314,6 +316,12 @@ class MoveRequest(RequestPayload):
     actor: Actor
     token: Token
     to: str
+
+
+class ForgetPlaceRequest(RequestPayload):
+    """Payload of `hub:forget_place`."""
+
+    actor: Actor
 
 
 class EraseRequest(RequestPayload):

@@ -51,6 +51,10 @@ class RegistrationRow(msgspec.Struct, frozen=True):
     version: int
 
 
+# Actor, host, token, offset, owner, first token; see core/placement.py.
+PlacementRow = tuple[str, str, int, int, str, int]
+
+
 class SnapshotRow(msgspec.Struct, frozen=True):
     """The state of durable streams as it is stored."""
 
@@ -64,7 +68,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
     rooms: dict[str, bytes]
     room_ids: list[Remembered]
     replays: bytes | None = None
-    placements: list[tuple[str, str, int, int]] = []
+    placements: list[PlacementRow] = []
 
 
 class KnownIdsWindow(msgspec.Struct, frozen=True):
@@ -382,8 +386,8 @@ def move_to_epoch(path: str | os.PathLike[str], epoch: int) -> None:
         connection.close()
 
 
-def _place(actor: str, host: str, token: int, offset: int) -> tuple[str, str, int, int]:
-    return (actor, host, token, offset)
+def _place(actor: str, host: str, token: int, offset: int, owner: str, first: int) -> PlacementRow:
+    return (actor, host, token, offset, owner, first)
 
 
 def _columns(row: RegistrationRow) -> tuple[str, str, str, int, int, int, int]:

@@ -45,7 +45,7 @@ NOUNS = {
     "room": "send listen key",
     "inbox": "fetch append",
     "pipeline": "up once status redrive maintain",
-    "actors": "run call ls show calls alarms dead redrive purge move",
+    "actors": "run call ls show calls alarms dead redrive purge move forget",
 }
 COMMANDS = [
     *([verb] for verb in VERBS.split()),

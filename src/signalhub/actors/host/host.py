@@ -370,7 +370,7 @@ class Host:
         except Exception:
             log.exception("error while asking for places")
             return PlacingFailed(actors)
-        places = [ActorPlace(one.actor, one.host, one.token) for one in found.places]
+        places = [ActorPlace(one.actor, one.host, one.token, one.fresh) for one in found.places]
         return PlacesFound(places, {one.actor: one.message for one in found.unplaced})
 
     async def _give_away(self, effect: GiveAway) -> None:

@@ -99,8 +99,8 @@ class Directory:
             raise refusals.registry_full(len(self._registry), self._registry.limit)
 
         kinds = mailboxes.kinds_in(request.capabilities)
-        if kinds is not None and session.allowance is not EVERYTHING:
-            mailboxes.check_may_host(session.allowance, kinds)
+        if session.allowance is not EVERYTHING:
+            self._mailboxes.check_may_hold(session.allowance, address, request.capabilities)
         if kinds is not None and known is not None and known.session is not session:
             _check_other_host(known, metadata, now)
         box = self._streams.mailboxes.get(address)
