@@ -118,6 +118,7 @@ class RoomTally:
     repeats: int = 0
     conflicts: int = 0  # Repeats with another ciphertext.
     limited: int = 0
+    denied: int = 0  # Requests without a token or capability that permits them.
     refused: int = 0  # By the log, or because a limit is reached.
     over_cap: int = 0  # Of these: too many unarchived messages.
     announced: int = 0  # Copies queued on sockets.

@@ -111,7 +111,7 @@ class Hub:
         self.placements = placements = Placements()
         self.replays = replays = Replays()
         self.erasures = erasures = Erasures()
-        self.rooms = rooms = Rooms(settings.rooms, tally.rooms, storage, erasures)
+        self.rooms = rooms = Rooms(settings.rooms, tally.rooms, storage, erasures, authenticator)
 
         # Behaviour; each object is given what it uses.
         self.dispatcher = dispatcher = Dispatcher(streams, wakes=settings.dispatch.wakes)

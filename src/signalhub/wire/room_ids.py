@@ -11,7 +11,7 @@ from functools import lru_cache
 from string import ascii_letters, digits
 from typing import Final
 
-from signalhub.wire.base64url import encoded
+from signalhub.wire.base64url import decoded, encoded
 from signalhub.wire.entry import InboxKeyBody
 
 KEY_VERSION: Final = 1
@@ -60,6 +60,8 @@ WITH_COLON: Final = Form("._~:-")
 INBOX: Final = Form("._~:-", 344)
 # What base64 makes of 32 bytes, which is what an inbox id should be.
 CAPABILITY_CHARS: Final = 43
+# A room, after its tenant and a colon.
+_FULL_NAME: Final = Form("._~:-", 257)
 
 
 class Names:
@@ -90,3 +92,16 @@ class Names:
 def default_inbox(room_name: str) -> str:
     """The default inbox of a room that was not bound to another one. It is not secret."""
     return encoded(room_name.encode())
+
+
+@lru_cache(_CACHED)
+def name_behind(inbox_id: str) -> str | None:
+    """The room that has this inbox by default; `None` if the id follows from no name.
+
+    Random ids do not: the odds that 32 random bytes are characters of names are one in 2^60.
+    """
+    try:
+        name = decoded(inbox_id).decode("ascii")
+    except ValueError:
+        return None
+    return name if _FULL_NAME.admits(name) and default_inbox(name) == inbox_id else None

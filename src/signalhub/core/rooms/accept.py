@@ -147,7 +147,7 @@ class Acceptance:
             if answer is not None:
                 return answer
         self._check_storage()
-        window = self._appends.of(name)
+        window = self._appends.of(f"{name} {request.requester.key}")
         wait_ms = window.wait_ms(request.mono_ms)
         if wait_ms:
             raise self._limited(wait_ms)

@@ -14,10 +14,44 @@ def limited(wait_ms: int) -> RoomError:
     return RoomError(RoomCode.RATE_LIMIT_EXCEEDED, "Rate limit exceeded", retry_after_ms=wait_ms)
 
 
+def unauthorized() -> RoomError:
+    """The request has neither a token nor the capability of the room."""
+    return RoomError(
+        RoomCode.UNAUTHORIZED,
+        "This hub requires a token (Authorization: Bearer …, or the subprotocol token.…) or the"
+        " inbox id of an existing room (X-Inbox-ID). An id that follows from the room's name does"
+        " not count.",
+    )
+
+
+def bad_token(reason: str) -> RoomError:
+    """The token is invalid, or no longer accepted."""
+    return RoomError(RoomCode.UNAUTHORIZED, f"{reason} Get a new token and try again.")
+
+
+def forbidden() -> RoomError:
+    """The token does not cover the room."""
+    return RoomError(
+        RoomCode.FORBIDDEN,
+        "The token does not permit this room: use one whose permission rooms covers its name, or"
+        " send the room's inbox id (X-Inbox-ID).",
+    )
+
+
 def capability_missing() -> RoomError:
     """This hub requires the inbox id in every request."""
     return RoomError(
-        RoomCode.BAD_REQUEST, "This hub requires the room's inbox id: send the header X-Inbox-ID."
+        RoomCode.BAD_REQUEST,
+        "This hub requires the room's inbox id: send the header X-Inbox-ID. An id that follows"
+        " from the room's name does not count.",
+    )
+
+
+def owned_by_name() -> RoomError:
+    """The inbox id is the default of another room."""
+    return RoomError(
+        RoomCode.CONFLICT,
+        "This inbox id follows from the name of another room and belongs to it: use a random id.",
     )
 
 

@@ -91,14 +91,14 @@ def test_the_state_of_a_room_is_read_as_often_as_the_setting_says() -> None:
     shell = room_shell(state_rate=3)
     rooms, at_ms = shell.rooms, 1_000_000
     for _ in range(3):
-        rooms.look(ROOM, at_ms)
+        rooms.look(ROOM, None, at_ms)
 
     with pytest.raises(RoomError) as limited:
-        rooms.look(ROOM, at_ms + 10_000)
+        rooms.look(ROOM, None, at_ms + 10_000)
 
     assert (limited.value.code, limited.value.retry_after_ms) == (LIMITED, 50_000)
-    rooms.look("other", at_ms + 10_000)
-    rooms.look(ROOM, at_ms + 60_000)
+    rooms.look("other", None, at_ms + 10_000)
+    rooms.look(ROOM, None, at_ms + 60_000)
 
 
 def test_room_pseudonym_and_inbox_get_their_share_back_when_the_log_refuses() -> None:
