@@ -313,7 +313,7 @@ async def test_known_message_id_with_other_content_is_a_conflict(is_checked: boo
         for _ in range(2):
             others = [
                 await house.send("m", headers=member, pseudonymId="mallory"),
-                await house.send("m", headers=member),
+                await house.send("m", headers=member, ciphertext=sealed("no name")),
                 await house.send("m", ciphertext=sealed("another"), **mine),
             ]
             assert [refused(one, 409) for one in others] == ["CONFLICT"] * 3

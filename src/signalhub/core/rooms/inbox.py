@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from signalhub.core.messages.dedup import DELAY_MS_MIN, Dedup, KnownAck, Remembered
+from signalhub.core.messages.dedup import DELAY_MS_MIN, Dedup, KnownAck, Recalled, Remembered
 from signalhub.core.rooms import values
 from signalhub.wire.entry import RoomMessageBody, StoredEntry, decode_body
 
@@ -237,8 +237,8 @@ class KnownIds:
     def __init__(self, window_ms: int, memory_bytes_max: int, grid_ms: int) -> None:
         self.memory = Dedup(window_ms, memory_bytes_max)
         # Ids in no snapshot yet, and ids in a snapshot that is being written, with its offset.
-        self.unsaved: dict[bytes, int] = {}
-        self._saving: list[tuple[int, dict[bytes, int]]] = []
+        self.unsaved: dict[bytes, Recalled] = {}
+        self._saving: list[tuple[int, dict[bytes, Recalled]]] = []
         self._window_ms = window_ms
         self._grid_ms = grid_ms
         self._slot_ms = self._id_ms = 0
@@ -262,29 +262,30 @@ class KnownIds:
         """Look up an id in memory."""
         return self.memory.find_by(key, self.time(now))
 
-    def find_unsaved(self, key: bytes) -> int:
-        """Return the position of an id evicted from memory before a snapshot held it; 0 if none."""
+    def find_unsaved(self, key: bytes) -> Recalled | None:
+        """Look up an id that was evicted from memory before a snapshot held it."""
         if not self.memory.is_shortened:
-            return 0
-        seq = self.unsaved.get(key, 0)
+            return None
+        found = self.unsaved.get(key)
         for _, keys in self._saving:
-            seq = seq or keys.get(key, 0)
-        return seq
+            found = found or keys.get(key)
+        return found
 
     def may_be_on_disk(self, since_ms: int, now: int) -> bool:
         """May ids of an inbox that exists since `since_ms` be on disk only?"""
         memory = self.memory
         return memory.is_shortened and since_ms <= self.time(now) - memory.window_ms
 
-    def remember(self, key: bytes, seq: int, now: int, at_ms: int) -> None:
+    def remember(self, key: bytes, known: Recalled, now: int, at_ms: int) -> None:
         """Record an accepted message; `at_ms` is the time shown to clients."""
         id_ms = self.time(now)
         if id_ms < self._slot_ms + self._grid_ms - 1:
             self._id_ms += 1
         # A record stores the time relative to `id_ms`, in a limited range.
         told_ms = max(at_ms, id_ms + DELAY_MS_MIN)
-        self.memory.remember_by(key, id_ms, KnownAck(told_ms, seq=seq))
-        self.unsaved[key] = seq
+        ack = KnownAck(told_ms, seq=known.seq, stream=known.digest)
+        self.memory.remember_by(key, id_ms, ack)
+        self.unsaved[key] = known
 
     def sweep(self, now: int) -> None:
         """Remove some of the ids that have left the window."""
@@ -399,7 +400,7 @@ class Messages:
         self._dirty.add(inbox)
         self.pins.add(offset, body.expires_ms)
         at_ms = self._times.floored(now)
-        self.ids.remember(key, seq, now, at_ms)
+        self.ids.remember(key, Recalled(seq, body.digest), now, at_ms)
         if self.archived is not None and offset >= self.archived:
             inbox.count_unarchived(offset, len(body.ciphertext))
             self._waiting.add(inbox)

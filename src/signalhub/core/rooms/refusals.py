@@ -64,6 +64,15 @@ def bound_elsewhere() -> RoomError:
     )
 
 
+def reused_id() -> RoomError:
+    """The message id belongs to another message."""
+    return RoomError(
+        RoomCode.CONFLICT,
+        "This messageId was used for a message with another ciphertext or pseudonym. Repeat a"
+        " message unchanged, or send it with a new messageId.",
+    )
+
+
 def not_blind() -> RoomError:
     """In blind mode room and inbox share one id."""
     return RoomError(
