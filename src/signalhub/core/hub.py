@@ -399,7 +399,7 @@ class Hub:
             found.append("registry_near_capacity")
         if self.dedup.is_shortened:
             found.append("dedup_window_shortened")
-        return found
+        return found + self.rooms.degradations()
 
     # Frames that cannot be served.
 

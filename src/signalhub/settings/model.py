@@ -305,6 +305,13 @@ class RoomsSettings(Group, frozen=True, kw_only=True):
     unarchived_bytes_max: Annotated[
         Bytes, _about("Bytes per inbox not yet archived; beyond it, answer 503.")
     ] = 64 * 2**20
+    disk_bytes_max: Annotated[
+        Bytes,
+        _about(
+            "Bytes of messages of all rooms in the log that have neither expired nor been "
+            "archived; beyond it, answer 503."
+        ),
+    ] = 10 * 2**30
     always_query_store: Annotated[
         bool, _about("Query the archive even if memory and log contain the whole page.")
     ] = False

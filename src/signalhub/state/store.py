@@ -228,6 +228,9 @@ class StateStore:
         # Ids wait here until they are written, including those of a failed snapshot.
         if snapshot.room_ids.records:
             self._unwritten_ids.append(snapshot.room_ids.records)
+            while sum(map(len, self._unwritten_ids)) > window.room_ids_bytes:
+                # The core counts ids that wait too long, and says so.
+                self._unwritten_ids.pop(0)
         if snapshot.remembered.records:
             self._remembered.append(snapshot.remembered)
             oldest_ms = snapshot.remembered.newest_ms - window.ids_ms

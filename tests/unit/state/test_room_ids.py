@@ -8,7 +8,14 @@ from pathlib import Path
 import apsw
 import pytest
 
-from signalhub.core.messages.dedup import Dedup, KnownAck, Recalled, Remembered, fingerprint
+from signalhub.core.messages.dedup import (
+    RECORD_BYTES,
+    Dedup,
+    KnownAck,
+    Recalled,
+    Remembered,
+    fingerprint,
+)
 from signalhub.core.streams.recovery import Snapshot
 from signalhub.state import schema
 from signalhub.state.schema import RoomIds
@@ -215,6 +222,21 @@ def test_ids_of_a_snapshot_that_was_not_written_come_with_the_next_one(
 
     assert before == [1, 0, 0]
     assert [recall(store, name) for name in "abcd"] == [1, 2, 3, 4]
+
+
+def test_ids_that_cannot_be_written_do_not_pile_up(store: StateStore, rival: Rival) -> None:
+    store._connection.set_busy_timeout(1)
+    rival.lock()
+    window = KnownIdsWindow(300_000, WEEK_MS, 3 * RECORD_BYTES)
+    for number in range(20):
+        one = Snapshot(1, False, 1, {}, {}, NOTHING, {}, recorded((f"m{number}", NOW, number + 1)))
+        store.save_snapshot(one, 1, 0, window)
+        store.flush()
+    rival.let_go()
+
+    assert sum(map(len, store._unwritten_ids)) <= 3 * RECORD_BYTES
+    save(store, recorded(("new", NOW, 21)), is_whole=True)
+    assert [recall(store, name) for name in ("m0", "m19", "new")] == [0, 20, 21]
 
 
 @pytest.mark.parametrize(

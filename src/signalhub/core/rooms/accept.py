@@ -16,7 +16,7 @@ import msgspec
 from signalhub.core.effects import Announce, Answer, Append, Effect, Recall
 from signalhub.core.messages.dedup import Recalled, fingerprint
 from signalhub.core.rooms import refusals, values
-from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, KeptMessage, Messages
+from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, KeptMessage, Messages, size_in_log
 from signalhub.core.rooms.read import guarded
 from signalhub.core.rooms.room import Room, SlidingWindow, Windows
 from signalhub.core.rooms.values import (
@@ -123,6 +123,7 @@ class Acceptance:
             if answer is not None:
                 return answer
         self._check_storage()
+        self._check_disk()
         windows = self._check_rates(claimed.room, request)
         self._check_cap(inbox)
         if request.type in ABOUT_PROPOSALS:
@@ -148,6 +149,7 @@ class Acceptance:
             if answer is not None:
                 return answer
         self._check_storage()
+        self._check_disk()
         window = self._appends.of(f"{name} {request.requester.key}")
         wait_ms = window.wait_ms(request.mono_ms)
         if wait_ms:
@@ -262,6 +264,18 @@ class Acceptance:
             self.tally.refused += 1
             raise refusals.storage()
 
+    @property
+    def is_disk_full(self) -> bool:
+        """Do rooms hold as much of the log as they may?"""
+        messages = self.messages
+        return messages.disk_bytes + messages.pending_bytes >= self.settings.disk_bytes_max
+
+    def _check_disk(self) -> None:
+        if self.is_disk_full:
+            self.tally.refused += 1
+            self.tally.disk_full += 1
+            raise refusals.disk_full()
+
     def _limited(self, wait_ms: int) -> RoomError:
         self.tally.limited += 1
         return refusals.limited(wait_ms)
@@ -317,6 +331,7 @@ class PendingMessage:
         "_inbox",
         "_key",
         "_room",
+        "_size",
         "_windows",
         "digest",
         "repeats",
@@ -346,6 +361,8 @@ class PendingMessage:
         self.digest = acceptance.digest_of(request)
         self.request = request
         self.repeats: list[SendToRoom | Deposit] = []
+        self._size = size_in_log(request.message_id, request.ciphertext)
+        acceptance.messages.pending_bytes += self._size
         self.seq = inbox.assign()
         inbox.pending[request.message_id] = self
 
@@ -386,6 +403,7 @@ class PendingMessage:
         messages, tally, times = acceptance.messages, acceptance.tally, acceptance.times
         request, seq = self.request, self.seq
         del inbox.pending[request.message_id]
+        messages.pending_bytes -= self._size
         at_ms = messages.remember(inbox, body, self._key, seq, offset, self._began_ms)
         alike = values.members(seq, body.message_id, body.ciphertext)
         item = values.page_item(alike, body.created_ms, is_exact=times.is_exact)
@@ -417,6 +435,7 @@ class PendingMessage:
         """The log refused the message: release its position and its slot in the rate windows."""
         inbox, room = self._inbox, self._room
         inbox.pending.pop(self.request.message_id, None)
+        self._acceptance.messages.pending_bytes -= self._size
         inbox.take_back(self.seq)
         if inbox.head == 0 and self.seq == 1:
             inbox.since_ms = 0

@@ -214,6 +214,7 @@ class Rooms:
         self._ticked_ms = now
         self.messages.ids.sweep(now)
         self.messages.buffer.expire(now)
+        self.messages.measure(now)
         self._looks.sweep(self._mono_ms)
         self._pages.tick(self._mono_ms)
         self._acceptance.tick(self._mono_ms)
@@ -231,6 +232,15 @@ class Rooms:
             for room in self.directory.rooms.values()
             for guest in room.guests
         ]
+
+    def degradations(self) -> list[str]:
+        """Return what an operator should know about rooms."""
+        found = []
+        if self._acceptance.is_disk_full:
+            found.append("rooms_disk_full")
+        if self.messages.ids.is_dropping:
+            found.append("room_ids_dropped")
+        return found
 
     def archived_to(self, offset: int) -> None:
         """Everything before this offset is archived."""
