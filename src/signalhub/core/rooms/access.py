@@ -90,6 +90,8 @@ class Access:
         if self._authenticator is None or self._opens(room_name, inbox_id):
             return
         self._check_token(requester, room_name, mono_ms)
+        if self._is_required and (inbox_id is None or self._room_behind(inbox_id) is not None):
+            raise self._refused(requester.source, refusals.capability_missing(), mono_ms)
 
     def check_inbox(
         self, requester: Requester, inbox_id: str, mono_ms: int, *, is_writing: bool
@@ -105,10 +107,11 @@ class Access:
             is_known = self._directory.names.inbox(inbox_id) in self._directory.inboxes
             if is_known or not is_writing:
                 return
-            room_name = inbox_id
-        elif self._is_required:
-            raise self._refused(requester.source, refusals.capability_missing(), mono_ms)
+            self._check_token(requester, inbox_id, mono_ms)
+            return
         self._check_token(requester, room_name, mono_ms)
+        if self._is_required:
+            raise self._refused(requester.source, refusals.capability_missing(), mono_ms)
 
     def _check_token(self, requester: Requester, room_name: str, mono_ms: int) -> None:
         if requester.allowance is None:
@@ -124,15 +127,11 @@ class Access:
         if inbox_id is None or self._room_behind(inbox_id) is not None:
             return False
         room = directory.rooms.get(directory.names.room(room_name))
+        name = directory.names.inbox(inbox_id)
         if room is None or room.inbox is None:
-            # In blind mode an inbox that was written to directly has no room yet.
-            is_same = inbox_id == room_name
-            return (
-                self._is_blind
-                and is_same
-                and directory.names.inbox(inbox_id) in (directory.inboxes)
-            )
-        return hmac.compare_digest(room.inbox.name, directory.names.inbox(inbox_id))
+            # On a blind hub, an inbox that was only appended to has no room yet.
+            return self._is_blind and inbox_id == room_name and name in directory.inboxes
+        return hmac.compare_digest(room.inbox.name, name)
 
     def _room_behind(self, inbox_id: str) -> str | None:
         """Return the room whose name everybody can compute this id from; `None` if there is none.

@@ -190,13 +190,10 @@ class RoomDirectory:
 
     def _checked(self, room_name: str, inbox_id: str | None) -> str | None:
         """Return the hashed name of the given inbox; raises `RoomError` if the mode forbids it."""
-        is_required = self._settings.require_capability
         if inbox_id is None:
-            if is_required:
+            if self._settings.require_capability:
                 raise refusals.capability_missing()
             return None
-        if is_required and not self._is_blind and self.owner_of(inbox_id) is not None:
-            raise refusals.capability_missing()
         if self._is_blind and inbox_id != self._default_inbox_id(room_name):
             raise refusals.not_blind()
         return self.names.inbox(inbox_id)

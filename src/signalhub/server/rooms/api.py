@@ -118,7 +118,8 @@ class Api:
         self._settings = settings = hub.settings.rooms
         self._cors = Cors(hub.settings.origins)
         self._deposited = partial(answers.deposited, timestamps=settings.timestamps)
-        description = msgspec.json.encode(openapi.describe(settings))
+        is_checked = hub.settings.auth.enabled and not settings.public
+        description = msgspec.json.encode(openapi.describe(settings, is_checked=is_checked))
         headers = {"Cache-Control": "no-cache"}
         self._description = Response(200, description, answers.JSON, headers)
 
