@@ -134,6 +134,22 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
         lambda of: of.listener.refusals.total(),
         "Connections refused: bad request or origin, timeout, or too large.",
     ),
+    counter(
+        "sockets_refused",
+        lambda of: of.listener.turned_away,
+        "Connections refused or closed because there are too many: all places taken (`full`), "
+        "those of the source taken (`source`), or waiting longest without a hello (`idle`).",
+        "reason",
+    ),
+    gauge("sockets_max", lambda of: of.listener.places.sockets, "WebSockets that may be open."),
+    gauge(
+        "sockets_waiting",
+        lambda of: of.listener.sources.doors,
+        "Open connections that are not WebSockets.",
+    ),
+    gauge(
+        "socket_sources", lambda of: len(of.listener.sources), "Addresses with open connections."
+    ),
     counter("reconnections", lambda of: of.tally.reconnections, "Actors that reconnected."),
     counter("messages_received", lambda of: of.tally.received, "Messages received from clients."),
     counter(

@@ -125,6 +125,17 @@ class LimitsSettings(Group, frozen=True, kw_only=True):
     flood_s: Annotated[
         Seconds, _about("Close a socket that exceeds its rates without a break for this time.")
     ] = 30.0
+    sockets_max: Annotated[
+        int, Meta(ge=0), _about("Open WebSockets; 0: as many as the limit of open files allows.")
+    ] = 0
+    sockets_per_source: Annotated[
+        int,
+        Meta(ge=0),
+        _about(
+            "Open WebSockets from one IPv4 address or IPv6 /64; 0: half of all, and no limit for "
+            "loopback."
+        ),
+    ] = 0
 
 
 class DedupSettings(Group, frozen=True, kw_only=True):

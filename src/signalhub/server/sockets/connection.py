@@ -46,6 +46,7 @@ from signalhub.wire.frames import (
 if TYPE_CHECKING:
     from signalhub.server.port.door import Door
     from signalhub.server.sockets.fan_out import FanBatch
+    from signalhub.server.sockets.sources import Source
     from signalhub.server.sockets.writer import Writer
 
 _TEXT = WSMsgType.TEXT
@@ -169,6 +170,7 @@ class Connection(WSListener, Generic[P]):
         "queue",
         "queued_replies",
         "session",
+        "source",
         "waiting",
     )
 
@@ -187,6 +189,8 @@ class Connection(WSListener, Generic[P]):
         # Frames that were read but not handled yet; reading is paused meanwhile.
         self._backlog: deque[Unhandled] | None = None
         self.session = owner.opened(self)
+        # Where it comes from, which counts it until it is closed.
+        self.source: Source | None = None
         self.queue: list[bytes | tuple[FanBatch, bytes]] = []
         self.queued_replies = 0
         self.marks: Marks | None = None
@@ -325,6 +329,9 @@ class Connection(WSListener, Generic[P]):
         self.is_closing = True
         self._door = None
         self._backlog = None
+        if self.source is not None:
+            self.source.left()
+            self.source = None
         self.owner.disconnected(self)
 
     def pause_writing(self) -> None:
