@@ -192,6 +192,7 @@ class App:
             Api(self.hub, self.runner, self._clock).add_to(routes)
             Gate(self.runner, self._clock).add_to(routes)
         self._listener = await listen(self.settings, routes, self)
+        self.runner.writer.watch(self._listener.choking)
         self._gauges = Gauges(
             self.hub,
             self.runner,

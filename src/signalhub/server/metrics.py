@@ -162,6 +162,21 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
         lambda of: of.runner.writer.depth(),
         "Messages waiting for slow readers, all sockets.",
     ),
+    gauge(
+        "outbound_bytes",
+        lambda of: of.runner.writer.waiting_bytes,
+        "Memory of everything that waits to be written, all sockets.",
+    ),
+    gauge(
+        "outbound_bytes_max",
+        lambda of: of.hub.settings.outbound.total_bytes_max,
+        "Limit of that memory.",
+    ),
+    counter(
+        "outbound_closed",
+        lambda of: of.tally.debtors_closed,
+        "Connections closed because that memory was used up, mostly for them.",
+    ),
     counter(
         "deliveries",
         lambda of: of.tally.deliveries,

@@ -98,7 +98,7 @@ class RegistrySettings(Group, frozen=True, kw_only=True):
 
 
 class OutboundSettings(Group, frozen=True, kw_only=True):
-    """Limits on what is queued for one slow reader."""
+    """Limits on what is queued for one slow reader, and for all of them."""
 
     pause_messages: Annotated[Count, _about("Queued messages at which senders pause.")] = 1_000
     resume_messages: Annotated[Count, _about("Queued messages at which senders resume.")] = 500
@@ -106,6 +106,13 @@ class OutboundSettings(Group, frozen=True, kw_only=True):
         10_000
     )
     bytes_max: Annotated[Bytes, _about("Queued bytes beyond which tells are dropped.")] = 8 * 2**20
+    total_bytes_max: Annotated[
+        Bytes,
+        _about(
+            "Memory for what is queued for all sockets; beyond it, those for which most waits are "
+            "closed."
+        ),
+    ] = 256 * 2**20
     stalled_s: Annotated[Seconds, _about("Close a socket that reads nothing for this time.")] = 10.0
 
 

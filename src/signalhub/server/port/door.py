@@ -221,6 +221,13 @@ class Door(asyncio.BufferedProtocol):
         self._listener.forget(self)
         self._transport.abort()
 
+    @property
+    def buffered_bytes(self) -> int:
+        """What its client has not read of the answer."""
+        return self._transport.get_write_buffer_size()
+
+    debt_bytes = buffered_bytes
+
     def give_up(self) -> None:
         """Abort: too many clients do not read their answers, and this is the oldest of them."""
         self._transport.abort()

@@ -221,6 +221,10 @@ class Listener:
             self.refusals["slow"] += 1
             oldest.give_up()
 
+    def choking(self) -> list[Door]:
+        """Return the doors whose clients do not read their answers."""
+        return list(self._choked)
+
     def relieved(self, door: Door) -> None:
         """The client reads again, or has disconnected."""
         self._choked.pop(door, None)
