@@ -5,12 +5,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from typing import Any
 
+from signalhub.wire.envelope import RAW_PING
+from signalhub.wire.frames import Opcode
 from tests.support.process.machine import resident_bytes
 from tests.support.socket.bystanders import bystanders
+from tests.support.socket.frames import masked_frame
 from tests.support.socket.peer import Peer
 from tests.support.socket.slow_readers import stop_reading
-from tests.support.socket.stage import SMALL_BUFFER, Stage, eventually, run_stage, spawn_stage
+from tests.support.socket.stage import (
+    SMALL_BUFFER,
+    InProcess,
+    Stage,
+    eventually,
+    run_stage,
+    spawn_stage,
+)
 from tests.support.volume import volume
 
 SILENT = volume(100, 1_000)
@@ -97,3 +108,36 @@ async def test_who_owes_most_is_closed_first_when_too_much_waits() -> None:
             assert (await small.receive("note"))["payload"] == LARGE
         assert writer.waiting_bytes < 100_000
         assert tally.debtors_closed == 1
+
+
+def read_buffer(stage: InProcess) -> int:
+    """The free part of the largest read buffer."""
+    connections = stage.hub.app.runner.connections
+    protocols: list[Any] = [one._transport.get_protocol() for one in connections]
+    return max(len(protocol.get_buffer(-1)) for protocol in protocols)
+
+
+async def test_a_read_buffer_shrinks_after_a_large_message_and_nothing_is_lost() -> None:
+    async with run_stage() as stage:
+        hearer = await stage.join("@(some/body)")
+        peer = await stage.join("@(large/one)")
+        note = {"to": "@(some/body)", "type": "note", "data": LARGE}
+        small = read_buffer(stage)
+
+        for _ in range(2):
+            peer.send("hub:send", note, pattern="tell")
+            assert (await hearer.receive("note"))["payload"] == LARGE
+            assert read_buffer(stage) > 100 * small
+            await eventually(lambda: read_buffer(stage) == small)
+            assert (await peer.ask("hub:heartbeat"))["type"] == "hub:heartbeat_ack"
+
+        # A frame that stops in the middle keeps the buffer.
+        ping = masked_frame(Opcode.TEXT, RAW_PING)
+        peer.send("hub:send", note, pattern="tell")
+        peer.write(ping * 3 + ping[:-3])
+        await hearer.receive("note")
+        await asyncio.sleep(1.5)
+        assert read_buffer(stage) > 100 * small
+        peer.write(ping[-3:])
+        await eventually(lambda: read_buffer(stage) == small)
+        assert [await peer.receive_text() for _ in range(4)] == ['{"type":"pong"}'] * 4

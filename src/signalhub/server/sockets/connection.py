@@ -33,6 +33,7 @@ from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
 from signalhub.server.sockets.ledger import SHARED_BYTES
 from signalhub.server.sockets.meter import NOTHING, Intake, Meter
+from signalhub.server.sockets.picows import Substitute, renew
 from signalhub.settings.model import OutboundSettings as Bounds
 from signalhub.wire.frames import (
     Assembler,
@@ -58,6 +59,9 @@ _TEXT = WSMsgType.TEXT
 _WRITE_BYTES_MAX = 2**18
 # What the transport gets of the rest. It would hold a copy of anything larger.
 _TRANSPORT_BYTES_MAX = 2**14
+# A frame of this size leaves a large buffer, which is replaced when no more of them come.
+_LARGE_FRAME_BYTES = 2**16
+_LARGE_BUFFER_S = 1.0
 CLOSED = -1
 
 
@@ -165,8 +169,10 @@ class Connection(WSListener, Generic[P]):
         "_frames_left",
         "_granted",
         "_granted_in",
+        "_intake",
         "_is_close_held",
         "_is_ending",
+        "_large_until_s",
         "_ledger",
         "_meter",
         "_rest",
@@ -203,6 +209,9 @@ class Connection(WSListener, Generic[P]):
         self._frames_left, self._bytes_left = self._granted
         self._granted_in = 0
         self._meter: Meter | None = None
+        # Stands before picows while a client sends too much, or for a time after a large frame.
+        self._intake: Intake | None = None
+        self._large_until_s: float | None = None
         # Frames that were read but not handled yet; reading is paused meanwhile.
         self._backlog: deque[Unhandled] | None = None
         self.session = owner.opened(self)
@@ -234,16 +243,20 @@ class Connection(WSListener, Generic[P]):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._ws = transport
-        self._transport = transport.underlying_transport
+        underlying: Any = transport.underlying_transport
+        self._transport = underlying.transport if type(underlying) is Substitute else underlying
         self._fd = self._transport.get_extra_info("socket").fileno()
         # So that `pause_writing` reports any byte the kernel does not accept at once.
         self._transport.set_write_buffer_limits(high=0)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         payload = frame.get_payload_as_bytes()
+        size = len(payload)
         self._frames_left -= 1
-        self._bytes_left -= len(payload)
-        if (self._frames_left < 0 or self._bytes_left < 0) and not self._may_go_on(len(payload)):
+        self._bytes_left -= size
+        if size > _LARGE_FRAME_BYTES or self._intake is not None:
+            self._watch_buffer(frame, size)
+        if (self._frames_left < 0 or self._bytes_left < 0) and not self._may_go_on(size):
             self._put_off(frame, payload)
         elif (
             self._assembler is None
@@ -264,6 +277,34 @@ class Connection(WSListener, Generic[P]):
             self._received(payload)
         else:
             self.close(CloseCode.INVALID_TEXT, "text must be valid UTF-8")
+
+    # The buffer of picows.
+
+    def _watch_buffer(self, frame: WSFrame, size: int) -> None:
+        if size > _LARGE_FRAME_BYTES:
+            self._large_until_s = self._writer.mono_s() + _LARGE_BUFFER_S
+            self._writer.revisit(self)
+            self._put_intake()
+        if self._intake is not None and frame.last_in_buffer:
+            self._intake.unread_bytes = frame.tail_size
+
+    def _put_intake(self) -> None:
+        protocol = self._transport.get_protocol()
+        if type(protocol) is WSProtocol:
+            self._intake = Intake(protocol)
+            self._transport.set_protocol(self._intake)
+
+    def _is_buffer_large(self) -> bool:
+        """Replace a buffer that is no longer needed; `True` while there is a large one."""
+        intake = self._intake
+        if intake is None or self._large_until_s is None:
+            return False
+        if intake.unread_bytes != 0 or self._writer.mono_s() < self._large_until_s:
+            return True
+        self._large_until_s = self._intake = None
+        parser = renew(self._transport, self, self.owner.frame_bytes_max)
+        self._transport.set_protocol(parser)
+        return False
 
     # Frames beyond the grant.
 
@@ -306,9 +347,7 @@ class Connection(WSListener, Generic[P]):
         """Stop reading until the writer calls `go_on`."""
         self._backlog = deque()
         self._transport.pause_reading()
-        protocol = self._transport.get_protocol()
-        if type(protocol) is WSProtocol:
-            self._transport.set_protocol(Intake(protocol))
+        self._put_intake()
         self._writer.postpone(self, wait_s)
 
     def _put_off(self, frame: WSFrame, payload: bytes) -> None:
@@ -343,11 +382,13 @@ class Connection(WSListener, Generic[P]):
 
     def calm_down(self) -> bool:
         """Give the socket back to picows; `False` if it still has to wait for its turns."""
-        if self._backlog is not None:
+        if self._transport.is_closing() or self.is_closing:
+            return True
+        if self._backlog is not None or self._is_buffer_large():
             return False
-        protocol = self._transport.get_protocol()
-        if isinstance(protocol, Intake) and not self._transport.is_closing():
-            self._transport.set_protocol(protocol.parser)
+        if self._intake is not None:
+            self._transport.set_protocol(self._intake.parser)
+            self._intake = None
         return True
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:

@@ -119,11 +119,15 @@ class Writer:
 
     def postpone(self, connection: Connection[Party], wait_s: float) -> None:
         """Let the connection go on in the next tick, or after a pause."""
-        self._held_back.add(connection)
+        self.revisit(connection)
         if wait_s > 0:
             self._loop.call_later(min(wait_s, _PAUSE_S_MAX), self._line_up, connection)
         else:
             self._line_up(connection)
+
+    def revisit(self, connection: Connection[Party]) -> None:
+        """Look at the connection from time to time, until it needs nothing special."""
+        self._held_back.add(connection)
 
     def _line_up(self, connection: Connection[Party]) -> None:
         if not self._postponed:
