@@ -178,6 +178,7 @@ class Tally:
     dropped_tells: int = 0  # The recipient reads too slowly or is gone.
     slow_closed: int = 0
     floods_closed: int = 0
+    debtors_closed: int = 0  # Too much waited for all clients together, most of it for these.
     paused: int = 0
     resumed: int = 0
     rate_limited: int = 0

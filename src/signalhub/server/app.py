@@ -29,10 +29,11 @@ from signalhub.engine.local import LocalEngine, Needs
 from signalhub.locks import LockedFolder
 from signalhub.log.errors import LogDamaged
 from signalhub.observe.exposition import CONTENT_TYPE
-from signalhub.pacing import Period, TokenBucket
+from signalhub.pacing import Period, SharedBucket
 from signalhub.server import startup
 from signalhub.server.gauges import Gauges
 from signalhub.server.metrics import Metrics
+from signalhub.server.port import descriptors
 from signalhub.server.port.door import Door
 from signalhub.server.port.http import HttpRequest, Response, Routes
 from signalhub.server.port.listener import Listener, listen, too_many_connections
@@ -91,7 +92,7 @@ class App:
             session_tokens=SessionTokens(secrets.token_bytes(32)),
             tally=self._tally,
         )
-        self._door_bucket = TokenBucket(
+        self._door_bucket = SharedBucket(
             settings.connection_rate, settings.connection_burst, self._clock.now_ms()
         )
         self._clock_offset: ClockOffset
@@ -201,6 +202,7 @@ class App:
             Api(self.hub, self.runner, self._clock).add_to(routes)
             Gate(self.runner, self._clock).add_to(routes)
         self._listener = await listen(self.settings, routes, self)
+        self.runner.writer.watch(self._listener.choking)
         self._gauges = Gauges(
             self.hub,
             self.runner,
@@ -271,14 +273,13 @@ class App:
 
     # Admission.
 
-    def admit(self) -> Response | None:
+    def admit(self, source: str) -> Response | None:
         """Admit a WebSocket; return the error response above the connection rate."""
         now = self._clock.now_ms()
-        if not self._door_bucket.take(now):
+        if not self._door_bucket.take(source, now):
             self._tally.connections_refused += 1
             retry_after_s = max(1, -(-self._door_bucket.retry_after_ms(now) // 1000))
-            limit, left = int(self._door_bucket.rate_s), int(self._door_bucket.tokens)
-            return too_many_connections(retry_after_s, limit, left)
+            return too_many_connections(retry_after_s, int(self._door_bucket.rate_s))
         return None
 
     def accept(self, door: Door) -> picows.WSListener | Response:
@@ -424,6 +425,7 @@ def serve(settings: Settings, announce: Callable[[int], None], config: str | Non
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    descriptors.raise_limit()
     # So that the commit thread gets the interpreter lock quickly while the loop is busy.
     sys.setswitchinterval(_SWITCH_S)
     return uvloop.run(_serve(settings, announce, config))

@@ -98,7 +98,7 @@ class RegistrySettings(Group, frozen=True, kw_only=True):
 
 
 class OutboundSettings(Group, frozen=True, kw_only=True):
-    """Limits on what is queued for one slow reader."""
+    """Limits on what is queued for one slow reader, and for all of them."""
 
     pause_messages: Annotated[Count, _about("Queued messages at which senders pause.")] = 1_000
     resume_messages: Annotated[Count, _about("Queued messages at which senders resume.")] = 500
@@ -106,6 +106,13 @@ class OutboundSettings(Group, frozen=True, kw_only=True):
         10_000
     )
     bytes_max: Annotated[Bytes, _about("Queued bytes beyond which tells are dropped.")] = 8 * 2**20
+    total_bytes_max: Annotated[
+        Bytes,
+        _about(
+            "Memory for what is queued for all sockets; beyond it, those for which most waits are "
+            "closed."
+        ),
+    ] = 256 * 2**20
     stalled_s: Annotated[Seconds, _about("Close a socket that reads nothing for this time.")] = 10.0
 
 
@@ -125,6 +132,17 @@ class LimitsSettings(Group, frozen=True, kw_only=True):
     flood_s: Annotated[
         Seconds, _about("Close a socket that exceeds its rates without a break for this time.")
     ] = 30.0
+    sockets_max: Annotated[
+        int, Meta(ge=0), _about("Open WebSockets; 0: as many as the limit of open files allows.")
+    ] = 0
+    sockets_per_source: Annotated[
+        int,
+        Meta(ge=0),
+        _about(
+            "Open WebSockets from one IPv4 address or IPv6 /64; 0: half of all, and no limit for "
+            "loopback."
+        ),
+    ] = 0
 
 
 class DedupSettings(Group, frozen=True, kw_only=True):
