@@ -329,12 +329,18 @@ class Hub:
 
     # The log.
 
-    def refused(self, appends: list[Append], refusal: Refusal, now: int) -> list[Effect]:
-        """The log rejected all pending entries."""
+    def refused(
+        self, appends: list[Append], refusal: Refusal, now: int, unknown: int = 0
+    ) -> list[Effect]:
+        """The log rejected all pending entries; the first `unknown` may be on disk nevertheless."""
         self.streams.take_back()
         self.tally.append_refused += len(appends)
+        doubt = refusals.outcome_unknown()
         # Undo in reverse order, but answer in the order of the requests.
-        effects = [_undone(append, refusal, now) for append in reversed(appends)]
+        effects = [
+            _undone(appends[at], doubt if at < unknown else refusal, now)
+            for at in reversed(range(len(appends)))
+        ]
         return [effect for some in reversed(effects) for effect in some]
 
     def dispatch(self, now: int) -> list[Effect]:

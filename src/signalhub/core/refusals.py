@@ -239,13 +239,24 @@ def storage_full() -> Refusal:
     )
 
 
-def storage_failed() -> Refusal:
-    """The log has failed and acknowledges nothing more."""
+def outcome_unknown() -> Refusal:
+    """The log failed while the entry was being written."""
     return Refusal(
         Code.STORAGE_FAILED,
         "The hub's log has failed; it is unknown whether the message was stored.",
         "The operator has to check the disk and restart the hub; then send the message again with"
         " the same id.",
+        is_unknown=True,
+    )
+
+
+def storage_failed() -> Refusal:
+    """The log has failed and accepts nothing more; an earlier attempt may have been stored."""
+    return Refusal(
+        Code.STORAGE_FAILED,
+        "The hub's log has failed, so the hub stores nothing.",
+        "The operator has to check the disk and restart the hub; then send the message again with"
+        " the same id, since an earlier attempt may have been stored.",
     )
 
 

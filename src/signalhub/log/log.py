@@ -70,6 +70,8 @@ class Log:
         """The offset after the last entry committed as the setting `log.sync` requires."""
         self.durable_head = recovery.head
         """Everything below is synced; equal to `head` with `sync = "always"`."""
+        self.attempted = recovery.head
+        """Entries from `head` up to here may be on disk although their batch failed."""
         self.epoch = recovery.epoch
         self.on_upkeep: Callable[[], None] = lambda: None
         """Called by `append` when there is something new for `upkeep`."""
@@ -157,6 +159,7 @@ class Log:
         encoded = _encode(entries)
         active = self._room_for(HEADER_BYTES + sum(map(len, encoded)))
         first, time_ms = self.head, self._clock.now_ms()
+        self.attempted = first + len(entries)
         self._write(
             active,
             encode_batch(
@@ -295,6 +298,7 @@ class Log:
                 active.sync()
         except OSError as error:
             raise self._fail(error) from error
+        self.attempted = self.head
 
     def _refuse(self, error: OSError) -> LogFull | LogFailed:
         refusal = storage_error(error)

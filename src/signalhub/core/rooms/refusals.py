@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from signalhub.wire.errors import RoomCode, RoomError
+from signalhub.wire.errors import Refusal, RoomCode, RoomError
 
 _RETRY_MS: Final = 1_000
 
@@ -35,6 +35,21 @@ def not_blind() -> RoomError:
     return RoomError(
         RoomCode.CONFLICT,
         "This hub is blind: the inbox id is the room id, so X-Inbox-ID must be equal or absent.",
+    )
+
+
+def not_stored(refusal: Refusal) -> RoomError:
+    """The log refused an entry, or failed while the entry was being written."""
+    return outcome_unknown() if refusal.is_unknown else storage()
+
+
+def outcome_unknown() -> RoomError:
+    """The log failed while the entry was being written."""
+    return RoomError(
+        RoomCode.OUTCOME_UNKNOWN,
+        "The hub's log failed during the request, so its outcome is unknown. Once the hub was"
+        " restarted, send a message again with the same messageId; before writing a blob again,"
+        " read it.",
     )
 
 

@@ -42,6 +42,7 @@ STATUS: Final = {
     RoomCode.UPGRADE_REQUIRED: 426,
     RoomCode.RATE_LIMIT_EXCEEDED: 429,
     RoomCode.INTERNAL_ERROR: 500,
+    RoomCode.OUTCOME_UNKNOWN: 500,
     RoomCode.UNAVAILABLE: 503,
 }
 _RETRIED = frozenset((RoomCode.RATE_LIMIT_EXCEEDED, RoomCode.UNAVAILABLE))

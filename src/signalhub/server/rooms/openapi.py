@@ -62,7 +62,9 @@ _ABOUT_ERRORS: Final = {
     413: "The ciphertext or blob is too large.",
     415: "The body is not declared as JSON.",
     429: "Rate limit exceeded; nothing was done.",
-    500: "Internal error.",
+    500: "Internal error, or `outcome_unknown`: the hub's log failed during the request, which may "
+    "have been stored. Once the hub was restarted, send a message again with the same id; read a "
+    "blob before writing it again.",
     503: "The hub cannot write or read now.",
 }
 
