@@ -269,13 +269,18 @@ def storage_unreadable() -> Refusal:
     )
 
 
-def storage_damaged(reason: str) -> Refusal:
-    """The log was found damaged at the start and is read-only."""
-    return Refusal(
+class Damaged(Refusal):
+    """The log is damaged and read-only."""
+
+
+def storage_damaged(segment: str, position: int, reason: str) -> Damaged:
+    """The log was found damaged, at the start or later, and is read-only."""
+    return Damaged(
         Code.STORAGE_FAILED,
-        f"The hub's log is damaged and read-only: {reason}.",
+        f"The hub's log is damaged and read-only: {segment}, byte {position}: {reason}.",
         "The operator has to restore the segment from a backup and restart the hub; then try again"
         " with the same id.",
+        details={"segment": segment, "position": position, "reason": reason},
     )
 
 

@@ -276,6 +276,9 @@ class LocalEngine:
         anchor: Callable[[int], None],
         wait: Callable[[list[SegmentInfo]], None],
     ) -> None:
+        if isinstance(self.log.fault, LogDamaged):
+            # What lies behind the damage may need older entries.
+            return
         try:
             chosen = self._expendable(self._floor(needs), needs.saved)
         except Exception:

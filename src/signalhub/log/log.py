@@ -37,6 +37,7 @@ from signalhub.log.segment import (
     new_segment,
     prepare_segment,
 )
+from signalhub.log.survey import Damage
 from signalhub.settings import model
 from signalhub.wire.entry import Entry
 
@@ -53,6 +54,10 @@ def _encode(entries: Sequence[Entry]) -> list[bytes]:
         encode_entry(entry, salts[at : at + SALT_BYTES])
         for entry, at in zip(entries, range(0, len(salts), SALT_BYTES), strict=True)
     ]
+
+
+def _damaged(found: Damage | None) -> LogDamaged | None:
+    return None if found is None else LogDamaged(found.segment, found.position, found.reason)
 
 
 class Log:
@@ -79,6 +84,10 @@ class Log:
             torn_tails=int(recovery.torn is not None),
             epoch_changes=int(recovery.epoch_changed),
         )
+        self.is_cut: Final = recovery.is_cut
+        """Damage hides the end of the log: entries may follow `head`."""
+        self.hole: Final = _damaged(recovery.hole)
+        """What is missing before `first` was perhaps not removed by retention."""
         self._settings = log_settings
         self._reserve_bytes = min(_RESERVE_BYTES_MAX, log_settings.segment_bytes // 4)
         self._clock = clock
@@ -95,8 +104,8 @@ class Log:
         self._replacing = Lock()
         self._active: Active | None = None
         self._prepared: File | None = None
-        if found := recovery.damage:
-            self._fault = LogDamaged(found.segment, found.position, found.reason)
+        if recovery.damage:
+            self._fault = _damaged(recovery.damage)
             return
         assert recovery.is_repaired, "a log must be repaired before it is opened"
         try:

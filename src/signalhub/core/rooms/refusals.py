@@ -63,6 +63,16 @@ def storage() -> RoomError:
     )
 
 
+def damaged() -> RoomError:
+    """The answer could lie behind damage of the log."""
+    return RoomError(
+        RoomCode.STORAGE_FAILED,
+        "The hub's log is damaged, so the hub does not know all that is stored. The operator has to"
+        " restore a segment (/health names it) and restart the hub; then try again.",
+        retry_after_ms=10 * _RETRY_MS,
+    )
+
+
 def broken() -> RoomError:
     """A bug in the hub."""
     return RoomError(RoomCode.INTERNAL_ERROR, "Internal error; see the hub's log.")

@@ -41,6 +41,7 @@ class Rooms:
     ) -> None:
         self.settings = settings
         self.tally = tally
+        self._storage = storage
         self.times = times = Times(settings.timestamps)
         self.directory = directory = RoomDirectory(settings, times, storage)
         self.messages = messages = Messages(settings, times, erasures, directory.dirty)
@@ -73,10 +74,15 @@ class Rooms:
     def read(self, request: Read, now: int) -> list[Effect]:
         """Read a page of an inbox."""
         self._mono_ms = request.mono_ms
+        if self._storage.gap is not None:
+            return [Answer(request.caller, refusals.damaged())]
         return self._pages.read(request, now)
 
     def put_blob(self, request: PutBlob, now: int) -> list[Effect]:
         """Write a new version of a blob."""
+        if self._storage.gap is not None:
+            # Its version is not known either.
+            return [Answer(request.caller, refusals.damaged())]
         return self.state.put(request, now)
 
     def look(self, room: str, mono_ms: int) -> None:
@@ -89,15 +95,23 @@ class Rooms:
 
     def blob(self, room: str, inbox: str | None, name: str, now: int) -> Blob:
         """Return a blob; raises `RoomError`."""
+        self._check_known()
         return find_blob(self.directory.find(room, inbox), name)
 
     def proposals(self, room: str, inbox: str | None, now: int) -> list[ProposalBody]:
         """Return the proposals of a room, oldest first; raises `RoomError`."""
+        self._check_known()
         return every_proposal(self.directory.find(room, inbox), now)
 
     def proposal(self, room: str, inbox: str | None, proposal_id: str, now: int) -> ProposalBody:
         """Return one proposal; raises `RoomError`."""
+        self._check_known()
         return find_proposal(self.directory.find(room, inbox), proposal_id, now)
+
+    def _check_known(self) -> None:
+        """Refuse if the answer could lie behind damage of the log."""
+        if self._storage.gap is not None:
+            raise refusals.damaged()
 
     # Sockets.
 
@@ -105,6 +119,7 @@ class Rooms:
         self, link: object, room_name: str, inbox_id: str | None, pseudonym: str, now: int
     ) -> tuple[Guest, list[Effect]]:
         """Add a socket to a room and welcome it; raises `RoomError` if it cannot enter."""
+        self._check_known()
         directory = self.directory
         room, effects = directory.open(room_name, inbox_id, now)
         guest = Guest(link, room, pseudonym)
