@@ -72,6 +72,18 @@ _TICK_MS = 1_000
 # A tick this much too late means that the process was paused, or the machine suspended.
 _OVERSLEPT_MS = 5_000
 
+# Requests about what the log holds. A hub that could not read all of it cannot answer them, not
+# even that something does not exist. Whether a topic is durable is a part of that.
+_ABOUT_THE_LOG: Final = frozenset(
+    {
+        *("hub:topic_create", "hub:topic_update", "hub:topic_info", "hub:topic_delete"),
+        *("hub:list_topics", "hub:publish", "hub:replay", "hub:republish", "hub:erase"),
+        *("hub:sub_info", "hub:sub_update", "hub:sub_pause", "hub:sub_resume", "hub:sub_delete"),
+        *("hub:list_subs", "hub:seek", "hub:redrive", "hub:purge", "hub:place", "hub:move"),
+        *("hub:ack", "hub:nack", "hub:extend", "hub:term"),
+    }
+)
+
 # What the hub adds to a message that it passes on; together they stay within the limit.
 HUB_FIELDS_BYTES: Final = 1_024
 _FORWARDED: Final = frozenset({"hub:send", "hub:broadcast", "hub:publish"})
@@ -281,6 +293,8 @@ class Hub:
                 raise refusals.unknown_type(type)
             if size > self._forwarded_bytes_max and type in _FORWARDED:
                 raise refusals.too_large(size, self._forwarded_bytes_max)
+            if self.storage.gap is not None and type in _ABOUT_THE_LOG:
+                raise self.storage.gap
             return handler(session, message, now)
         except Refusal as refusal:
             return [self.replies.refuse(session, message, refusal, now)]
@@ -333,12 +347,18 @@ class Hub:
 
     # The log.
 
-    def refused(self, appends: list[Append], refusal: Refusal, now: int) -> list[Effect]:
-        """The log rejected all pending entries."""
+    def refused(
+        self, appends: list[Append], refusal: Refusal, now: int, unknown: int = 0
+    ) -> list[Effect]:
+        """The log rejected all pending entries; the first `unknown` may be on disk nevertheless."""
         self.streams.take_back()
         self.tally.append_refused += len(appends)
+        doubt = refusals.outcome_unknown()
         # Undo in reverse order, but answer in the order of the requests.
-        effects = [_undone(append, refusal, now) for append in reversed(appends)]
+        effects = [
+            _undone(appends[at], doubt if at < unknown else refusal, now)
+            for at in reversed(range(len(appends)))
+        ]
         return [effect for some in reversed(effects) for effect in some]
 
     def dispatch(self, now: int) -> list[Effect]:

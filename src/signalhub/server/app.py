@@ -27,7 +27,7 @@ from signalhub.core.streams import recovery
 from signalhub.counters import Tally
 from signalhub.engine.local import LocalEngine, Needs
 from signalhub.locks import LockedFolder
-from signalhub.log.errors import LogDamaged
+from signalhub.log.errors import LogDamaged, LogFailed
 from signalhub.observe.exposition import CONTENT_TYPE
 from signalhub.pacing import Period, SharedBucket
 from signalhub.server import startup
@@ -303,14 +303,17 @@ class App:
 
     def _health(self, request: HttpRequest) -> Response:
         degradations = self._degradations()
-        body = {
+        body: dict[str, object] = {
             "status": "degraded" if degradations else "ok",
             "service": "signal-hub",
             "version": wire.PROTOCOL_VERSION,
             "timestamp": self._clock.wall_ms(),
             "degradations": degradations,
         }
-        status = 503 if self._engine.log.fault else 200
+        fault = self._engine.log.fault
+        if fault is not None and not self.settings.auth.enabled:
+            body["storage"] = _described(fault)
+        status = 503 if fault is not None else 200
         return Response(status, wire.encode(body), content_type="application/json")
 
     async def _serve_metrics(self, request: HttpRequest) -> Response:
@@ -414,6 +417,24 @@ class App:
             work()
         except Exception:
             log.exception("a periodic task failed")
+
+
+def _described(fault: LogFailed | LogDamaged) -> dict[str, object]:
+    """What is wrong with the log, and what the operator can do."""
+    if isinstance(fault, LogDamaged):
+        return {
+            "state": "damaged",
+            "segment": fault.segment,
+            "position": fault.position,
+            "reason": fault.reason,
+            "resolution": "Stop the hub, restore the segment from a backup, check with "
+            "`signalhub log verify`, and start the hub again.",
+        }
+    return {
+        "state": "failed",
+        "reason": fault.reason,
+        "resolution": "Check the disk and restart the hub, which keeps all that was acknowledged.",
+    }
 
 
 def serve(settings: Settings, announce: Callable[[int], None], config: str | None = None) -> int:

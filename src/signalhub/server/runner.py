@@ -286,12 +286,17 @@ class HubRunner:
                 # The other entries of the commit must still be handled.
                 log.error("a committed entry could not be handled", exc_info=unworded(error))
 
-    def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
-        """Continue after the log refused entries; `is_final` if it stays read-only."""
+    def refused(
+        self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0
+    ) -> None:
+        """Continue after the log refused entries.
+
+        `is_final` if it stays read-only; the first `unknown` entries may have been written.
+        """
         now = self.writer.tick_ms or self.writer.begin_tick()
         if is_final:
             self.hub.storage.stop(refusal)
-        self.perform(self.hub.refused(appends, refusal, now), now)
+        self.perform(self.hub.refused(appends, refusal, now, unknown), now)
 
     def _ending_tick(self, now: int) -> None:
         """Before the tick's writes: dispatch to woken subscriptions, flush entries to the log."""
