@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from signalhub.auth.denials import Denials
 from signalhub.auth.tokens import Authenticator, SessionTokens
 from signalhub.clock import Ids
 from signalhub.core import refusals
@@ -29,7 +30,9 @@ from signalhub.core.replay import Replayer, Replays
 from signalhub.core.replies import Handler, Replies
 from signalhub.core.rooms.recovery import RoomAnchors
 from signalhub.core.rooms.rooms import Rooms
+from signalhub.core.sessions.administer import Administration
 from signalhub.core.sessions.control import Control, CounterWindow
+from signalhub.core.sessions.logins import RefusedLogins
 from signalhub.core.sessions.register import Directory
 from signalhub.core.sessions.registry import Registry
 from signalhub.core.sessions.session import Session, SessionState
@@ -94,6 +97,7 @@ class Hub:
         self.tally = tally
         self._message_bytes_max = limit = settings.message_bytes_max
         self._forwarded_bytes_max = limit - min(HUB_FIELDS_BYTES, limit // 16)
+        self._authenticator = authenticator
         self._ticked_ms = 0
         self._window = window = CounterWindow(tally)
 
@@ -178,6 +182,7 @@ class Hub:
             settings,
             tally,
         )
+        self.logins = logins = RefusedLogins(tally)
         control = Control(
             sessions,
             identities,
@@ -188,6 +193,7 @@ class Hub:
             storage,
             replies,
             window,
+            logins,
             settings,
             authenticator,
             session_tokens,
@@ -222,6 +228,7 @@ class Hub:
         self.parts = Parts(streams, mailboxes, asks, dedup, replays, placements, erasures, rooms)
         self.handlers: Final[dict[str, Handler]] = {
             **control.handlers(),
+            **Administration(sessions, replies).handlers(),
             **self._directory.handlers(),
             **placement.handlers(),
             **self._router.handlers(),
@@ -235,9 +242,9 @@ class Hub:
 
     # Events of a socket.
 
-    def opened(self, link: object, now: int) -> Session:
-        """A socket was accepted."""
-        return self.sessions.opened(link, now)
+    def opened(self, link: object, now: int, source: str = "") -> Session:
+        """A socket was accepted from this network address."""
+        return self.sessions.opened(link, now, source)
 
     def received(self, session: Session, frame: bytes, now: int) -> list[Effect]:
         """A message arrived; it is valid UTF-8 and within the frame limit."""
@@ -379,9 +386,18 @@ class Hub:
             *self.erasures.tick(now),
             *self.subscriptions.expire(now),
             *self.sessions.end_tokens(now),
+            *self.logins.tick(now),
             *self._directory.tick(now),
             *self.sessions.push_heartbeats(now),
         ]
+
+    def deny(self, denials: Denials, now: int) -> list[Effect]:
+        """The denial list has changed: end the sessions of those on it."""
+        authenticator = self._authenticator
+        if authenticator is None:
+            return []
+        authenticator.use_denials(denials)
+        return self.sessions.end_denied(lambda one: authenticator.is_denied(one, now / 1000), now)
 
     @property
     def is_draining(self) -> bool:

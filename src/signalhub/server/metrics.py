@@ -134,6 +134,7 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
         lambda of: of.listener.refusals.total(),
         "Connections refused: bad request or origin, timeout, or too large.",
     ),
+    counter("logins_refused", lambda of: of.tally.logins_refused, "Tokens refused, by any door."),
     counter("reconnections", lambda of: of.tally.reconnections, "Actors that reconnected."),
     counter("messages_received", lambda of: of.tally.received, "Messages received from clients."),
     counter(

@@ -15,12 +15,14 @@ from signalhub.counters import Tally
 from signalhub.pacing import Period
 from signalhub.wire import envelope as wire
 from signalhub.wire.envelope import PROTOCOL_VERSION, Envelope
+from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator, SessionTokens
     from signalhub.core.log_state import LogState
     from signalhub.core.messages.audience import Topics
     from signalhub.core.replies import Handler, Replies
+    from signalhub.core.sessions.logins import RefusedLogins
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.sessions.sessions import Identities, Sessions
     from signalhub.core.streams.mailboxes import Mailboxes
@@ -89,6 +91,7 @@ class Control:
         storage: LogState,
         replies: Replies,
         window: CounterWindow,
+        logins: RefusedLogins,
         settings: Settings,
         authenticator: Authenticator | None,
         session_tokens: SessionTokens,
@@ -102,6 +105,7 @@ class Control:
         self._storage = storage
         self._replies = replies
         self._window = window
+        self._logins = logins
         self._settings = settings
         self._authenticator = authenticator
         self._session_tokens = session_tokens
@@ -129,7 +133,13 @@ class Control:
         claims = None
         if self._authenticator is not None:
             token = hello.auth_token if isinstance(hello.auth_token, str) else ""
-            claims = self._authenticator.verify(token, now / 1000)
+            try:
+                claims = self._authenticator.verify(token, now / 1000)
+            except Refusal as refusal:
+                return [
+                    self._replies.refuse(session, message, refusal, now),
+                    *self._logins.refused(session.source, "hub:connect", refusal.message, now),
+                ]
         if not isinstance(hello.capabilities, list) or not hello.capabilities:
             raise refusals.no_capabilities()
 
