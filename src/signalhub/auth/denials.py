@@ -26,7 +26,7 @@ from signalhub.wire.errors import SettingsError
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Claims
 
-LIST_BYTES_MAX = 4 * 2**20
+LIST_BYTES_MAX = 2**20
 
 
 class Denial(

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from signalhub.wire import authority
+
 Count = Annotated[int, Meta(ge=1)]
 Rate = Annotated[float, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0)]
@@ -483,7 +485,7 @@ def problems(settings: Settings) -> Iterator[str]:
     """Invalid combinations of values, one sentence each."""
     yield from _exposure(settings)
     yield from _keys(settings.auth)
-    yield from _networks(settings)
+    yield from _names(settings)
     if settings.rooms.secret:
         yield from _weak("rooms.secret", settings.rooms.secret)
     yield from _order(settings)
@@ -491,7 +493,7 @@ def problems(settings: Settings) -> Iterator[str]:
 
 def _exposure(settings: Settings) -> Iterator[str]:
     auth = settings.auth
-    if not auth.enabled and not _is_loopback(settings.host):
+    if not auth.enabled and not authority.is_loopback(settings.host):
         yield (
             f"host {settings.host!r} is reachable from other machines but auth.enabled is false: "
             "turn on auth.enabled and add a key, or listen on 127.0.0.1"
@@ -506,15 +508,6 @@ def _exposure(settings: Settings) -> Iterator[str]:
             "metrics.access is token but auth.enabled is false: turn on auth.enabled, or choose "
             "loopback or open"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _keys(auth: AuthSettings) -> Iterator[str]:
@@ -551,10 +544,18 @@ def _is_trustworthy(url: str) -> bool:
         is_plain = bool(host) and parts.username is None and parts.port != 0
     except ValueError:
         return False
-    return is_plain and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host)))
+    return is_plain and (
+        parts.scheme == "https" or (parts.scheme == "http" and authority.is_loopback(host))
+    )
 
 
-def _networks(settings: Settings) -> Iterator[str]:
+def _names(settings: Settings) -> Iterator[str]:
+    for given in settings.hosts:
+        if authority.parse(given) is None:
+            yield (
+                f"hosts: {given!r} is not the name of a host: write it like hub.example.org, "
+                "without scheme and path"
+            )
     for given in settings.trusted_proxies:
         try:
             ipaddress.ip_network(given)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from itertools import takewhile
@@ -23,12 +24,16 @@ from typing import Any, Protocol
 import picows
 
 from signalhub.server.port.door import Door
+from signalhub.server.port.hosts import Hosts, Sources
 from signalhub.server.port.http import HttpRequest, Response, Routes, Upgrade, text
 from signalhub.settings.model import Settings
 
 log = logging.getLogger("signalhub.server")
 
 WEBSOCKET_PATHS = ("/ws", "/")
+PROTOCOL = "signalhub.v1"
+# What HTTP calls a token; longer names are not repeated.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 BACKLOG = 4096
 # Pipelined requests that wait behind a slow one take at most twice this.
 READ_BYTES = 16 * 2**10
@@ -69,6 +74,8 @@ class Listener:
         self.settings = settings
         self.routes = routes
         self.gatekeeper = gatekeeper
+        self.hosts = Hosts(settings)
+        self.sources = Sources(settings)
         self.addresses: list[tuple[str, int]] = []
         self.refusals: Counter[str] = Counter()
         self.read_buffer = memoryview(bytearray(READ_BYTES))
@@ -85,7 +92,7 @@ class Listener:
 
     def _accept(self, request: HttpRequest, door: Door) -> Upgrade | Response:
         answer = self.gatekeeper.accept(door)
-        return answer if isinstance(answer, Response) else Upgrade(answer)
+        return answer if isinstance(answer, Response) else Upgrade(answer, _protocol(request))
 
     @property
     def port(self) -> int:
@@ -167,6 +174,22 @@ class Listener:
         for door in late:
             del self.waiting[door]
         return late
+
+
+def _protocol(request: HttpRequest) -> str | None:
+    """Return the sub-protocol to select: ours, or the first one offered.
+
+    The hub speaks only one, but browsers fail if none of theirs is selected. One that carries a
+    token is never repeated.
+    """
+    offered = request.headers.get("sec-websocket-protocol")
+    if offered is None:
+        return None
+    names = [one.strip() for one in offered.split(",")]
+    if PROTOCOL in names:
+        return PROTOCOL
+    usable = (one for one in names if _TOKEN.fullmatch(one) and not one.startswith("token."))
+    return next(usable, None)
 
 
 # A vanished peer is detected within two minutes.
