@@ -41,7 +41,9 @@ class Case:
         settings = AuthSettings(enabled=True, secret=SECRET, **auth)
         self.authenticator = Authenticator(settings)
         self.lists: list[Denials] = []
-        self.credentials = Credentials(settings, data, self.authenticator, self._deny)
+        self.credentials = Credentials(
+            settings, data / "denied.jsonl", self.authenticator, self._deny
+        )
         self.now = NOW
 
     def _deny(self, listed: Denials) -> None:

@@ -15,6 +15,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import picows
@@ -182,8 +183,8 @@ class App:
 
     async def _open_credentials(self) -> None:
         if self._authenticator is not None:
-            auth, data = self.settings.auth, self._folder.path
-            self._credentials = Credentials(auth, data, self._authenticator, self._deny)
+            auth, denied = self.settings.auth, Path(self.settings.denial_list)
+            self._credentials = Credentials(auth, denied, self._authenticator, self._deny)
             await self._credentials.start(self._clock.now_ms())
 
     def _deny(self, denials: Denials) -> None:

@@ -31,7 +31,6 @@ from signalhub.wire.errors import SettingsError
 
 log = logging.getLogger("signalhub.server")
 
-DENIED_NAME: Final = "denied.jsonl"
 _FETCH_S: Final = 5.0
 # Between two attempts, so that tokens with invented keys do not flood the issuer.
 _PAUSE_MS: Final = 10_000
@@ -39,11 +38,6 @@ _PAUSE_MS: Final = 10_000
 _STALE_INTERVALS: Final = 3
 
 KeySet = dict[str, Ed25519PublicKey]
-
-
-def denied_path(auth: AuthSettings, data: Path) -> Path:
-    """Where the denial list is."""
-    return Path(auth.denied_file) if auth.denied_file else data / DENIED_NAME
 
 
 class _WatchedFile:
@@ -81,14 +75,14 @@ class Credentials:
     def __init__(
         self,
         auth: AuthSettings,
-        data: Path,
+        denied: Path,
         authenticator: Authenticator,
         deny: Callable[[Denials], None],
     ) -> None:
-        """`deny` hands a new list to the hub, which ends sessions."""
+        """`denied` is the denial list; `deny` hands a new one to the hub, which ends sessions."""
         self._authenticator = authenticator
         self._deny = deny
-        self._denied = _WatchedFile(denied_path(auth, data), denials.LIST_BYTES_MAX)
+        self._denied = _WatchedFile(denied, denials.LIST_BYTES_MAX)
         self._has_list = False
         self._key_file = (
             _WatchedFile(Path(auth.jwks_file), key_sets.SET_BYTES_MAX) if auth.jwks_file else None

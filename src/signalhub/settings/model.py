@@ -480,6 +480,11 @@ class Settings(Group, frozen=True, kw_only=True):
     rooms: RoomsSettings = RoomsSettings()
     pipeline: PipelineSettings = PipelineSettings()
 
+    @property
+    def denial_list(self) -> str:
+        """Where the denial list is."""
+        return self.auth.denied_file or f"{self.data}/denied.jsonl"
+
 
 def problems(settings: Settings) -> Iterator[str]:
     """Invalid combinations of values, one sentence each."""

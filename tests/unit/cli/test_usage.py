@@ -34,7 +34,8 @@ from signalhub.wire.errors import (
 VERBS = "serve sql audit replay erase tell ask broadcast listen publish subscribe discover ls ping"
 NOUNS = {
     "settings": "check show reference",
-    "token": "mint inspect",
+    "token": "mint inspect revoke denied jwks",
+    "session": "ls close",
     "log": "ls info verify view",
     "topic": "create ls info set read delete",
     "sub": "ls info pause resume seek set delete",
