@@ -48,6 +48,7 @@ from signalhub.core.subscriptions.join import Subscriptions
 from signalhub.core.subscriptions.manage import Management
 from signalhub.core.subscriptions.settle import Settler
 from signalhub.core.subscriptions.window import Attempt
+from signalhub.core.wall_time import WallTime
 from signalhub.counters import Tally
 from signalhub.settings.model import Settings
 from signalhub.wire import envelope as wire
@@ -71,8 +72,8 @@ UNLIMITED: Final = frozenset(
 _CONNECTED = SessionState.CONNECTED
 _RAW_PING_BYTES = len(wire.RAW_PING)
 _TICK_MS = 1_000
-# A tick this much too early or too late by the wall clock means that the clock was changed.
-_JUMP_MS = 5_000
+# A tick this much too late means that the process was paused, or the machine suspended.
+_OVERSLEPT_MS = 5_000
 
 # What the hub adds to a message that it passes on; together they stay within the limit.
 HUB_FIELDS_BYTES: Final = 1_024
@@ -103,7 +104,8 @@ class Hub:
 
         # State.
         self.storage = storage = LogState(settings.log.sync)
-        self.replies = replies = Replies(ids, tally)
+        self.wall = wall = WallTime()
+        self.replies = replies = Replies(ids, tally, wall)
         self.registry = registry = Registry(settings.registry.limit, settings.registry.refuse_above)
         self.identities = identities = Identities()
         self.topics = topics = Topics(tally)
@@ -152,7 +154,9 @@ class Hub:
         letters = DeadLetters(
             streams, catalog, publisher, dispatcher, erasures, storage, replies, ids
         )
-        self._passes = Passes(dispatcher, asks, letters, retention, erasures, settings.dispatch)
+        self._passes = Passes(
+            dispatcher, asks, letters, retention, erasures, wall, settings.dispatch
+        )
         mailboxes = Mailboxes(
             streams,
             subscriptions,
@@ -372,9 +376,9 @@ class Hub:
 
     def tick(self, now: int) -> list[Effect]:
         """Once a second: expire leases, tokens and dedup records, push heartbeats."""
-        jumped_ms = now - self._ticked_ms - _TICK_MS
-        if self._ticked_ms and abs(jumped_ms) > _JUMP_MS:
-            self.dispatcher.clock_jumped(jumped_ms, now)
+        overslept_ms = now - self._ticked_ms - _TICK_MS
+        if self._ticked_ms and overslept_ms > _OVERSLEPT_MS:
+            self.dispatcher.overslept(overslept_ms, now)
         self._ticked_ms = now
         self._window.tick(now)
         self.dedup.sweep(now)
@@ -397,7 +401,8 @@ class Hub:
         if authenticator is None:
             return []
         authenticator.use_denials(denials)
-        return self.sessions.end_denied(lambda one: authenticator.is_denied(one, now / 1000), now)
+        wall_s = self.wall.shown(now) / 1000
+        return self.sessions.end_denied(lambda one: authenticator.is_denied(one, wall_s), now)
 
     @property
     def is_draining(self) -> bool:

@@ -129,6 +129,11 @@ class LocalEngine:
     def scan(self, from_offset: int) -> Iterator[StoredEntry]:
         return self._reader.scan(max(from_offset, self.log.first))
 
+    @property
+    def newest_ms(self) -> int:
+        """A time that the log has reached; 0 if it is new."""
+        return max((info.max_ms for info in self.recovery.segments[-1:]), default=0)
+
     def offset_at_time(self, time_ms: int) -> int:
         for info in self.log.segments:
             if not info.is_sealed or info.max_ms >= time_ms:

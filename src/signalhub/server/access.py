@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from signalhub.auth.permissions import Allowance
 from signalhub.auth.tokens import Authenticator
-from signalhub.clock import Clock
+from signalhub.clock import SteadyClock
 from signalhub.core.sessions.logins import RefusedLogins
 from signalhub.server.port.hosts import Hosts, Sources
 from signalhub.server.port.http import HttpRequest, Response, text
@@ -37,12 +37,12 @@ class Access:
         authenticator: Authenticator | None,
         logins: RefusedLogins,
         runner: HubRunner,
-        clock: Clock,
+        clock: SteadyClock,
     ) -> None:
         self._authenticator = authenticator
         self._logins = logins
         self._runner = runner
-        self._now_ms = clock.now_ms
+        self._clock = clock
         self._hosts = Hosts(settings)
         self._sources = Sources(settings)
         self._metrics = settings.metrics.access
@@ -78,9 +78,10 @@ class Access:
         """What the token of a request permits; `None` if it is refused."""
         if self._authenticator is None:
             return None
-        now = self._now_ms()
+        now = self._clock.now_ms()
+        wall_s = self._clock.wall_ms() / 1000
         try:
-            claims = self._authenticator.verify(request.headers["authorization"], now / 1000)
+            claims = self._authenticator.verify(request.headers["authorization"], wall_s)
         except Refusal as refusal:
             source = self._sources.of(request)
             noted = self._logins.refused(source, request.path, refusal.message, now)

@@ -23,7 +23,7 @@ import uvloop
 
 from signalhub.auth.denials import Denials
 from signalhub.auth.tokens import Authenticator, SessionTokens
-from signalhub.clock import Clock, Ids, SystemClock
+from signalhub.clock import Clock, Ids, SteadyClock, SystemClock, boot_s
 from signalhub.core.hub import Hub
 from signalhub.core.streams import recovery
 from signalhub.counters import Tally
@@ -45,6 +45,7 @@ from signalhub.server.rooms.upgrade import Gate
 from signalhub.server.runner import HubRunner
 from signalhub.server.sockets.connection import Connection
 from signalhub.settings.model import Settings
+from signalhub.state.clock_offset import ClockOffset
 from signalhub.state.store import StateStore
 from signalhub.wire import envelope as wire
 from signalhub.wire.frames import CloseCode
@@ -63,6 +64,8 @@ _CHECKPOINT_MS = 10_000
 _CHECKPOINT_ENTRIES = 50_000
 _RETENTION_MS = 60_000
 _EXPIRY_MS = 60_000
+# A smaller change of the difference between the clocks is not worth a line in the log.
+_JUMP_MS = 5_000
 
 
 class App:
@@ -81,7 +84,8 @@ class App:
         self._config = config
         self._pipeline_command = pipeline
         self._lakeside: Lakeside | None = None
-        self._clock = clock or SystemClock()
+        # Time in which the machine was suspended has passed, too.
+        self._clock = SteadyClock(SystemClock(), boot_s) if clock is None else SteadyClock(clock)
         self._tally = Tally()
         auth = settings.auth
         self._authenticator = Authenticator(auth) if auth.enabled else None
@@ -96,6 +100,8 @@ class App:
         self._door_bucket = TokenBucket(
             settings.connection_rate, settings.connection_burst, self._clock.now_ms()
         )
+        self._clock_offset: ClockOffset
+        self._known_ahead_ms = 0
         self._known_degradations: list[str] = []
         self._known_store_errors = 0
         self._clean = Period(int(settings.registry.sweep_s * 1000))
@@ -140,10 +146,14 @@ class App:
             raise
 
     async def _open_rest(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._clock_offset = offset = ClockOffset(self._folder.path)
+        self._clock.resume(ahead_ms=offset.saved_ms)
         rows = self._store.load(self._clock.now_ms())
         self.hub.restore((row.address, row.version, row.expires_at) for row in rows)
         self._engine = LocalEngine(self._folder.path / "log", self.settings.log, self._clock, loop)
         try:
+            self._clock.resume(ahead_ms=offset.saved_ms, newest_ms=self._engine.newest_ms)
+            self._known_ahead_ms = self.hub.wall.ahead_ms = self._clock.ahead_ms
             self._lakeside = await self._open_lakeside()
             startup.recover(self.hub, self._engine, self._store, self._clock.now_ms())
             if self._lakeside is not None:
@@ -248,6 +258,7 @@ class App:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.runner.wait_until_empty(), self.settings.drain_s)
         await self._close_log()
+        self._clock_offset.save(self._clock.ahead_ms)
         if lakeside is not None and ending is not None:
             await ending
             lakeside.close()
@@ -317,7 +328,7 @@ class App:
         if self._access.sees_details(request):
             body["service"] = "signal-hub"
             body["version"] = wire.PROTOCOL_VERSION
-            body["timestamp"] = self._clock.now_ms()
+            body["timestamp"] = self._clock.wall_ms()
         body["degradations"] = degradations
         status = 503 if self._engine.log.fault else 200
         return Response(status, wire.encode(body), content_type="application/json")
@@ -334,7 +345,19 @@ class App:
             await asyncio.sleep(0)
         return Response(200, b"".join(pieces), content_type=CONTENT_TYPE)
 
+    def _follow_clock(self) -> None:
+        """Follow the wall clock slowly, and say so when it has jumped."""
+        self._clock.follow()
+        ahead_ms = self._clock.ahead_ms
+        self.hub.wall.ahead_ms = ahead_ms
+        self._clock_offset.save(ahead_ms)
+        jumped_ms, self._known_ahead_ms = ahead_ms - self._known_ahead_ms, ahead_ms
+        if abs(jumped_ms) > _JUMP_MS:
+            facts = {"by_s": jumped_ms / 1000, "ahead_s": ahead_ms / 1000}
+            log.warning("the wall clock was set; times in the log follow it slowly", extra=facts)
+
     def _tick(self) -> None:
+        self._follow_clock()
         now = self._clock.now_ms()
         self.hub.rooms.messages.ids.saved(self._store.saved_offset)
         self.runner.perform(self.hub.tick(now), now)

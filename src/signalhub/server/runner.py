@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
-from signalhub.clock import Clock
+from signalhub.clock import SteadyClock
 from signalhub.core.effects import (
     Announce,
     Answer,
@@ -66,7 +66,7 @@ class HubRunner:
         hub: Hub,
         store: StateStore,
         engine: Engine,
-        clock: Clock,
+        clock: SteadyClock,
         loop: asyncio.AbstractEventLoop,
         archive: Archive | None = None,
     ) -> None:

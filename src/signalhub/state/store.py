@@ -369,6 +369,19 @@ class StateStore:
         self._connection.execute(schema.CLEAN, (now_ms,))
 
 
+def move_to_epoch(path: str | os.PathLike[str], epoch: int) -> None:
+    """Let the snapshot in a file continue with the next epoch of its log, which lost nothing."""
+    name = os.fspath(path)
+    connection = open_file(name, schema.SCHEMA, lambda opened: None)
+    try:
+        with connection:
+            connection.execute(schema.MOVE_SNAPSHOT, (epoch,))
+    except apsw.Error as error:
+        raise schema.SCHEMA.unusable(name, str(error)) from error
+    finally:
+        connection.close()
+
+
 def _place(actor: str, host: str, token: int, offset: int) -> tuple[str, str, int, int]:
     return (actor, host, token, offset)
 

@@ -22,6 +22,7 @@ import pytest
 from picows import WSFrame, WSMsgType, WSTransport
 
 from signalhub.auth.tokens import SessionTokens
+from signalhub.clock import SteadyClock
 from signalhub.core.hub import Hub
 from signalhub.counters import Tally
 from signalhub.engine.port import Archive
@@ -432,7 +433,9 @@ class Stage:
         self.engine = TurningEngine(self.loop.call_soon)
         self.rows = Rows()
         store = cast(StateStore, self.rows)
-        self.runner = HubRunner(self.hub, store, self.engine, self.clock, loop, archive)
+        self.runner = HubRunner(
+            self.hub, store, self.engine, SteadyClock(self.clock), loop, archive
+        )
         self.engine.report_to(self.runner)
         self.writer = self.runner.writer
         self.moments = count()

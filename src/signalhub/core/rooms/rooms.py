@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from signalhub.wire.room_ids import Names
 
 _MINUTE_MS: Final = 60_000
-# A smaller step back is taken for a normal clock adjustment.
-_SET_BACK_MS: Final = 5_000
 
 
 class Rooms:
@@ -52,7 +50,6 @@ class Rooms:
         self.guests = 0
         # The monotonic clock at the last request.
         self._mono_ms = 0
-        self._ticked_ms = 0
 
     def use(self, names: Names) -> None:
         """Set the key that hashes names."""
@@ -127,20 +124,12 @@ class Rooms:
 
     def tick(self, now: int) -> list[Effect]:
         """Run once a second: handle alarms, and remove expired state."""
-        if now < self._ticked_ms - _SET_BACK_MS:
-            self._clock_was_set_back()
-        self._ticked_ms = now
         self.messages.ids.sweep(now)
         self.messages.buffer.expire(now)
         self._looks.sweep(self._mono_ms)
         self._pages.tick(self._mono_ms)
         self._acceptance.tick(self._mono_ms)
         return self.state.tick(now)
-
-    def _clock_was_set_back(self) -> None:
-        for inbox in self.directory.inboxes.values():
-            inbox.seek_oldest()
-            self.directory.dirty.add(inbox)
 
     def drain(self) -> list[Effect]:
         """Close all sockets before the hub stops; clients reconnect."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from signalhub.core.replies import Handler, Replies
     from signalhub.core.sessions.session import Session
     from signalhub.core.sessions.sessions import Sessions
+    from signalhub.core.wall_time import WallTime
     from signalhub.wire.envelope import Envelope
     from signalhub.wire.errors import Refusal
 
@@ -54,7 +55,7 @@ class Administration:
             looked_at += 1
             last = one.number
             if pattern.matches(one.address):
-                rows.append(_row(one))
+                rows.append(_row(one, self._replies.wall))
         payload = {
             "sessions": rows,
             "total": len(self._sessions),
@@ -121,7 +122,7 @@ def _authorize(session: Session) -> None:
         raise refusals.unauthorized("admin", OPERATION)
 
 
-def _row(session: Session) -> dict[str, object]:
+def _row(session: Session, wall: WallTime) -> dict[str, object]:
     claims, waiting = session.claims, session.outbound
     return {
         "sessionId": session.id,
@@ -130,8 +131,8 @@ def _row(session: Session) -> dict[str, object]:
         "tokenId": None if claims is None else claims.jti or None,
         "tokenExpiresAt": None if claims is None else int(claims.expires_at_s * 1000),
         "source": session.source,
-        "connectedAt": session.connected_at_ms,
-        "lastSeenAt": session.last_seen_ms,
+        "connectedAt": wall.shown(session.connected_at_ms),
+        "lastSeenAt": wall.shown(session.last_seen_ms),
         "registrations": len(session.registrations),
         "subscriptions": session.count_topics(),
         "consumers": len(session.consumers),

@@ -69,6 +69,7 @@ class Directory:
         self._asks = asks
         self._storage = storage
         self._replies = replies
+        self._wall = replies.wall
         self._ids = ids
         self._settings = settings
         self._tally = tally
@@ -167,7 +168,7 @@ class Directory:
             refusal = refusals.not_your_address(address)
             return [self._replies.refuse(session, message, refusal, now)]
         facts = {
-            "expiresAt": registration.expires_at_ms(),
+            "expiresAt": self._wall.shown(registration.expires_at_ms()),
             "renewalToken": registration.renewal_token,
             "version": registration.version,
         }
@@ -221,7 +222,9 @@ class Directory:
             if box is not None:
                 effects.extend(self._mailboxes.drop(box, now))
         if message.pattern == ASK:
-            payload = wire.encode({"actorAddress": address, "unregisteredAt": now})
+            payload = wire.encode(
+                {"actorAddress": address, "unregisteredAt": self._wall.shown(now)}
+            )
             effects.append(self._replies.reply(session, message, "hub:unregistered", payload, now))
         return effects
 
@@ -253,7 +256,7 @@ class Directory:
         payload = wire.encode(
             {
                 "actorAddress": registration.address,
-                "expiresAt": registration.expires_at_ms(),
+                "expiresAt": self._wall.shown(registration.expires_at_ms()),
                 "renewalToken": registration.renewal_token,
                 "version": registration.version,
             }
@@ -303,8 +306,8 @@ class Directory:
                         "capabilities": actor.capabilities,
                         "metadata": msgspec.Raw(actor.metadata),
                         "connectionId": actor.session.id,
-                        "registeredAt": actor.registered_at_ms,
-                        "expiresAt": actor.expires_at_ms(),
+                        "registeredAt": self._wall.shown(actor.registered_at_ms),
+                        "expiresAt": self._wall.shown(actor.expires_at_ms()),
                         "version": actor.version,
                     }
                     for actor in live[offset : offset + limit]
