@@ -120,10 +120,11 @@ class Router:
             _check_sender(session, message.sender)
             if not session.allowance.may_send(target):
                 raise refusals.unauthorized("send", target)
-            if type == CONTROL:
-                verb = self._check_control(session, target, request.data, now)
-                record = operated(session, verb, target, now)
-                return [*record, *self._forward(session, message, request, target, now)]
+        if type == CONTROL:
+            verbs = self._check_control(session, target, request.data, now)
+            forwarded = self._forward(session, message, request, target, now)
+            records = [one for verb in verbs for one in operated(session, verb, target, now)]
+            return [*records, *forwarded]
         return self._forward(session, message, request, target, now)
 
     def _forward(
@@ -147,6 +148,7 @@ class Router:
         if expires_at is not None and expires_at < now:
             return self._expired(message, is_ask)
         if request.fences:
+            self._storage.check_known()
             self._placement.check_fences(request.fences)
         if is_ask:
             return self._asks.accept(session, message, request, target, key, expires_at, now)
@@ -173,21 +175,25 @@ class Router:
             return wait_behind(ask, deliver)
         return [deliver]
 
-    def _check_control(self, session: Session, host: str, data: msgspec.Raw, now: int) -> str:
-        """Refuse a command to a host before the host sees it; the permission it uses."""
+    def _check_control(
+        self, session: Session, host: str, data: msgspec.Raw, now: int
+    ) -> tuple[str, ...]:
+        """Refuse a command to a host before the host sees it; the permissions it uses."""
         allowance = session.allowance
         if not allowance.may_control(host):
             raise refusals.unauthorized("control", host)
         try:
             command = _decode_command(data)
         except requests.UNFIT as error:
+            if allowance is EVERYTHING:
+                return ("control",)
             raise requests.unfit(error, "payload.data") from None
         if command.name == "purge" and not allowance.may_delete(host):
             raise refusals.unauthorized("delete", host)
-        if command.name == "move":
+        if command.name == "move" and allowance is not EVERYTHING:
             arguments = command.arguments
-            self._placement.check_target(arguments.actor, arguments.to, now)
-        return "delete" if command.name == "purge" else "control"
+            self._placement.check_target(session, arguments.actor, arguments.to, now)
+        return ("control", "delete") if command.name == "purge" else ("control",)
 
     def _expired(self, message: Envelope, is_ask: bool) -> list[Effect]:
         if not is_ask:
@@ -401,6 +407,7 @@ class Router:
                 raise refusals.unauthorized("subscribe", topic)
         address = _subscribing_address(session, message.sender)
         if request.subscription is not None:
+            self._storage.check_known()
             return self._subscriptions.subscribe(session, message, request, address, now)
         limit = self._settings.subscriptions_max
         is_new = not self._topics.is_subscribed(session, address, topic)

@@ -9,19 +9,20 @@ from signalhub.core import refusals, requests
 from signalhub.core.effects import Close, Effect, Forget
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.sessions.sessions import heartbeat_payload
-from signalhub.core.streams.mailboxes import kinds_in
 from signalhub.core.streams.streams import Topic
 from signalhub.counters import Tally
 from signalhub.pacing import Period
 from signalhub.wire import envelope as wire
 from signalhub.wire.envelope import PROTOCOL_VERSION, Envelope
+from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator, SessionTokens
     from signalhub.core.log_state import LogState
     from signalhub.core.messages.audience import Topics
     from signalhub.core.replies import Handler, Replies
-    from signalhub.core.sessions.registry import Registry
+    from signalhub.core.sessions.logins import RefusedLogins
+    from signalhub.core.sessions.registry import Registration, Registry
     from signalhub.core.sessions.sessions import Identities, Sessions
     from signalhub.core.streams.mailboxes import Mailboxes
     from signalhub.core.subscriptions.join import Subscriptions
@@ -90,6 +91,7 @@ class Control:
         storage: LogState,
         replies: Replies,
         window: CounterWindow,
+        logins: RefusedLogins,
         settings: Settings,
         authenticator: Authenticator | None,
         session_tokens: SessionTokens,
@@ -104,6 +106,7 @@ class Control:
         self._replies = replies
         self._wall = replies.wall
         self._window = window
+        self._logins = logins
         self._settings = settings
         self._authenticator = authenticator
         self._session_tokens = session_tokens
@@ -131,7 +134,13 @@ class Control:
         claims = None
         if self._authenticator is not None:
             token = hello.auth_token if isinstance(hello.auth_token, str) else ""
-            claims = self._authenticator.verify(token, self._wall.shown(now) / 1000)
+            try:
+                claims = self._authenticator.verify(token, self._wall.shown(now) / 1000)
+            except Refusal as refusal:
+                return [
+                    self._replies.refuse(session, message, refusal, now),
+                    *self._logins.refused(session.source, "hub:connect", refusal.message, now),
+                ]
         if not isinstance(hello.capabilities, list) or not hello.capabilities:
             raise refusals.no_capabilities()
 
@@ -185,8 +194,7 @@ class Control:
         barred = [
             address
             for address, held in session.registrations.items()
-            if not allowance.may_register(address)
-            or not all(map(allowance.may_host, kinds_in(held.capabilities) or ()))
+            if not allowance.may_register(address) or not self._may_hold(allowance, held)
         ]
         for address in barred:
             self._registry.remove(address)
@@ -195,6 +203,13 @@ class Control:
             # It must neither speak for the address nor be taken for it.
             self._identities.rename(session)
         return [*effects, Forget(barred)] if barred else effects
+
+    def _may_hold(self, allowance: Allowance, held: Registration) -> bool:
+        try:
+            self._mailboxes.check_may_hold(allowance, held.address, held.capabilities)
+        except Refusal:
+            return False
+        return True
 
     def _welcome(self, session: Session, now: int) -> bytes:
         settings = self._settings
