@@ -160,3 +160,17 @@ def test_what_was_removed_is_forgotten_once_retention_has_taken_it() -> None:
     shell.perform(shell.hub.retention.lose_before(topic_of(shell), 6, shell.now))
 
     assert list(topic_of(shell).removed) == [(7, 7), (9, 9)]
+
+
+def test_a_letter_put_back_for_one_subscription_is_no_backlog_of_another() -> None:
+    shell = MemoryShell()
+    writer, _ = bury_one_each(shell, "t")
+    other = shell.connect("@(a/other)")
+    subscribe(other, name="other", **{"from": "latest"})
+    other.drop()
+
+    writer.ask("hub:redrive", {"topic": DEAD, "all": True})
+
+    assert subscription_of(shell, name="other").lag == 0
+    assert subscription_of(shell.restarted(), name="other").lag == 0
+    assert subscription_of(shell).lag == 1

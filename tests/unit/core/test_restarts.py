@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from signalhub.wire.entry import Kind, MessageBody, Outcome, SettledBody, decode_body
 from tests.support.memory.shell import MemoryShell
 from tests.support.memory.topics import (
     ACTOR,
@@ -99,3 +100,29 @@ def test_a_refused_redrive_can_be_tried_again() -> None:
 
     assert writer.ask("hub:redrive", redrive)["payload"]["count"] == 1
     assert seqs(reader) == [2]
+
+
+def test_an_ask_without_an_outcome_is_settled_when_its_repeat_goes_to_a_new_mailbox() -> None:
+    shell = MemoryShell()
+    shell.join(ACTOR)
+    sender = shell.connect("@(a/sender)")
+    shell.engine.is_prompt = False
+    sender.send(ACTOR, 1, pattern="ask", id="once")
+    shell = shell.restarted(written=1)
+    shell.engine.is_prompt = True
+    (orphan,) = [one for one in shell.engine.entries if one.kind == Kind.MAIL]
+    shell.connect(ACTOR).register(durable=True)
+
+    (ack,) = shell.connect("@(a/sender)").send(ACTOR, 1, pattern="ask", id="once")
+    shell.tick()
+
+    assert ack["type"] == "hub:delivery_ack"
+    settled = [
+        (one.offset, one.outcome)
+        for entry in shell.engine.entries
+        if entry.kind == Kind.SETTLED and not entry.stream
+        for one in decode_body(SettledBody, entry.body).deliveries
+    ]
+    assert settled == [(orphan.offset, Outcome.GONE)]
+    copies = [decode_body(MessageBody, one.body) for one in shell.engine.entries[1:] if one.seq]
+    assert [one.copy_id for one in copies] == [decode_body(MessageBody, orphan.body).copy_id]

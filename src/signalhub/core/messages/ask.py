@@ -182,11 +182,14 @@ class Asks:
         )
         self._pending[key] = receipt
         orphan = self.orphans.pop((message.sender, message.id), None)
-        if orphan is not None and mailbox is None:
+        if orphan is not None:
             # An earlier process wrote it to the log; whether it was delivered is unknown.
-            receipt.is_doubtful = True
             stored.copy_id = orphan.copy_id
-            return self._committed(receipt, orphan.offset, now)
+            if mailbox is None:
+                receipt.is_doubtful = True
+                return self._committed(receipt, orphan.offset, now)
+            # Its actor has got a mailbox since, which takes another entry.
+            self.loose.append(Settlement(0, orphan.offset, Outcome.GONE, 0))
         if is_unrecorded:
             return self._unrecorded(receipt, now)
         # Nothing may fail between assigning a position and appending: that would leave a gap.

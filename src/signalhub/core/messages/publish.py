@@ -14,7 +14,7 @@ from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Held, Topic
 from signalhub.core.subscriptions import send
 from signalhub.wire import envelope as wire
-from signalhub.wire.entry import Entry, Kind, MessageBody, encode_body
+from signalhub.wire.entry import Entry, Kind, MessageBody, Outcome, encode_body
 from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
@@ -149,7 +149,12 @@ class Publisher:
         held = Held(receipt.seq, offset, receipt.at_ms, stored, receipt.size)
         self._streams.committed(topic, held)
         trimmed: list[Effect] = []
+        only_for = stored.only_for
         for subscription in topic.subscriptions.values():
+            is_meant = only_for is None or only_for == subscription.name
+            if not is_meant and not subscription.position.is_settled(receipt.seq):
+                # Now, and not when it is read, so that it is not counted as a backlog.
+                subscription.settle_unread(receipt.seq, offset, Outcome.FILTERED)
             self._dispatcher.published(subscription)
             if subscription.definition.backlog_max:
                 trimmed += self._retention.trim(subscription, now)

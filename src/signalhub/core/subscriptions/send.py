@@ -17,7 +17,7 @@ from signalhub.core.subscriptions.consumers import Consumer, KeyQueue
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import READY, SENT, Flight
 from signalhub.wire import envelope as wire
-from signalhub.wire.entry import DeadLetterOrigin, MessageBody, Outcome, ReplayOrigin, Settlement
+from signalhub.wire.entry import DeadLetterOrigin, MessageBody, Outcome, ReplayOrigin
 
 PASS_MESSAGES_MAX: Final = 512
 
@@ -191,9 +191,7 @@ def _is_skipped(subscription: Subscription, held: Held, now: int) -> bool:
     if outcome is Outcome.EXPIRED:
         subscription.expire_unread(seq, held.offset)
         return True
-    subscription.settlements.append(Settlement(seq, held.offset, outcome, 0))
-    subscription.position.settle(seq)
-    subscription.changed()
+    subscription.settle_unread(seq, held.offset, outcome)
     return True
 
 

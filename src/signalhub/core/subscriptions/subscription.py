@@ -528,7 +528,11 @@ class Subscription:
     def expire_unread(self, seq: int, offset: int) -> None:
         """Settle a message that expired before it was read."""
         self.stats.expired += 1
-        self.settlements.append(Settlement(seq, offset, Outcome.EXPIRED, 0))
+        self.settle_unread(seq, offset, Outcome.EXPIRED)
+
+    def settle_unread(self, seq: int, offset: int, outcome: Outcome) -> None:
+        """Settle a message that was never sent."""
+        self.settlements.append(Settlement(seq, offset, outcome, 0))
         self._settled(seq)
         self.changed()
 
@@ -542,9 +546,7 @@ class Subscription:
             return True
         if flight is not None:
             self.window.remove(flight)
-        self.settlements.append(Settlement(seq, offset, Outcome.ERASED, 0))
-        self._settled(seq)
-        self.changed()
+        self.settle_unread(seq, offset, Outcome.ERASED)
         return True
 
     def erase_all(self, is_meant: Callable[[MessageBody], bool]) -> int:
