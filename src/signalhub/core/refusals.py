@@ -431,6 +431,47 @@ def no_host(kind: str) -> Refusal:
     )
 
 
+def host_is_away(host: str, kind: str) -> Refusal:
+    """What a host may do is known only while it is connected."""
+    return Refusal(
+        Code.NO_HOST,
+        f"The host {host} is not connected, so it is unknown whether it may have {kind!r}.",
+        "Start the host, and try again.",
+        retryable=True,
+        details={"kind": kind},
+    )
+
+
+def not_placed(actor: str) -> Refusal:
+    """There is no place to forget."""
+    return Refusal(
+        Code.STALE_PLACEMENT,
+        f"The actor {actor} has no place.",
+        "Check the name; if its place was forgotten before, there is nothing left to do.",
+        details={"stale": [{"actor": actor, "host": None, "token": None}]},
+    )
+
+
+def place_forgotten(actor: str) -> Refusal:
+    """What a host has of an actor is outdated, because an operator had its place forgotten."""
+    return Refusal(
+        Code.STALE_PLACEMENT,
+        f"The place of the actor {actor} was forgotten; what this host has of it is outdated.",
+        "The next call places the actor anew.",
+        details={"stale": [{"actor": actor, "host": None, "token": None}]},
+    )
+
+
+def unknown_session(session_id: str) -> Refusal:
+    """There is no such session, or it has ended."""
+    return Refusal(
+        Code.UNKNOWN_SESSION,
+        "There is no open session with this id.",
+        "List the sessions with hub:list_sessions.",
+        details={"sessionId": session_id},
+    )
+
+
 def too_many_actors(limit: int) -> Refusal:
     """The limit of recorded places is reached."""
     return Refusal(

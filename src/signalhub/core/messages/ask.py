@@ -300,7 +300,7 @@ class Asks:
             registration.address_json,
             stored.type,
             Raw(stored.data),
-            now,
+            self._replies.wall.shown(now),
             metadata,
         )
         session = registration.session
