@@ -45,6 +45,7 @@ from signalhub.core.subscriptions.join import Subscriptions
 from signalhub.core.subscriptions.manage import Management
 from signalhub.core.subscriptions.settle import Settler
 from signalhub.core.subscriptions.window import Attempt
+from signalhub.core.wall_time import WallTime
 from signalhub.counters import Tally
 from signalhub.settings.model import Settings
 from signalhub.wire import envelope as wire
@@ -68,8 +69,20 @@ UNLIMITED: Final = frozenset(
 _CONNECTED = SessionState.CONNECTED
 _RAW_PING_BYTES = len(wire.RAW_PING)
 _TICK_MS = 1_000
-# A tick this much too early or too late by the wall clock means that the clock was changed.
-_JUMP_MS = 5_000
+# A tick this much too late means that the process was paused, or the machine suspended.
+_OVERSLEPT_MS = 5_000
+
+# Requests about what the log holds. A hub that could not read all of it cannot answer them, not
+# even that something does not exist. Whether a topic is durable is a part of that.
+_ABOUT_THE_LOG: Final = frozenset(
+    {
+        *("hub:topic_create", "hub:topic_update", "hub:topic_info", "hub:topic_delete"),
+        *("hub:list_topics", "hub:publish", "hub:replay", "hub:republish", "hub:erase"),
+        *("hub:sub_info", "hub:sub_update", "hub:sub_pause", "hub:sub_resume", "hub:sub_delete"),
+        *("hub:list_subs", "hub:seek", "hub:redrive", "hub:purge", "hub:place", "hub:move"),
+        *("hub:ack", "hub:nack", "hub:extend", "hub:term"),
+    }
+)
 
 # What the hub adds to a message that it passes on; together they stay within the limit.
 HUB_FIELDS_BYTES: Final = 1_024
@@ -99,7 +112,8 @@ class Hub:
 
         # State.
         self.storage = storage = LogState(settings.log.sync)
-        self.replies = replies = Replies(ids, tally)
+        self.wall = wall = WallTime()
+        self.replies = replies = Replies(ids, tally, wall)
         self.registry = registry = Registry(settings.registry.limit, settings.registry.refuse_above)
         self.identities = identities = Identities()
         self.topics = topics = Topics(tally)
@@ -111,7 +125,7 @@ class Hub:
         self.placements = placements = Placements()
         self.replays = replays = Replays()
         self.erasures = erasures = Erasures()
-        self.rooms = rooms = Rooms(settings.rooms, tally.rooms, storage, erasures)
+        self.rooms = rooms = Rooms(settings.rooms, tally.rooms, storage, erasures, authenticator)
 
         # Behaviour; each object is given what it uses.
         self.dispatcher = dispatcher = Dispatcher(streams, wakes=settings.dispatch.wakes)
@@ -148,7 +162,9 @@ class Hub:
         letters = DeadLetters(
             streams, catalog, publisher, dispatcher, erasures, storage, replies, ids
         )
-        self._passes = Passes(dispatcher, asks, letters, retention, erasures, settings.dispatch)
+        self._passes = Passes(
+            dispatcher, asks, letters, retention, erasures, wall, settings.dispatch
+        )
         mailboxes = Mailboxes(
             streams,
             subscriptions,
@@ -277,6 +293,8 @@ class Hub:
                 raise refusals.unknown_type(type)
             if size > self._forwarded_bytes_max and type in _FORWARDED:
                 raise refusals.too_large(size, self._forwarded_bytes_max)
+            if self.storage.gap is not None and type in _ABOUT_THE_LOG:
+                raise self.storage.gap
             return handler(session, message, now)
         except Refusal as refusal:
             return [self.replies.refuse(session, message, refusal, now)]
@@ -329,12 +347,18 @@ class Hub:
 
     # The log.
 
-    def refused(self, appends: list[Append], refusal: Refusal, now: int) -> list[Effect]:
-        """The log rejected all pending entries."""
+    def refused(
+        self, appends: list[Append], refusal: Refusal, now: int, unknown: int = 0
+    ) -> list[Effect]:
+        """The log rejected all pending entries; the first `unknown` may be on disk nevertheless."""
         self.streams.take_back()
         self.tally.append_refused += len(appends)
+        doubt = refusals.outcome_unknown()
         # Undo in reverse order, but answer in the order of the requests.
-        effects = [_undone(append, refusal, now) for append in reversed(appends)]
+        effects = [
+            _undone(appends[at], doubt if at < unknown else refusal, now)
+            for at in reversed(range(len(appends)))
+        ]
         return [effect for some in reversed(effects) for effect in some]
 
     def dispatch(self, now: int) -> list[Effect]:
@@ -365,9 +389,9 @@ class Hub:
 
     def tick(self, now: int) -> list[Effect]:
         """Once a second: expire leases, tokens and dedup records, push heartbeats."""
-        jumped_ms = now - self._ticked_ms - _TICK_MS
-        if self._ticked_ms and abs(jumped_ms) > _JUMP_MS:
-            self.dispatcher.clock_jumped(jumped_ms, now)
+        overslept_ms = now - self._ticked_ms - _TICK_MS
+        if self._ticked_ms and overslept_ms > _OVERSLEPT_MS:
+            self.dispatcher.overslept(overslept_ms, now)
         self._ticked_ms = now
         self._window.tick(now)
         self.dedup.sweep(now)
@@ -399,7 +423,7 @@ class Hub:
             found.append("registry_near_capacity")
         if self.dedup.is_shortened:
             found.append("dedup_window_shortened")
-        return found
+        return found + self.rooms.degradations()
 
     # Frames that cannot be served.
 

@@ -256,7 +256,8 @@ class _Reading:
                 continue
             if message.deliver_at is not None and message.deliver_at > now:
                 continue
-            frame = send.replayed(self._topic, held, self._message.sender, now)
+            stamp_ms = self._replayer.replies.wall.shown(now)
+            frame = send.replayed(self._topic, held, self._message.sender, stamp_ms)
             copied.append(Reply(self._session, frame))
             self._count += 1
             self._left -= 1

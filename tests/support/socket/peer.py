@@ -209,9 +209,16 @@ class Peer(peers.Peer, asyncio.Protocol):
 
 
 async def dial(
-    port: int, now_ms: Callable[[], int], host: str = "127.0.0.1", receive_bytes: int = 0
+    port: int,
+    now_ms: Callable[[], int],
+    host: str = "127.0.0.1",
+    receive_bytes: int = 0,
+    source: str | None = None,
 ) -> Peer:
-    """A TCP connection to the hub; a small receive buffer makes a slow reader slow sooner."""
+    """A TCP connection to the hub, from another loopback address if `source` is given.
+
+    A small receive buffer makes a slow reader slow sooner.
+    """
     loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     connection = socket.socket(family)
@@ -219,6 +226,8 @@ async def dial(
     if receive_bytes:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
     try:
+        if source is not None:
+            connection.bind((source, 0))
         await loop.sock_connect(connection, (host, port))
         _, peer = await loop.create_connection(lambda: Peer(now_ms), sock=connection)
     except BaseException:

@@ -53,6 +53,7 @@ def serve(
         _note_missing_pipeline(settings)
         place = address_of(settings.host, bound_port)
         print(f"Signal Hub {version('signalhub')} listening on {place}", flush=True)
+        _notify("READY=1")
 
     try:
         return app.serve(settings, announce, config)
@@ -60,6 +61,21 @@ def serve(
         raise start_failure(error, settings.host, settings.port) from error
     except SettingsError as error:
         raise data_failure(error, settings.data) from error
+
+
+def _notify(state: str) -> None:
+    """Tell the service manager that started the hub, if it wants to know (sd_notify)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        try:
+            # A leading @ stands for the zero byte of an abstract address.
+            channel.sendto(state.encode(), address.replace("@", "\0", 1))
+        except OSError as error:
+            logging.getLogger("signalhub.server").warning(
+                "the service manager could not be notified", extra={"error": str(error)}
+            )
 
 
 def _warn_of_exposure(config: str | None, settings: Settings) -> None:

@@ -92,6 +92,7 @@ class Router:
         self._placement = placement
         self._storage = storage
         self._replies = replies
+        self._wall = replies.wall
         self._next_id = ids.next
         self._settings = settings
         self._tally = tally
@@ -143,10 +144,11 @@ class Router:
             answered = self._answer_again(session, message, key, now)
             if answered is not None:
                 return answered
-        expires_at = _deadline(session, message)
+        expires_at = self._deadline(session, message)
         if expires_at is not None and expires_at < now:
             return self._expired(message, is_ask)
         if request.fences:
+            self._storage.check_known()
             self._placement.check_fences(request.fences)
         if is_ask:
             return self._asks.accept(session, message, request, target, key, expires_at, now)
@@ -160,7 +162,13 @@ class Router:
 
         address_json, metadata = registration.address_json, message.metadata
         frame = wire.forwarded(
-            self._next_id(), message, address_json, type, request.data, now, metadata
+            self._next_id(),
+            message,
+            address_json,
+            type,
+            request.data,
+            self._wall.shown(now),
+            metadata,
         )
         deliver = Deliver(registration.session, frame, session, target, expires_at, None)
         if session.unsynced and (ask := session.waits_for(target)) is not None:
@@ -240,7 +248,7 @@ class Router:
             answered = self._answer_again(session, message, key, now)
             if answered is not None:
                 return answered
-        expires_at = _deadline(session, message)
+        expires_at = self._deadline(session, message)
         if expires_at is not None and expires_at < now:
             return self._expired(message, is_ask)
 
@@ -253,7 +261,7 @@ class Router:
             sender=message.sender,
             type=request.type,
             data=request.data,
-            now_ms=now,
+            now_ms=self._wall.shown(now),
             correlation_id=message.id,
             metadata=wire.BROADCAST_METADATA,
             ttl=message.ttl,
@@ -292,7 +300,7 @@ class Router:
             answered = self._answer_again(session, message, key, now)
             if answered is not None:
                 return answered
-        expires_at = _deadline(session, message)
+        expires_at = self._deadline(session, message)
         if expires_at is not None and expires_at < now:
             return self._expired(message, message.pattern == ASK)
         if is_durable:
@@ -314,7 +322,7 @@ class Router:
             sender=message.sender,
             type=request.type,
             data=request.data,
-            now_ms=now,
+            now_ms=self._wall.shown(now),
             correlation_id=message.id,
             metadata=wire.publication_metadata(topic),
             ttl=message.ttl,
@@ -323,6 +331,11 @@ class Router:
         audience = self._topics.audience(topic)
         chunk = self._settings.fanout_batch
         return self._in_order(session, FanOut(audience, head, tail, chunk, receipt))
+
+    def _deadline(self, session: Session, message: Envelope) -> float | None:
+        """When the message expires, by the sender's clock as far as the hub knows it."""
+        ttl = message.ttl
+        return session.own_time(message.timestamp + ttl, self._wall) if ttl else None
 
     def _in_order(self, session: Session, fan: FanOut) -> list[Effect]:
         """Delay a fan-out until earlier asks of this session to its recipients are on disk."""
@@ -394,6 +407,7 @@ class Router:
                 raise refusals.unauthorized("subscribe", topic)
         address = _subscribing_address(session, message.sender)
         if request.subscription is not None:
+            self._storage.check_known()
             return self._subscriptions.subscribe(session, message, request, address, now)
         limit = self._settings.subscriptions_max
         is_new = not self._topics.is_subscribed(session, address, topic)
@@ -410,7 +424,7 @@ class Router:
         if not request.topic and not request.subscription_id:
             raise refusals.structural("the payload needs topic or subscriptionId")
         consumer = _own_consumer(session, request)
-        payload: dict[str, object] = {"unsubscribedAt": now}
+        payload: dict[str, object] = {"unsubscribedAt": self._wall.shown(now)}
         if consumer is not None:
             self._subscriptions.leave(consumer, "left", now, is_told=False)
             payload["topic"] = consumer.subscription.stream.name
@@ -462,12 +476,6 @@ def _hub_type() -> Refusal:
 def _check_sender(session: Session, sender: str) -> None:
     if not session.speaks_as(sender):
         raise refusals.not_your_address(sender)
-
-
-def _deadline(session: Session, message: Envelope) -> float | None:
-    """When the message expires, on the sender's clock as far as the hub knows it."""
-    ttl = message.ttl
-    return message.timestamp + ttl + session.clock_behind_ms if ttl else None
 
 
 def _check_topic(topic: str) -> None:

@@ -156,7 +156,8 @@ class Sessions:
         """Close the session when its token expires, unless it is refreshed."""
         if session.claims is None:
             return
-        ends_ms = session.claims.expires_at_s * 1000
+        # A jump of the wall clock does not end it: what is left of its time is fixed here.
+        ends_ms = self._replies.wall.own(session.claims.expires_at_s * 1000)
         self._token_ends_ms[session] = ends_ms
         self._next_token_end_ms = min(self._next_token_end_ms, ends_ms)
 
@@ -178,7 +179,8 @@ class Sessions:
         """Push heartbeats to all sessions if that is configured and due."""
         if not self._settings.heartbeat_push_s or not self._push.is_due(now):
             return []
-        payload = heartbeat_payload(b"%d" % now, now)
+        server_ms = self._replies.wall.shown(now)
+        payload = heartbeat_payload(b"%d" % server_ms, server_ms)
         return [
             self._replies.notice(session, "hub:heartbeat_ack", payload, now)
             for session in self._sessions
@@ -201,6 +203,6 @@ class Sessions:
         ]
 
 
-def heartbeat_payload(echoed: bytes, now: int) -> bytes:
+def heartbeat_payload(echoed: bytes, server_ms: int) -> bytes:
     """Payload of `hub:heartbeat_ack`."""
-    return b'{"timestamp":%b,"serverTime":%d}' % (echoed, now)
+    return b'{"timestamp":%b,"serverTime":%d}' % (echoed, server_ms)

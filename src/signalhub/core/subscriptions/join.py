@@ -181,7 +181,7 @@ class Subscriptions:
             "topic": subscription.stream.name,
             "subscription": subscription.name,
             "subscriptionId": consumer.id,
-            "unsubscribedAt": now,
+            "unsubscribedAt": self.replies.wall.shown(now),
             "reason": reason,
         }
         return [self.replies.notice(session, "hub:unsubscribed", wire.encode(payload), now)]

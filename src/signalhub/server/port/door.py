@@ -35,7 +35,9 @@ from signalhub.server.port.http import (
     text,
 )
 from signalhub.server.sockets import picows
+from signalhub.server.sockets.connection import Connection
 from signalhub.server.sockets.meter import sparing
+from signalhub.server.sockets.sources import Source
 from signalhub.wire.errors import unworded
 from signalhub.wire.frames import CloseCode
 
@@ -152,10 +154,13 @@ class Door(asyncio.BufferedProtocol):
         "_transport",
         "_unsent_bytes",
         "_websocket",
+        "origin",
     )
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        # The source it is counted for until it is closed or handed over.
+        self.origin: Source
         self._transport: asyncio.Transport
         self._reader: RequestReader | None = RequestReader()
         self._queue: deque[HttpRequest] | None = None
@@ -203,7 +208,27 @@ class Door(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._listener.expect(self)
+        if self._reader is not None:
+            self._reader.source = self.source
+        self.origin = self._listener.arrived(self)
+        self._listener.make_room(self)
+
+    @property
+    def is_idle(self) -> bool:
+        """Is no request being answered?"""
+        return self._pending is None
+
+    def turn_away(self) -> None:
+        """Abort: there are too many connections."""
+        self._listener.forget(self)
+        self._transport.abort()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What its client has not read of the answer."""
+        return self._transport.get_write_buffer_size()
+
+    debt_bytes = buffered_bytes
 
     def give_up(self) -> None:
         """Abort: too many clients do not read their answers, and this is the oldest of them."""
@@ -215,7 +240,9 @@ class Door(asyncio.BufferedProtocol):
         self._is_leaving = True
         if self._websocket is not None:
             self._websocket.connection_lost(exc)
-        elif self._reader is not None:
+            return
+        self.origin.door_closed()
+        if self._reader is not None:
             self._reader.stop()
 
     def eof_received(self) -> bool:
@@ -441,7 +468,7 @@ class Door(asyncio.BufferedProtocol):
             listener.refusals["origin"] += 1
             refusal = ORIGIN_REFUSED
         else:
-            refusal = listener.gatekeeper.admit()
+            refusal = listener.find_place(self) or listener.gatekeeper.admit(self.origin.name)
         if refusal is not None:
             return _rephrased(route, refusal)
         assert route.opener is not None
@@ -456,6 +483,9 @@ class Door(asyncio.BufferedProtocol):
             terms.frame_bytes_max or self._listener.settings.frame_bytes_max,
             terms.protocol,
         )
+        self.origin.joined()
+        if isinstance(terms.listener, Connection):
+            terms.listener.source = self.origin
         if not terms.needs_hello:
             self.opened()
         if rest:
