@@ -122,9 +122,7 @@ REQUESTS: Final = (
     Access("hub:send", "", ("send",)),
     Access("hub:send", "in the name of another address", ("send + register",)),
     Access("hub:send", "`actors:control` to a host", ("send + control",)),
-    Access(
-        "hub:send", "`actors:control`: purge", ("send + control + delete",), explicit=_DELETE
-    ),
+    Access("hub:send", "`actors:control`: purge", ("send + control + delete",), explicit=_DELETE),
     Access("hub:broadcast", "", ("broadcast",)),
     Access("hub:publish", "", ("publish",)),
     Access("hub:publish", "durable, to a topic that does not exist", ("publish + create",)),
@@ -177,21 +175,35 @@ REQUESTS: Final = (
     Access("hub:erase", "", ("admin:erase",)),
 )
 
+_BY_NAME: Final = "by the name of the room"
+_BY_CAPABILITY: Final = "with the capability of the room"
+
 ROUTES: Final = (
-    Access("/ws", "connecting; requests as above", is_open=True),
-    Access("/", "connecting; requests as above", is_open=True),
+    Access("/ws", "connecting; requests need a token", is_open=True),
+    Access("/", "connecting; requests need a token", is_open=True),
     Access("/health", is_open=True),
     Access("/healthz", is_open=True),
     Access("/readyz", is_open=True),
     Access("/metrics", is_open=True),
     *(
-        Access(path, is_open=True)
+        access
         for path in (
             "/room",
-            "/api/rooms/{}/message",
-            "/api/rooms/{}/messages",
+            "/ws/{}/{}",
+            "/api/v1/message",
+            "/v1/inbox/messages",
+            "/v1/inbox/append",
+            "/v1/room/metadata",
+            "/v1/room/quorum",
+            "/v1/room/proposals",
+            "/v1/room/proposals/{}",
+        )
+        for access in (
+            Access(path, _BY_NAME, ("rooms",)),
+            Access(path, _BY_CAPABILITY, is_open=True),
         )
     ),
+    Access("/openapi.json", is_open=True),
 )
 
 _ENOUGH, _OLDER, _TOGETHER = "●", "○", "+"
@@ -211,8 +223,7 @@ def _cell(access: Access, verb: str) -> str:
 def _needed(access: Access) -> str:
     if access.needs:
         return ", or ".join(
-            " and ".join(f"`{_spelled(one)}`" for one in need.split(" + "))
-            for need in access.needs
+            " and ".join(f"`{_spelled(one)}`" for one in need.split(" + ")) for need in access.needs
         )
     return "open" if access.is_open else "any token"
 
@@ -268,47 +279,52 @@ def _granted(grants: dict[str, tuple[str, ...]]) -> str:
 _PAGE: Final = """\
 # Permissions
 
-A token names what its holder may do: patterns by verb, in which `*` matches anything. A verb that a token
-does not mention takes the fallback of this table; an empty list denies.
+A token names what its holder may do: patterns by verb, in which `*` matches anything. A verb
+that a token does not mention takes the fallback of this table; an empty list denies.
 
 {verbs}
 
-What was created with a token of the same `sub` is one's own, and needs neither `manage` nor `delete`.
-Subscriptions and topics from before owners were recorded have none: consuming them needs `subscribe`,
-changing them `manage`.
+What was created with a token of the same `sub` is one's own, and needs neither `manage` nor
+`delete`. Subscriptions and topics from before owners were recorded have none: consuming them
+needs `subscribe`, changing them `manage`.
 
 ## Every request and every verb
 
-The page is generated from the code, and a test tries every cell on a hub. {enough}: the verb alone is
-enough. {older}: it is enough in a token that does not mention a younger verb. {together}: it is needed
-together with others. Without authentication everything is allowed.
+The page is generated from the code, and a test tries every cell on a hub. {enough}: the verb
+alone is enough. {older}: it is enough in a token that does not mention a younger verb.
+{together}: it is needed together with others. Without authentication everything is allowed.
 
 {matrix}
 
-Requests and routes that only show things show what the verb covers. An address that a token names is its own.
+Requests and routes that only show things show what the verb covers. An address that a token
+names is its own.
 
 ## What is recorded
 
-Whatever uses `manage`, `delete`, `control` or `admin` (`view` and `metrics` excepted) is recorded in the log, in the
-same batch as the change itself, as an entry of the kind `operated`: the subject of the token, the address of
-the session, the verb, and what it was used on. `signalhub log view --kind operated` shows them. Erasing an actor
-erases the entries that name it; nothing else erases one.
+Whatever uses `manage`, `delete`, `control` or `admin` (`view` and `metrics` excepted) is
+recorded in the log, in the same batch as the change itself, as an entry of the kind `operated`:
+the subject of the token, the address of the session, the verb, and what it was used on.
+`signalhub log view --kind operated` shows them. Erasing an actor erases the entries that name
+it; nothing else erases one.
 
-- What one made oneself needs none of these verbs and is not recorded. Nor is what another verb permits, too,
-  such as joining a subscription that is named in `consume`.
-- Without authentication nobody owns anything, and the subject is empty. Recorded are `hub:sub_update`,
-  `hub:sub_pause`, `hub:sub_resume`, `hub:seek`, `hub:sub_delete`, `hub:topic_delete`, `hub:purge`,
-  `hub:redrive`, `hub:republish`, `hub:erase`, `hub:forget_place` and every `actors:control`.
-- A purge on a host uses two verbs and leaves two entries. Commands that only look at a host use `control`, too.
+- What one made oneself needs none of these verbs and is not recorded. Nor is what another verb
+  permits, too, such as joining a subscription that is named in `consume`.
+- Without authentication nobody owns anything, and the subject is empty. Recorded are
+  `hub:sub_update`, `hub:sub_pause`, `hub:sub_resume`, `hub:seek`, `hub:sub_delete`,
+  `hub:topic_delete`, `hub:purge`, `hub:redrive`, `hub:republish`, `hub:erase`,
+  `hub:forget_place` and every `actors:control`.
+- A purge on a host uses two verbs and leaves two entries. Commands that only look at a host use
+  `control`, too.
 - Redrives and purges of many letters are written in several batches; the entry is in the first.
-- `hub:republish` and `hub:erase` leave an entry when they begin and one when they end, with the name of the
-  job. One without an end was interrupted. A replay that is continued does not begin again.
+- `hub:republish` and `hub:erase` leave an entry when they begin and one when they end, with the
+  name of the job. One without an end was interrupted. A replay that is continued does not begin
+  again.
 - An actor that erases itself is not named by these entries.
 
 ## Roles
 
-Roles are sets of verbs, chosen with `signalhub token mint --role`. None can send or publish unless that is
-granted, too. They deny the younger verbs that they do not grant.
+Roles are sets of verbs, chosen with `signalhub token mint --role`. None can send or publish
+unless that is granted, too. They deny the younger verbs that they do not grant.
 
 {roles}
 """
