@@ -161,6 +161,8 @@ class Tally:
     connections_refused: int = 0
     reconnections: int = 0  # Connects with an address that was already known.
 
+    logins_refused: int = 0  # By any door.
+
     registrations: int = 0
     registry_refused: int = 0
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from signalhub.auth.tokens import Authenticator, SessionTokens
+from signalhub.auth.denials import Denials
+from signalhub.auth.tokens import Authenticator, Claims, SessionTokens
 from signalhub.clock import Ids
 from signalhub.core import refusals
 from signalhub.core.effects import Append, Close, Effect, Note, Reply
@@ -29,7 +30,9 @@ from signalhub.core.replay import Replayer, Replays
 from signalhub.core.replies import Handler, Replies
 from signalhub.core.rooms.recovery import RoomAnchors
 from signalhub.core.rooms.rooms import Rooms
+from signalhub.core.sessions.administer import Administration
 from signalhub.core.sessions.control import Control, CounterWindow
+from signalhub.core.sessions.logins import RefusedLogins
 from signalhub.core.sessions.register import Directory
 from signalhub.core.sessions.registry import Registry
 from signalhub.core.sessions.session import Session, SessionState
@@ -107,6 +110,7 @@ class Hub:
         self.tally = tally
         self._message_bytes_max = limit = settings.message_bytes_max
         self._forwarded_bytes_max = limit - min(HUB_FIELDS_BYTES, limit // 16)
+        self._authenticator = authenticator
         self._ticked_ms = 0
         self._window = window = CounterWindow(tally)
 
@@ -125,7 +129,10 @@ class Hub:
         self.placements = placements = Placements()
         self.replays = replays = Replays()
         self.erasures = erasures = Erasures()
-        self.rooms = rooms = Rooms(settings.rooms, tally.rooms, storage, erasures, authenticator)
+        self.logins = logins = RefusedLogins(tally)
+        self.rooms = rooms = Rooms(
+            settings.rooms, tally.rooms, storage, erasures, authenticator, logins, wall
+        )
 
         # Behaviour; each object is given what it uses.
         self.dispatcher = dispatcher = Dispatcher(streams, wakes=settings.dispatch.wakes)
@@ -204,6 +211,7 @@ class Hub:
             storage,
             replies,
             window,
+            logins,
             settings,
             authenticator,
             session_tokens,
@@ -238,6 +246,7 @@ class Hub:
         self.parts = Parts(streams, mailboxes, asks, dedup, replays, placements, erasures, rooms)
         self.handlers: Final[dict[str, Handler]] = {
             **control.handlers(),
+            **Administration(sessions, replies).handlers(),
             **self._directory.handlers(),
             **placement.handlers(),
             **self._router.handlers(),
@@ -251,9 +260,9 @@ class Hub:
 
     # Events of a socket.
 
-    def opened(self, link: object, now: int) -> Session:
-        """A socket was accepted."""
-        return self.sessions.opened(link, now)
+    def opened(self, link: object, now: int, source: str = "") -> Session:
+        """A socket was accepted from this network address."""
+        return self.sessions.opened(link, now, source)
 
     def received(self, session: Session, frame: bytes, now: int) -> list[Effect]:
         """A message arrived; it is valid UTF-8 and within the frame limit."""
@@ -403,8 +412,25 @@ class Hub:
             *self.erasures.tick(now),
             *self.subscriptions.expire(now),
             *self.sessions.end_tokens(now),
+            *self.logins.tick(now),
             *self._directory.tick(now),
             *self.sessions.push_heartbeats(now),
+        ]
+
+    def deny(self, denials: Denials, now: int) -> list[Effect]:
+        """The denial list has changed: end the sessions of those on it."""
+        authenticator = self._authenticator
+        if authenticator is None:
+            return []
+        authenticator.use_denials(denials)
+        wall_s = self.wall.shown(now) / 1000
+
+        def is_denied(claims: Claims) -> bool:
+            return authenticator.is_denied(claims, wall_s)
+
+        return [
+            *self.sessions.end_denied(is_denied, now),
+            *self.rooms.end_matching(is_denied, "The token has been revoked."),
         ]
 
     @property

@@ -462,6 +462,16 @@ def place_forgotten(actor: str) -> Refusal:
     )
 
 
+def unknown_session(session_id: str) -> Refusal:
+    """There is no such session, or it has ended."""
+    return Refusal(
+        Code.UNKNOWN_SESSION,
+        "There is no open session with this id.",
+        "List the sessions with hub:list_sessions.",
+        details={"sessionId": session_id},
+    )
+
+
 def too_many_actors(limit: int) -> Refusal:
     """The limit of recorded places is reached."""
     return Refusal(

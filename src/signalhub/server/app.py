@@ -15,11 +15,13 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import picows
 import uvloop
 
+from signalhub.auth.denials import Denials
 from signalhub.auth.tokens import Authenticator, SessionTokens
 from signalhub.clock import Clock, Ids, SteadyClock, SystemClock, boot_s
 from signalhub.core.hub import Hub
@@ -31,6 +33,8 @@ from signalhub.log.errors import LogDamaged, LogFailed
 from signalhub.observe.exposition import CONTENT_TYPE
 from signalhub.pacing import Period, SharedBucket
 from signalhub.server import startup
+from signalhub.server.access import Access
+from signalhub.server.credentials import Credentials
 from signalhub.server.gauges import Gauges
 from signalhub.server.metrics import Metrics
 from signalhub.server.port import descriptors
@@ -85,10 +89,12 @@ class App:
         self._clock = SteadyClock(SystemClock(), boot_s) if clock is None else SteadyClock(clock)
         self._tally = Tally()
         auth = settings.auth
+        self._authenticator = Authenticator(auth) if auth.enabled else None
+        self._credentials: Credentials | None = None
         self.hub = Hub(
             settings,
             ids=Ids(),
-            authenticator=Authenticator(auth) if auth.enabled else None,
+            authenticator=self._authenticator,
             session_tokens=SessionTokens(secrets.token_bytes(32)),
             tally=self._tally,
         )
@@ -111,6 +117,7 @@ class App:
         self._expiry = Period(_EXPIRY_MS)
         self.runner: HubRunner
         self._listener: Listener
+        self._access: Access
         self._gauges: Gauges
         self._metrics: Metrics
         self._timers: list[asyncio.TimerHandle] = []
@@ -159,6 +166,7 @@ class App:
                 # So that ids that only the log held can be looked up.
                 self._save_snapshot()
             self._run(loop, names)
+            await self._open_credentials()
             await self._listen(loop)
         except BaseException:
             if self._lakeside is not None:
@@ -184,6 +192,16 @@ class App:
             command=self._pipeline_command,
         )
 
+    async def _open_credentials(self) -> None:
+        if self._authenticator is not None:
+            auth, denied = self.settings.auth, Path(self.settings.denial_list)
+            self._credentials = Credentials(auth, denied, self._authenticator, self._deny)
+            await self._credentials.start(self._clock.now_ms())
+
+    def _deny(self, denials: Denials) -> None:
+        now = self._clock.now_ms()
+        self.runner.perform(self.hub.deny(denials, now), now)
+
     def _run(self, loop: asyncio.AbstractEventLoop, names: Names) -> None:
         archive = None if self._lakeside is None else self._lakeside.archive
         self.runner = HubRunner(
@@ -194,9 +212,12 @@ class App:
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         self._tally.log = self._engine.log.tally
+        self._access = Access(
+            self.settings, self._authenticator, self.hub.logins, self.runner, self._clock
+        )
         routes = Routes()
         for path in ("/health", "/healthz", "/readyz"):
-            routes.add(path, self._health)
+            routes.add(path, self._health, is_for_any_host=True)
         routes.add("/metrics", self._serve_metrics)
         if self.settings.rooms.enabled:
             Api(self.hub, self.runner, self._clock).add_to(routes)
@@ -299,24 +320,27 @@ class App:
         found += [f"retention_held_by_{who}" for who in self._engine.held_by]
         if self._lakeside is not None:
             found += self._lakeside.degradations(self._clock.now_ms())
+        if self._credentials is not None:
+            found += self._credentials.degradations(self._clock.now_ms())
         return found
 
     def _health(self, request: HttpRequest) -> Response:
         degradations = self._degradations()
-        body: dict[str, object] = {
-            "status": "degraded" if degradations else "ok",
-            "service": "signal-hub",
-            "version": wire.PROTOCOL_VERSION,
-            "timestamp": self._clock.wall_ms(),
-            "degradations": degradations,
-        }
-        fault = self._engine.log.fault
-        if fault is not None and not self.settings.auth.enabled:
-            body["storage"] = _described(fault)
-        status = 503 if fault is not None else 200
+        body: dict[str, object] = {"status": "degraded" if degradations else "ok"}
+        if self._access.sees_details(request):
+            body["service"] = "signal-hub"
+            body["version"] = wire.PROTOCOL_VERSION
+            body["timestamp"] = self._clock.wall_ms()
+            if self._engine.log.fault is not None:
+                body["storage"] = _described(self._engine.log.fault)
+        body["degradations"] = degradations
+        status = 503 if self._engine.log.fault else 200
         return Response(status, wire.encode(body), content_type="application/json")
 
     async def _serve_metrics(self, request: HttpRequest) -> Response:
+        refusal = self._access.metrics_refusal(request)
+        if refusal is not None:
+            return refusal
         await self._gauges.refresh()
         pieces: list[bytes] = []
         for piece in self._metrics.pieces():
@@ -353,6 +377,8 @@ class App:
             self._retain(now)
         if self._lakeside is not None:
             self._lakeside.tick(now, self._look_at_segments)
+        if self._credentials is not None:
+            self._credentials.tick(now)
         if self._expiry.is_due(now):
             self._engine.expire()
         if self._clean.is_due(now):

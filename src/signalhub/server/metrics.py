@@ -150,6 +150,7 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
     gauge(
         "socket_sources", lambda of: len(of.listener.sources), "Addresses with open connections."
     ),
+    counter("logins_refused", lambda of: of.tally.logins_refused, "Tokens refused, by any door."),
     counter("reconnections", lambda of: of.tally.reconnections, "Actors that reconnected."),
     counter("messages_received", lambda of: of.tally.received, "Messages received from clients."),
     counter(

@@ -99,7 +99,7 @@ class HubRunner:
     def opened(self, connection: Connection[Session]) -> Session:
         """Open a session for an upgraded socket."""
         self.arrived(connection)
-        return self.hub.opened(connection, self._now_ms())
+        return self.hub.opened(connection, self._now_ms(), connection.source)
 
     def is_welcome(self, connection: Connection[Session]) -> bool:
         """Did the hub accept the connection's hello?"""

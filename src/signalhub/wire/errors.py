@@ -47,6 +47,7 @@ class Code(StrEnum):
     TOPIC_CONFLICT = "topic_conflict"
     UNAUTHORIZED = "unauthorized"
     UNKNOWN_ACTOR = "unknown_actor"
+    UNKNOWN_SESSION = "unknown_session"
     UNKNOWN_SUBSCRIPTION = "unknown_subscription"
     UNKNOWN_TOPIC = "unknown_topic"
     VERSION_MISMATCH = "version_mismatch"

@@ -17,9 +17,6 @@ class Wire:
         self.is_over = False
         self.is_aborted = False
 
-    def get_extra_info(self, name: str) -> None:
-        """It has no address."""
-
     def write(self, data: bytes) -> None:
         assert not self.is_over, "nothing may be written after the end"
         self.sent += data

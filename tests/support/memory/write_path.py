@@ -293,6 +293,8 @@ class Frame:
 class Doorkeeper:
     """The door a connection opens with its hello."""
 
+    source = "127.0.0.1"
+
     def opened(self) -> None:
         pass
 

@@ -22,7 +22,10 @@ from signalhub.wire.room_ids import CAPABILITY_CHARS
 
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator
+    from signalhub.core.effects import Effect
     from signalhub.core.rooms.directory import RoomDirectory
+    from signalhub.core.sessions.logins import RefusedLogins
+    from signalhub.core.wall_time import WallTime
     from signalhub.counters import RoomTally
     from signalhub.settings.model import RoomsSettings as RoomSettings
 
@@ -58,13 +61,19 @@ class Access:
         tally: RoomTally,
         directory: RoomDirectory,
         authenticator: Authenticator | None,
+        logins: RefusedLogins,
+        wall: WallTime,
     ) -> None:
         self._is_blind = settings.mode == "blind"
         self._is_required = settings.require_capability is True
         self._tally = tally
         self._directory = directory
         self._authenticator = None if settings.public else authenticator
+        self._logins = logins
+        self._wall = wall
         self._attempts = RefusedAttempts(settings.refused_rate)
+        # Lines for the log, written once a second.
+        self._notes: list[Effect] = []
 
     def identify(
         self, token: str | None, source: str, now: int, mono_ms: int, *, has_inbox: bool
@@ -77,11 +86,17 @@ class Access:
                 raise self._refused(source, refusals.unauthorized(), mono_ms)
             return Requester(source)
         try:
-            claims = self._authenticator.verify(token, now / 1000)
+            claims = self._authenticator.verify(token, self._wall.shown(now) / 1000)
         except Refusal as refusal:
+            self._notes += self._logins.refused(source, "rooms", refusal.message, now)
             raise self._refused(source, refusals.bad_token(refusal.message), mono_ms) from None
         allowance = Allowance(claims.actor, claims.permissions, claims.subject)
         return Requester(source, claims, allowance)
+
+    def take_notes(self) -> list[Effect]:
+        """What is to be logged about refused tokens since the last call."""
+        notes, self._notes = self._notes, []
+        return notes
 
     def check_room(
         self, requester: Requester, room_name: str, inbox_id: str | None, mono_ms: int

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator, Claims
     from signalhub.core.erasure import Erasures
     from signalhub.core.log_state import LogState
+    from signalhub.core.sessions.logins import RefusedLogins
+    from signalhub.core.wall_time import WallTime
     from signalhub.counters import RoomTally
     from signalhub.settings.model import RoomsSettings as RoomSettings
     from signalhub.wire.entry import ProposalBody
@@ -45,14 +47,17 @@ class Rooms:
         tally: RoomTally,
         storage: LogState,
         erasures: Erasures,
-        authenticator: Authenticator | None = None,
+        authenticator: Authenticator | None,
+        logins: RefusedLogins,
+        wall: WallTime,
     ) -> None:
         self.settings = settings
         self.tally = tally
         self._storage = storage
         self.times = times = Times(settings.timestamps)
         self.directory = directory = RoomDirectory(settings, times, storage)
-        self.access = Access(settings, tally, directory, authenticator)
+        self._wall = wall
+        self.access = Access(settings, tally, directory, authenticator, logins, wall)
         self.messages = messages = Messages(settings, times, erasures, directory.dirty)
         self.state = state = RoomStates(settings, tally, times, directory, storage)
         self._acceptance = Acceptance(settings, tally, times, directory, messages, state, storage)
@@ -176,7 +181,8 @@ class Rooms:
         room, effects = directory.open(room_name, inbox_id, now)
         guest = Guest(link, room, pseudonym, requester)
         if requester.claims is not None:
-            self._token_ends_ms[guest] = ends_ms = requester.claims.expires_at_s * 1000
+            ends_ms = self._wall.own(requester.claims.expires_at_s * 1000)
+            self._token_ends_ms[guest] = ends_ms
             self._next_token_end_ms = min(self._next_token_end_ms, ends_ms)
         self.guests += 1
         self.tally.joined += 1
@@ -211,8 +217,9 @@ class Rooms:
     def _end_tokens(self, now: int) -> list[Effect]:
         if now < self._next_token_end_ms:
             return []
+        wall_s = self._wall.shown(now) / 1000
         effects = self.end_matching(
-            lambda claims: claims.expires_at_s * 1000 <= now, "The token has expired."
+            lambda claims: claims.expires_at_s <= wall_s, "The token has expired."
         )
         self._next_token_end_ms = min(self._token_ends_ms.values(), default=math.inf)
         return effects
@@ -227,7 +234,7 @@ class Rooms:
         self._looks.sweep(self._mono_ms)
         self._pages.tick(self._mono_ms)
         self._acceptance.tick(self._mono_ms)
-        return [*self._end_tokens(now), *self.state.tick(now)]
+        return [*self.access.take_notes(), *self._end_tokens(now), *self.state.tick(now)]
 
     def drain(self) -> list[Effect]:
         """Close all sockets before the hub stops; clients reconnect."""
