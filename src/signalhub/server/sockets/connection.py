@@ -193,7 +193,7 @@ class Connection(WSListener, Generic[P]):
         "queue",
         "queued_replies",
         "session",
-        "source",
+        "origin",
         "waiting",
     )
 
