@@ -1,8 +1,8 @@
 """Which request needs which permission: every request and route, each with its uses.
 
-The table does not decide anything. It says what the code decides; `docs/operate/permissions.md` is
-generated from it, and `tests/unit/auth/test_matrix.py` tries every cell of it on a hub. Every
-request of the hub and every route must be here.
+The table decides nothing, it says what the code decides. `docs/operate/permissions.md` is generated
+from it, and tests (`test_matrix.py`, `test_route_permissions.py`) try every cell of it on a hub.
+Every request of the hub and every route must be here.
 
 A need is one verb or several joined by `+`; `admin:erase` names the operation it is needed for. Of
 several needs any one is enough. A row without needs is for every session, which with authentication
@@ -104,6 +104,8 @@ REQUESTS: Final = (
     Access("hub:refresh_token"),
     Access("hub:queue_stats"),
     Access("hub:metrics"),
+    Access("hub:list_sessions", "", ("admin:sessions",)),
+    Access("hub:close_session", "", ("admin:sessions",)),
     # Addresses.
     Access("hub:register", "the address of the token"),
     Access("hub:register", "another address", ("register",)),
@@ -184,7 +186,7 @@ ROUTES: Final = (
     Access("/health", is_open=True),
     Access("/healthz", is_open=True),
     Access("/readyz", is_open=True),
-    Access("/metrics", is_open=True),
+    Access("/metrics", "", ("admin:metrics", "admin:view")),
     *(
         access
         for path in (
@@ -312,7 +314,7 @@ it; nothing else erases one.
 - Without authentication nobody owns anything, and the subject is empty. Recorded are
   `hub:sub_update`, `hub:sub_pause`, `hub:sub_resume`, `hub:seek`, `hub:sub_delete`,
   `hub:topic_delete`, `hub:purge`, `hub:redrive`, `hub:republish`, `hub:erase`,
-  `hub:forget_place` and every `actors:control`.
+  `hub:close_session`, `hub:forget_place` and every `actors:control`.
 - A purge on a host uses two verbs and leaves two entries. Commands that only look at a host use
   `control`, too.
 - Redrives and purges of many letters are written in several batches; the entry is in the first.

@@ -28,7 +28,7 @@ LETTERS = {"topic": "orders.dlq", "all": True}
 ZOE, EVE = "@(people/zoe)", "@(people/eve)"
 JOB = {"job": "j", "until": {"epoch": 1, "offset": 9}}
 COPIES = {"messages": [{"epoch": 1, "offset": 1, "id": "o", "type": "note"}]}
-OF_HOST = {"capabilities": ["actor-host", "actor:order"], "durable": True}
+OF_HOST: dict[str, Any] = {"capabilities": ["actor-host", "actor:order"], "durable": True}
 
 
 class Scene:
@@ -214,6 +214,10 @@ TRIALS: dict[str, list[Callable[[Scene], bool]]] = {
     "hub:refresh_token": [refreshes],
     "hub:queue_stats": [plainly("hub:queue_stats")],
     "hub:metrics": [plainly("hub:metrics")],
+    "hub:list_sessions": [plainly("hub:list_sessions")],
+    "hub:close_session": [
+        lambda scene: may(scene.eve().ask("hub:close_session", {"sessionId": scene.ann.session.id}))
+    ],
     "hub:register": [
         lambda scene: may(scene.eve().register()),
         lambda scene: may(scene.eve().register("@(x/y)")),
