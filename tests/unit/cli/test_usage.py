@@ -37,7 +37,8 @@ VERBS = (
 )
 NOUNS = {
     "settings": "check show reference",
-    "token": "mint inspect",
+    "token": "mint inspect revoke denied jwks",
+    "session": "ls close",
     "log": "ls info verify view",
     "topic": "create ls info set read delete",
     "sub": "ls info pause resume seek set delete",
@@ -45,7 +46,7 @@ NOUNS = {
     "room": "send listen key",
     "inbox": "fetch append",
     "pipeline": "up once status redrive maintain",
-    "actors": "run call ls show calls alarms dead redrive purge move",
+    "actors": "run call ls show calls alarms dead redrive purge move forget",
 }
 COMMANDS = [
     *([verb] for verb in VERBS.split()),

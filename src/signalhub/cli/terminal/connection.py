@@ -48,6 +48,9 @@ T = TypeVar("T")
 Work = Callable[["Client"], Awaitable[T]]
 
 Url = Annotated[str, Parameter(env_var=URL_VARIABLE, help="URL of the hub.")]
+TokenFile = Annotated[
+    Path | None, Parameter(help="File that contains a token; default: SIGNALHUB_TOKEN.")
+]
 Timeout = Annotated[
     float,
     Parameter(name="--timeout", validator=Number(gt=0), help="Seconds to wait for an answer."),
@@ -63,10 +66,7 @@ class HubConnection:
     """The options of every command that talks to a hub."""
 
     url: Url = DEFAULT_URL
-    token_file: Annotated[
-        Path | None,
-        Parameter(help="File that contains a token; default: SIGNALHUB_TOKEN."),
-    ] = None
+    token_file: TokenFile = None
     timeout_s: Timeout = TIMEOUT_S
     as_json: AsJson = False
 
@@ -241,7 +241,8 @@ def failure_of(error: ClientError) -> Failure:
         case Unavailable():
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NO_HUB)
         case OutcomeUnknown():
-            return Failure(Exit.UNKNOWN, error.code, str(error), _UNKNOWN)
+            advice = error.resolution or _UNKNOWN
+            return Failure(Exit.UNKNOWN, error.code, str(error), advice)
         case Unsubscribed(code="taken_over"):
             return Failure(Exit.FAILED, error.code, str(error), _TAKEN_OVER)
         case Unsubscribed():
