@@ -212,9 +212,14 @@ async def test_a_folder_of_an_earlier_release_is_backed_up_and_continued(tmp_pat
     folder = Folder(ARCHIVES[0], tmp_path / "old")
     data, host = tmp_path / "data", tmp_path / "host"
 
+    (folder.data / "denied.jsonl").write_text("")
+    (folder.data / "inbox.key").write_text("0" * 64)
+
     manifest = back_up(settings(folder.data), tmp_path / "backup", hosts=[folder.host])
     restore(settings(data), tmp_path / "backup", hosts={"shelves": host}, keeps_epoch=True)
 
+    assert (data / "inbox.key").read_text() == "0" * 64
+    assert {"log", "lake", "state.db", "denied.jsonl"} < set(os.listdir(data))
     assert manifest.lake is not None
     assert "entries" in manifest.lake
     async with (
