@@ -113,7 +113,9 @@ class Hub:
         self.placements = placements = Placements()
         self.replays = replays = Replays()
         self.erasures = erasures = Erasures()
-        self.rooms = rooms = Rooms(settings.rooms, tally.rooms, storage, erasures, authenticator)
+        self.rooms = rooms = Rooms(
+            settings.rooms, tally.rooms, storage, erasures, authenticator, wall
+        )
 
         # Behaviour; each object is given what it uses.
         self.dispatcher = dispatcher = Dispatcher(streams, wakes=settings.dispatch.wakes)

@@ -10,6 +10,8 @@ first, and read what those write who know only the name.
 from __future__ import annotations
 
 import hmac
+import ipaddress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -23,6 +25,7 @@ from signalhub.wire.room_ids import CAPABILITY_CHARS
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator
     from signalhub.core.rooms.directory import RoomDirectory
+    from signalhub.core.wall_time import WallTime
     from signalhub.counters import RoomTally
     from signalhub.settings.model import RoomsSettings as RoomSettings
 
@@ -30,6 +33,8 @@ _MINUTE_MS: Final = 60_000
 # Addresses that are counted separately; all others share one count.
 _SOURCES_MAX: Final = 10_000
 _OTHERS: Final = ""
+# A client chooses the other half of its IPv6 addresses.
+_PREFIX_BITS: Final = 64
 
 
 class Requester(msgspec.Struct, frozen=True):
@@ -58,18 +63,21 @@ class Access:
         tally: RoomTally,
         directory: RoomDirectory,
         authenticator: Authenticator | None,
+        wall: WallTime,
     ) -> None:
         self._is_blind = settings.mode == "blind"
         self._is_required = settings.require_capability is True
         self._tally = tally
         self._directory = directory
         self._authenticator = None if settings.public else authenticator
+        self._wall = wall
         self._attempts = RefusedAttempts(settings.refused_rate)
 
     def identify(
         self, token: str | None, source: str, now: int, mono_ms: int, *, has_inbox: bool
     ) -> Requester:
         """Return who asks; raises `RoomError` for an invalid token, or if nothing is presented."""
+        source = _network(source)
         if self._authenticator is None:
             return Requester(source)
         if token is None:
@@ -77,7 +85,7 @@ class Access:
                 raise self._refused(source, refusals.unauthorized(), mono_ms)
             return Requester(source)
         try:
-            claims = self._authenticator.verify(token, now / 1000)
+            claims = self._authenticator.verify(token, self._wall.shown(now) / 1000)
         except Refusal as refusal:
             raise self._refused(source, refusals.bad_token(refusal.message), mono_ms) from None
         allowance = Allowance(claims.actor, claims.permissions, claims.subject)
@@ -147,6 +155,18 @@ class Access:
         self._tally.denied += 1
         wait_ms = self._attempts.count(source, mono_ms)
         return refusals.limited(wait_ms) if wait_ms else error
+
+
+@lru_cache(_SOURCES_MAX)
+def _network(address: str) -> str:
+    """Return what one client can have many addresses of: an IPv6 network, or the address itself."""
+    if ":" not in address:
+        return address
+    try:
+        ip = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(ip.ipv4_mapped or ipaddress.IPv6Network((int(ip), _PREFIX_BITS), strict=False))
 
 
 class RefusedAttempts:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator, Claims
     from signalhub.core.erasure import Erasures
     from signalhub.core.log_state import LogState
+    from signalhub.core.wall_time import WallTime
     from signalhub.counters import RoomTally
     from signalhub.settings.model import RoomsSettings as RoomSettings
     from signalhub.wire.entry import ProposalBody
@@ -45,13 +46,15 @@ class Rooms:
         tally: RoomTally,
         storage: LogState,
         erasures: Erasures,
-        authenticator: Authenticator | None = None,
+        authenticator: Authenticator | None,
+        wall: WallTime,
     ) -> None:
         self.settings = settings
         self.tally = tally
         self.times = times = Times(settings.timestamps)
         self.directory = directory = RoomDirectory(settings, times, storage)
-        self.access = Access(settings, tally, directory, authenticator)
+        self._wall = wall
+        self.access = Access(settings, tally, directory, authenticator, wall)
         self.messages = messages = Messages(settings, times, erasures, directory.dirty)
         self.state = state = RoomStates(settings, tally, times, directory, storage)
         self._acceptance = Acceptance(settings, tally, times, directory, messages, state, storage)
@@ -161,7 +164,9 @@ class Rooms:
         room, effects = directory.open(room_name, inbox_id, now)
         guest = Guest(link, room, pseudonym, requester)
         if requester.claims is not None:
-            self._token_ends_ms[guest] = ends_ms = requester.claims.expires_at_s * 1000
+            # A jump of the wall clock does not end it: what is left of its time is fixed here.
+            ends_ms = self._wall.own(requester.claims.expires_at_s * 1000)
+            self._token_ends_ms[guest] = ends_ms
             self._next_token_end_ms = min(self._next_token_end_ms, ends_ms)
         self.guests += 1
         self.tally.joined += 1
@@ -181,11 +186,11 @@ class Rooms:
 
     def end_matching(self, is_ended: Callable[[Claims], bool], reason: str) -> list[Effect]:
         """Close the sockets whose token matches; `reason` is a sentence for their clients."""
-        ended = [
-            guest
-            for guest in self._token_ends_ms
-            if guest.requester.claims is not None and is_ended(guest.requester.claims)
-        ]
+        found = [(guest, guest.requester.claims) for guest in self._token_ends_ms]
+        ended = [guest for guest, claims in found if claims is not None and is_ended(claims)]
+        return self._turn_out(ended, reason)
+
+    def _turn_out(self, ended: list[Guest], reason: str) -> list[Effect]:
         effects: list[Effect] = []
         for guest in ended:
             del self._token_ends_ms[guest]
@@ -196,9 +201,8 @@ class Rooms:
     def _end_tokens(self, now: int) -> list[Effect]:
         if now < self._next_token_end_ms:
             return []
-        effects = self.end_matching(
-            lambda claims: claims.expires_at_s * 1000 <= now, "The token has expired."
-        )
+        ended = [guest for guest, ends_ms in self._token_ends_ms.items() if ends_ms <= now]
+        effects = self._turn_out(ended, "The token has expired.")
         self._next_token_end_ms = min(self._token_ends_ms.values(), default=math.inf)
         return effects
 
