@@ -226,14 +226,10 @@ class Rooms:
             for guest in room.guests
         ]
 
-    def degradations(self) -> list[str]:
-        """Return what an operator should know about rooms."""
-        found = []
-        if self._acceptance.is_disk_full:
-            found.append("rooms_disk_full")
-        if self.messages.ids.is_dropping:
-            found.append("room_ids_dropped")
-        return found
+    @property
+    def is_disk_full(self) -> bool:
+        """Do messages of rooms take as much of the log as they may?"""
+        return self._acceptance.is_disk_full
 
     def archived_to(self, offset: int) -> None:
         """Everything before this offset is archived."""
