@@ -23,6 +23,7 @@ from signalhub.client.answers import (
     RefreshedToken,
     Registration,
     Republished,
+    SessionPage,
     Sought,
     SubscriptionInfo,
     SubscriptionPage,
@@ -50,8 +51,10 @@ from signalhub.client.requests import (
     Ask,
     Beat,
     Broadcast,
+    CloseSession,
     Discover,
     ListActors,
+    ListSessions,
     Publish,
     RefreshToken,
     Register,
@@ -447,6 +450,19 @@ class Client(Resource):
     async def actors(self, *, offset: int = 0, limit: int = 100) -> ActorPage:
         """Return a page of all registered actors."""
         return await self._answer(ListActors(offset, limit))
+
+    async def sessions(
+        self, pattern: str = "*", *, after: int = 0, limit: int = 200
+    ) -> SessionPage:
+        """Return a page of the hub's sessions, oldest first, for operators (`admin: sessions`).
+
+        `pattern` is about their identities; the `next` of a page is the `after` of the following.
+        """
+        return await self._answer(ListSessions(pattern, after, limit))
+
+    async def close_session(self, session_id: str) -> None:
+        """Close somebody's session, as an operator (`admin: sessions`)."""
+        await self._answer(CloseSession(session_id))
 
     async def queue_stats(self) -> QueueStats:
         """Return what is queued in the hub for this connection."""

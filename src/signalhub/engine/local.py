@@ -177,9 +177,12 @@ class LocalEngine:
         self._pending.clear()
         self._taken = []
         is_full = isinstance(outcome.error, LogFull)
-        log_lines.error("the log refused entries", extra={"reason": str(outcome.error)})
+        unknown = outcome.attempted - outcome.first
+        facts = {"reason": str(outcome.error), "entries": len(lost), "unknown": unknown}
+        log_lines.error("the log refused entries", extra=facts)
+        refusal = refusal_of(outcome.error)
         try:
-            self._outcomes.refused(lost, refusal_of(outcome.error), is_final=not is_full)
+            self._outcomes.refused(lost, refusal, is_final=not is_full, unknown=unknown)
         finally:
             # Without this, later entries would be dropped and never be reported.
             self._commit.resume()
@@ -280,6 +283,9 @@ class LocalEngine:
         anchor: Callable[[int], None],
         wait: Callable[[list[SegmentInfo]], None],
     ) -> None:
+        if isinstance(self.log.fault, LogDamaged):
+            # What lies behind the damage may need older entries.
+            return
         landed = self.log.head if needs.landed is None else needs.landed
         try:
             needed = self._needed(needs)

@@ -15,11 +15,13 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import picows
 import uvloop
 
+from signalhub.auth.denials import Denials
 from signalhub.auth.tokens import Authenticator, SessionTokens
 from signalhub.clock import Clock, Ids, SteadyClock, SystemClock, boot_s
 from signalhub.core.hub import Hub
@@ -27,12 +29,15 @@ from signalhub.core.streams import recovery
 from signalhub.counters import Tally
 from signalhub.engine.local import LocalEngine, Needs
 from signalhub.locks import LockedFolder
-from signalhub.log.errors import LogDamaged
+from signalhub.log.errors import LogDamaged, LogFailed
 from signalhub.observe.exposition import CONTENT_TYPE
-from signalhub.pacing import Period, TokenBucket
+from signalhub.pacing import Period, SharedBucket
 from signalhub.server import startup
+from signalhub.server.access import Access
+from signalhub.server.credentials import Credentials
 from signalhub.server.gauges import Gauges
 from signalhub.server.metrics import Metrics
+from signalhub.server.port import descriptors
 from signalhub.server.port.door import Door
 from signalhub.server.port.http import HttpRequest, Response, Routes
 from signalhub.server.port.listener import Listener, listen, too_many_connections
@@ -84,14 +89,16 @@ class App:
         self._clock = SteadyClock(SystemClock(), boot_s) if clock is None else SteadyClock(clock)
         self._tally = Tally()
         auth = settings.auth
+        self._authenticator = Authenticator(auth) if auth.enabled else None
+        self._credentials: Credentials | None = None
         self.hub = Hub(
             settings,
             ids=Ids(),
-            authenticator=Authenticator(auth) if auth.enabled else None,
+            authenticator=self._authenticator,
             session_tokens=SessionTokens(secrets.token_bytes(32)),
             tally=self._tally,
         )
-        self._door_bucket = TokenBucket(
+        self._door_bucket = SharedBucket(
             settings.connection_rate, settings.connection_burst, self._clock.now_ms()
         )
         self._clock_offset: ClockOffset
@@ -110,6 +117,7 @@ class App:
         self._expiry = Period(_EXPIRY_MS)
         self.runner: HubRunner
         self._listener: Listener
+        self._access: Access
         self._gauges: Gauges
         self._metrics: Metrics
         self._timers: list[asyncio.TimerHandle] = []
@@ -158,6 +166,7 @@ class App:
                 # So that ids that only the log held can be looked up.
                 self._save_snapshot()
             self._run(loop, names)
+            await self._open_credentials()
             await self._listen(loop)
         except BaseException:
             if self._lakeside is not None:
@@ -183,6 +192,16 @@ class App:
             command=self._pipeline_command,
         )
 
+    async def _open_credentials(self) -> None:
+        if self._authenticator is not None:
+            auth, denied = self.settings.auth, Path(self.settings.denial_list)
+            self._credentials = Credentials(auth, denied, self._authenticator, self._deny)
+            await self._credentials.start(self._clock.now_ms())
+
+    def _deny(self, denials: Denials) -> None:
+        now = self._clock.now_ms()
+        self.runner.perform(self.hub.deny(denials, now), now)
+
     def _run(self, loop: asyncio.AbstractEventLoop, names: Names) -> None:
         archive = None if self._lakeside is None else self._lakeside.archive
         self.runner = HubRunner(
@@ -193,14 +212,18 @@ class App:
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         self._tally.log = self._engine.log.tally
+        self._access = Access(
+            self.settings, self._authenticator, self.hub.logins, self.runner, self._clock
+        )
         routes = Routes()
         for path in ("/health", "/healthz", "/readyz"):
-            routes.add(path, self._health)
+            routes.add(path, self._health, is_for_any_host=True)
         routes.add("/metrics", self._serve_metrics)
         if self.settings.rooms.enabled:
             Api(self.hub, self.runner, self._clock).add_to(routes)
             Gate(self.runner, self._clock).add_to(routes)
         self._listener = await listen(self.settings, routes, self)
+        self.runner.writer.watch(self._listener.choking)
         self._gauges = Gauges(
             self.hub,
             self.runner,
@@ -271,14 +294,13 @@ class App:
 
     # Admission.
 
-    def admit(self) -> Response | None:
+    def admit(self, source: str) -> Response | None:
         """Admit a WebSocket; return the error response above the connection rate."""
         now = self._clock.now_ms()
-        if not self._door_bucket.take(now):
+        if not self._door_bucket.take(source, now):
             self._tally.connections_refused += 1
             retry_after_s = max(1, -(-self._door_bucket.retry_after_ms(now) // 1000))
-            limit, left = int(self._door_bucket.rate_s), int(self._door_bucket.tokens)
-            return too_many_connections(retry_after_s, limit, left)
+            return too_many_connections(retry_after_s, int(self._door_bucket.rate_s))
         return None
 
     def accept(self, door: Door) -> picows.WSListener | Response:
@@ -303,21 +325,27 @@ class App:
             found.append("retention_held_by_pipeline")
         if self._lakeside is not None:
             found += self._lakeside.degradations(self._clock.now_ms())
+        if self._credentials is not None:
+            found += self._credentials.degradations(self._clock.now_ms())
         return found
 
     def _health(self, request: HttpRequest) -> Response:
         degradations = self._degradations()
-        body = {
-            "status": "degraded" if degradations else "ok",
-            "service": "signal-hub",
-            "version": wire.PROTOCOL_VERSION,
-            "timestamp": self._clock.wall_ms(),
-            "degradations": degradations,
-        }
+        body: dict[str, object] = {"status": "degraded" if degradations else "ok"}
+        if self._access.sees_details(request):
+            body["service"] = "signal-hub"
+            body["version"] = wire.PROTOCOL_VERSION
+            body["timestamp"] = self._clock.wall_ms()
+            if self._engine.log.fault is not None:
+                body["storage"] = _described(self._engine.log.fault)
+        body["degradations"] = degradations
         status = 503 if self._engine.log.fault else 200
         return Response(status, wire.encode(body), content_type="application/json")
 
     async def _serve_metrics(self, request: HttpRequest) -> Response:
+        refusal = self._access.metrics_refusal(request)
+        if refusal is not None:
+            return refusal
         await self._gauges.refresh()
         pieces: list[bytes] = []
         for piece in self._metrics.pieces():
@@ -354,6 +382,8 @@ class App:
             self._retain(now)
         if self._lakeside is not None:
             self._lakeside.tick(now, self._look_at_segments)
+        if self._credentials is not None:
+            self._credentials.tick(now)
         if self._expiry.is_due(now):
             self._engine.expire()
         if self._clean.is_due(now):
@@ -420,6 +450,24 @@ class App:
             log.exception("a periodic task failed")
 
 
+def _described(fault: LogFailed | LogDamaged) -> dict[str, object]:
+    """What is wrong with the log, and what the operator can do."""
+    if isinstance(fault, LogDamaged):
+        return {
+            "state": "damaged",
+            "segment": fault.segment,
+            "position": fault.position,
+            "reason": fault.reason,
+            "resolution": "Stop the hub, restore the segment from a backup, check with "
+            "`signalhub log verify`, and start the hub again.",
+        }
+    return {
+        "state": "failed",
+        "reason": fault.reason,
+        "resolution": "Check the disk and restart the hub, which keeps all that was acknowledged.",
+    }
+
+
 def serve(settings: Settings, announce: Callable[[int], None], config: str | None = None) -> int:
     """Run a hub until SIGTERM or SIGINT; return the exit code of the process.
 
@@ -429,6 +477,7 @@ def serve(settings: Settings, announce: Callable[[int], None], config: str | Non
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    descriptors.raise_limit()
     # So that the commit thread gets the interpreter lock quickly while the loop is busy.
     sys.setswitchinterval(_SWITCH_S)
     return uvloop.run(_serve(settings, announce, config))

@@ -255,6 +255,8 @@ def _from_text(leaf: Leaf, text: str) -> object:
                 return [part.strip() for part in text.split(",") if part.strip()]
             case inspect.VarTupleType() | inspect.DictType():
                 return msgspec.json.decode(text)
+            case inspect.UnionType() if text.lstrip().startswith("["):
+                return msgspec.json.decode(text)
             case _:
                 return text
     except ValueError:
@@ -309,6 +311,8 @@ def _expected(shape: inspect.Type) -> str:
             return "one of " + ", ".join(str(value) for value in values)
         case inspect.VarTupleType():
             return "a list of strings"
+        case inspect.UnionType():
+            return "a string or a list of strings"
         case inspect.DictType(value_type=inspect.FloatType()):
             return "a table from prefix to seconds, each above 0"
         case inspect.DictType():

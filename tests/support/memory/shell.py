@@ -363,11 +363,13 @@ class MemoryShell:
         for offset, append in enumerate(appends, first):
             self._carry_out(append.committed(offset, self.now))
 
-    def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
-        """The log took nothing."""
+    def refused(
+        self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0
+    ) -> None:
+        """The log refused entries; the first `unknown` of them may have been written."""
         if is_final:
             self.hub.storage.stop(refusal)
-        self._carry_out(self.hub.refused(appends, refusal, self.now))
+        self._carry_out(self.hub.refused(appends, refusal, self.now, unknown))
 
     # What the hub wants.
 

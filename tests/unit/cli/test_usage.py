@@ -37,7 +37,8 @@ VERBS = (
 )
 NOUNS = {
     "settings": "check show reference",
-    "token": "mint inspect",
+    "token": "mint inspect revoke denied jwks",
+    "session": "ls close",
     "log": "ls info verify view",
     "topic": "create ls info set read delete",
     "sub": "ls info pause resume seek set delete",

@@ -45,7 +45,7 @@ from signalhub.actors.kernel.events import (
 from signalhub.actors.kernel.kernel import Kernel
 from signalhub.actors.store.store import HostStore
 from signalhub.client import Client, Message, Reconnect, connect
-from signalhub.client.transport.runner import Token
+from signalhub.client.transport.token import Token
 from signalhub.clock import Clock, SystemClock
 from signalhub.locks import LockedFolder
 from signalhub.pacing import grown

@@ -14,6 +14,7 @@ from signalhub.cli.hub.settings import Config, loaded_settings
 from signalhub.cli.terminal.failures import Exit, Failure, split_advice
 from signalhub.pipeline import packages
 from signalhub.privacy import is_readable_by_others
+from signalhub.wire.authority import is_loopback
 from signalhub.wire.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ def _warn_of_exposure(config: str | None, settings: Settings) -> None:
     log = logging.getLogger("signalhub.server")
     if os.geteuid() == 0:
         log.warning("the hub runs as root: run it as a user of its own")
+    if not settings.hosts and not is_loopback(settings.host):
+        advice = "list the names that clients use in the setting hosts"
+        log.warning("the hub is served under its address only", extra={"do": advice})
     auth = settings.auth
     has_secret = (
         auth.secret or settings.rooms.secret or any(key.secret for key in auth.keys.values())

@@ -241,7 +241,8 @@ def failure_of(error: ClientError) -> Failure:
         case Unavailable():
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NO_HUB)
         case OutcomeUnknown():
-            return Failure(Exit.UNKNOWN, error.code, str(error), _UNKNOWN)
+            advice = error.resolution or _UNKNOWN
+            return Failure(Exit.UNKNOWN, error.code, str(error), advice)
         case Unsubscribed(code="taken_over"):
             return Failure(Exit.FAILED, error.code, str(error), _TAKEN_OVER)
         case Unsubscribed():

@@ -148,6 +148,7 @@ class Router:
         if expires_at is not None and expires_at < now:
             return self._expired(message, is_ask)
         if request.fences:
+            self._storage.check_known()
             self._placement.check_fences(request.fences)
         if is_ask:
             return self._asks.accept(session, message, request, target, key, expires_at, now)
@@ -406,6 +407,7 @@ class Router:
                 raise refusals.unauthorized("subscribe", topic)
         address = _subscribing_address(session, message.sender)
         if request.subscription is not None:
+            self._storage.check_known()
             return self._subscriptions.subscribe(session, message, request, address, now)
         limit = self._settings.subscriptions_max
         is_new = not self._topics.is_subscribed(session, address, topic)

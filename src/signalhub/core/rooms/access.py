@@ -24,7 +24,9 @@ from signalhub.wire.room_ids import CAPABILITY_CHARS
 
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator
+    from signalhub.core.effects import Effect
     from signalhub.core.rooms.directory import RoomDirectory
+    from signalhub.core.sessions.logins import RefusedLogins
     from signalhub.core.wall_time import WallTime
     from signalhub.counters import RoomTally
     from signalhub.settings.model import RoomsSettings as RoomSettings
@@ -63,6 +65,7 @@ class Access:
         tally: RoomTally,
         directory: RoomDirectory,
         authenticator: Authenticator | None,
+        logins: RefusedLogins,
         wall: WallTime,
     ) -> None:
         self._is_blind = settings.mode == "blind"
@@ -70,14 +73,17 @@ class Access:
         self._tally = tally
         self._directory = directory
         self._authenticator = None if settings.public else authenticator
+        self._logins = logins
         self._wall = wall
         self._attempts = RefusedAttempts(settings.refused_rate)
+        # Lines for the log, written once a second.
+        self._notes: list[Effect] = []
 
     def identify(
-        self, token: str | None, source: str, now: int, mono_ms: int, *, has_inbox: bool
+        self, token: str | None, address: str, now: int, mono_ms: int, *, has_inbox: bool
     ) -> Requester:
         """Return who asks; raises `RoomError` for an invalid token, or if nothing is presented."""
-        source = _network(source)
+        source = _network(address)
         if self._authenticator is None:
             return Requester(source)
         if token is None:
@@ -87,9 +93,15 @@ class Access:
         try:
             claims = self._authenticator.verify(token, self._wall.shown(now) / 1000)
         except Refusal as refusal:
+            self._notes += self._logins.refused(address, "rooms", refusal.message, now)
             raise self._refused(source, refusals.bad_token(refusal.message), mono_ms) from None
         allowance = Allowance(claims.actor, claims.permissions, claims.subject)
         return Requester(source, claims, allowance)
+
+    def take_notes(self) -> list[Effect]:
+        """What is to be logged about refused tokens since the last call."""
+        notes, self._notes = self._notes, []
+        return notes
 
     def check_room(
         self, requester: Requester, room_name: str, inbox_id: str | None, mono_ms: int

@@ -207,7 +207,7 @@ class RoomDirectory:
     def _not_bound(self, room: Room, inbox: Inbox, refusal: Refusal, now: int) -> list[Effect]:
         # Nothing that relies on the binding is acknowledged before it is committed.
         room.unbind()
-        effects = room.turn_away()
+        effects = room.turn_away(refusals.not_stored(refusal))
         self.forget_blank(room, inbox)
         return effects
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator, Claims
     from signalhub.core.erasure import Erasures
     from signalhub.core.log_state import LogState
+    from signalhub.core.sessions.logins import RefusedLogins
     from signalhub.core.wall_time import WallTime
     from signalhub.counters import RoomTally
     from signalhub.settings.model import RoomsSettings as RoomSettings
@@ -47,14 +48,16 @@ class Rooms:
         storage: LogState,
         erasures: Erasures,
         authenticator: Authenticator | None,
+        logins: RefusedLogins,
         wall: WallTime,
     ) -> None:
         self.settings = settings
         self.tally = tally
+        self._storage = storage
         self.times = times = Times(settings.timestamps)
         self.directory = directory = RoomDirectory(settings, times, storage)
         self._wall = wall
-        self.access = Access(settings, tally, directory, authenticator, wall)
+        self.access = Access(settings, tally, directory, authenticator, logins, wall)
         self.messages = messages = Messages(settings, times, erasures, directory.dirty)
         self.state = state = RoomStates(settings, tally, times, directory, storage)
         self._acceptance = Acceptance(settings, tally, times, directory, messages, state, storage)
@@ -113,10 +116,15 @@ class Rooms:
             )
         except RoomError as error:
             return [Answer(request.caller, error)]
+        if self._storage.gap is not None:
+            return [Answer(request.caller, refusals.damaged())]
         return self._pages.read(request, now)
 
     def put_blob(self, request: PutBlob, now: int) -> list[Effect]:
         """Write a new version of a blob."""
+        if self._storage.gap is not None:
+            # Its version is not known either.
+            return [Answer(request.caller, refusals.damaged())]
         return self.state.put(request, now)
 
     def look(
@@ -137,15 +145,23 @@ class Rooms:
 
     def blob(self, room: str, inbox: str | None, name: str, now: int) -> Blob:
         """Return a blob; raises `RoomError`."""
+        self._check_known()
         return find_blob(self.directory.find(room, inbox), name)
 
     def proposals(self, room: str, inbox: str | None, now: int) -> list[ProposalBody]:
         """Return the proposals of a room, oldest first; raises `RoomError`."""
+        self._check_known()
         return every_proposal(self.directory.find(room, inbox), now)
 
     def proposal(self, room: str, inbox: str | None, proposal_id: str, now: int) -> ProposalBody:
         """Return one proposal; raises `RoomError`."""
+        self._check_known()
         return find_proposal(self.directory.find(room, inbox), proposal_id, now)
+
+    def _check_known(self) -> None:
+        """Refuse if the answer could lie behind damage of the log."""
+        if self._storage.gap is not None:
+            raise refusals.damaged()
 
     # Sockets.
 
@@ -161,6 +177,7 @@ class Rooms:
         """Add a socket to a room and welcome it; raises `RoomError` if it cannot enter."""
         directory = self.directory
         self.access.check_room(requester, room_name, inbox_id, self._mono_ms)
+        self._check_known()
         room, effects = directory.open(room_name, inbox_id, now)
         guest = Guest(link, room, pseudonym, requester)
         if requester.claims is not None:
@@ -216,7 +233,7 @@ class Rooms:
         self._looks.sweep(self._mono_ms)
         self._pages.tick(self._mono_ms)
         self._acceptance.tick(self._mono_ms)
-        return [*self._end_tokens(now), *self.state.tick(now)]
+        return [*self.access.take_notes(), *self._end_tokens(now), *self.state.tick(now)]
 
     def drain(self) -> list[Effect]:
         """Close all sockets before the hub stops; clients reconnect."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from signalhub.core.log_state import LogState
     from signalhub.core.messages.audience import Topics
     from signalhub.core.replies import Handler, Replies
+    from signalhub.core.sessions.logins import RefusedLogins
     from signalhub.core.sessions.registry import Registration, Registry
     from signalhub.core.sessions.sessions import Identities, Sessions
     from signalhub.core.streams.mailboxes import Mailboxes
@@ -90,6 +91,7 @@ class Control:
         storage: LogState,
         replies: Replies,
         window: CounterWindow,
+        logins: RefusedLogins,
         settings: Settings,
         authenticator: Authenticator | None,
         session_tokens: SessionTokens,
@@ -104,6 +106,7 @@ class Control:
         self._replies = replies
         self._wall = replies.wall
         self._window = window
+        self._logins = logins
         self._settings = settings
         self._authenticator = authenticator
         self._session_tokens = session_tokens
@@ -131,7 +134,13 @@ class Control:
         claims = None
         if self._authenticator is not None:
             token = hello.auth_token if isinstance(hello.auth_token, str) else ""
-            claims = self._authenticator.verify(token, self._wall.shown(now) / 1000)
+            try:
+                claims = self._authenticator.verify(token, self._wall.shown(now) / 1000)
+            except Refusal as refusal:
+                return [
+                    self._replies.refuse(session, message, refusal, now),
+                    *self._logins.refused(session.source, "hub:connect", refusal.message, now),
+                ]
         if not isinstance(hello.capabilities, list) or not hello.capabilities:
             raise refusals.no_capabilities()
 

@@ -104,6 +104,9 @@ class Directory:
         if kinds is not None and known is not None and known.session is not session:
             _check_other_host(known, metadata, now)
         box = self._streams.mailboxes.get(address)
+        if box is not None or request.durable:
+            # What waits in the mailbox may lie behind the damage.
+            self._storage.check_known()
         if box is None and request.durable:
             self._check_room_for_mailbox()
         elif box is not None:
@@ -272,6 +275,8 @@ class Directory:
             raise refusals.structural(
                 f"payload.pattern is longer than {ADDRESS_CHARS_MAX} characters"
             )
+        if request.include_away:
+            self._storage.check_known()
         limit = requests.page(request.limit, PAGE_MAX)
         pattern = Pattern(request.pattern)
         matching = self._registry.matching(pattern, request.capability, now)

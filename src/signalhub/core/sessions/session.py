@@ -53,19 +53,33 @@ class Session:
         "identity",
         "last_seen_ms",
         "link",
+        "number",
         "outbound",
         "registrations",
         "sent",
         "settles_mail",
+        "source",
         "state",
         "subscriptions",
         "unsynced",
         "wall_ahead_ms",
     )
 
-    def __init__(self, session_id: str, link: object, bucket: TokenBucket, now_ms: int) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        link: object,
+        bucket: TokenBucket,
+        now_ms: int,
+        number: int = 0,
+        source: str = "",
+    ) -> None:
         self.id = session_id
+        # Grows with every session of this process; pages of sessions continue after one.
+        self.number = number
         self.link = link
+        # Where its client is, without a port; empty if unknown.
+        self.source = source
         self.bucket = bucket
         self.state = SessionState.CONNECTING
         self.identity: str | None = None
@@ -96,6 +110,11 @@ class Session:
     def address(self) -> str:
         """The address for the hub's messages that are not replies."""
         return self.identity or f"@(session/{self.id})"
+
+    @property
+    def is_over(self) -> bool:
+        """Has it ended?"""
+        return self.state is SessionState.CLOSED
 
     def speaks_as(self, sender: str) -> bool:
         """May this session use `sender` as `from`?"""

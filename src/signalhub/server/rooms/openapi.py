@@ -67,8 +67,11 @@ _ABOUT_ERRORS: Final = {
     413: "The ciphertext or blob is too large.",
     415: "The body is not declared as JSON.",
     429: "Rate limit exceeded; nothing was done.",
-    500: "Internal error.",
-    503: "The hub cannot write or read now.",
+    500: "Internal error, or `outcome_unknown`: the hub's log failed during the request, which may "
+    "have been stored. Once the hub was restarted, send a message again with the same id; read a "
+    "blob before writing it again.",
+    503: "The hub cannot write or read now; `storage_failed`: its log is damaged, and the answer "
+    "could lie behind the damage.",
 }
 
 _INBOX: Final = rf"^(?:[A-Za-z0-9+/]{{{CAPABILITY_CHARS}}}=?|{INBOX.pattern}={{0,2}})$"
@@ -249,7 +252,7 @@ def _read_blob(name: str, settings: RoomSettings) -> Json:
         "responses": {
             "200": _answer("The blob.", headers, {answers.BINARY: {"schema": _BINARY}}),
             "304": _answer("The client has this version.", headers),
-            **_errors(400, 404, 409, 429, 500),
+            **_errors(400, 404, 409, 429, 500, 503),
         },
     }
 
@@ -282,7 +285,7 @@ def _list_proposals(settings: RoomSettings) -> Json:
         "parameters": [_room(), _capability(settings)],
         "responses": {
             "200": _answer("The proposals.", _NOT_STORED, _json("Proposals")),
-            **_errors(400, 409, 429, 500),
+            **_errors(400, 409, 429, 500, 503),
         },
     }
 
@@ -295,7 +298,7 @@ def _read_proposal(settings: RoomSettings) -> Json:
         "parameters": [wanted | {"example": _EXAMPLE_PROPOSAL}, _room(), _capability(settings)],
         "responses": {
             "200": _answer("The proposal.", _NOT_STORED, _json("Proposal")),
-            **_errors(400, 404, 409, 429, 500),
+            **_errors(400, 404, 409, 429, 500, 503),
         },
     }
 
