@@ -449,7 +449,11 @@ class Hub:
             found.append("registry_near_capacity")
         if self.dedup.is_shortened:
             found.append("dedup_window_shortened")
-        return found + self.rooms.degradations()
+        if self.rooms.is_disk_full:
+            found.append("rooms_disk_full")
+        if self.rooms.messages.ids.is_dropping:
+            found.append("room_ids_dropped")
+        return found
 
     # Frames that cannot be served.
 

@@ -317,7 +317,12 @@ class App:
             found.append("log_entries_lost")
         if self._engine.log.state != "open":
             found.append(f"storage_{self._engine.log.state}")
-        found += [f"retention_held_by_{who}" for who in self._engine.held_by]
+        if "rooms" in self._engine.held_by:
+            found.append("retention_held_by_rooms")
+        if "subscriptions" in self._engine.held_by:
+            found.append("retention_held_by_subscriptions")
+        if "pipeline" in self._engine.held_by:
+            found.append("retention_held_by_pipeline")
         if self._lakeside is not None:
             found += self._lakeside.degradations(self._clock.now_ms())
         if self._credentials is not None:

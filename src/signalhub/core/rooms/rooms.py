@@ -181,6 +181,7 @@ class Rooms:
         room, effects = directory.open(room_name, inbox_id, now)
         guest = Guest(link, room, pseudonym, requester)
         if requester.claims is not None:
+            # A jump of the wall clock does not end it: what is left of its time is fixed here.
             ends_ms = self._wall.own(requester.claims.expires_at_s * 1000)
             self._token_ends_ms[guest] = ends_ms
             self._next_token_end_ms = min(self._next_token_end_ms, ends_ms)
@@ -202,11 +203,11 @@ class Rooms:
 
     def end_matching(self, is_ended: Callable[[Claims], bool], reason: str) -> list[Effect]:
         """Close the sockets whose token matches; `reason` is a sentence for their clients."""
-        ended = [
-            guest
-            for guest in self._token_ends_ms
-            if guest.requester.claims is not None and is_ended(guest.requester.claims)
-        ]
+        found = [(guest, guest.requester.claims) for guest in self._token_ends_ms]
+        ended = [guest for guest, claims in found if claims is not None and is_ended(claims)]
+        return self._turn_out(ended, reason)
+
+    def _turn_out(self, ended: list[Guest], reason: str) -> list[Effect]:
         effects: list[Effect] = []
         for guest in ended:
             del self._token_ends_ms[guest]
@@ -217,10 +218,8 @@ class Rooms:
     def _end_tokens(self, now: int) -> list[Effect]:
         if now < self._next_token_end_ms:
             return []
-        wall_s = self._wall.shown(now) / 1000
-        effects = self.end_matching(
-            lambda claims: claims.expires_at_s <= wall_s, "The token has expired."
-        )
+        ended = [guest for guest, ends_ms in self._token_ends_ms.items() if ends_ms <= now]
+        effects = self._turn_out(ended, "The token has expired.")
         self._next_token_end_ms = min(self._token_ends_ms.values(), default=math.inf)
         return effects
 
@@ -244,14 +243,10 @@ class Rooms:
             for guest in room.guests
         ]
 
-    def degradations(self) -> list[str]:
-        """Return what an operator should know about rooms."""
-        found = []
-        if self._acceptance.is_disk_full:
-            found.append("rooms_disk_full")
-        if self.messages.ids.is_dropping:
-            found.append("room_ids_dropped")
-        return found
+    @property
+    def is_disk_full(self) -> bool:
+        """Do messages of rooms take as much of the log as they may?"""
+        return self._acceptance.is_disk_full
 
     def archived_to(self, offset: int) -> None:
         """Everything before this offset is archived."""
