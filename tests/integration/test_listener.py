@@ -24,7 +24,7 @@ from signalhub.settings.model import Settings
 from signalhub.wire.frames import CloseCode
 from tests.support.socket.frames import TEXT, masked_frame
 
-HEALTH = b"GET /health HTTP/1.1\r\nHost: hub\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 UPGRADE_LINES = (
     "Upgrade: websocket",
     "Connection: Upgrade",
@@ -174,7 +174,7 @@ async def connect(hub: Hub, host: str = "127.0.0.1") -> AsyncIterator[Client]:
 
 def request(*lines: str, target: str = "/ws", method: str = "GET", version: str = "1.1") -> bytes:
     start = f"{method} {target} HTTP/{version}"
-    return "\r\n".join((start, "Host: hub", *lines, "", "")).encode()
+    return "\r\n".join((start, "Host: localhost", *lines, "", "")).encode()
 
 
 UPGRADE = request(*UPGRADE_LINES)

@@ -27,6 +27,7 @@ from signalhub.core import requests as payloads
 from signalhub.core.hub import UNLIMITED, Hub
 from signalhub.log import log
 from signalhub.server.app import App
+from signalhub.server.credentials import Credentials
 from signalhub.server.lake import Lakeside
 from signalhub.settings.model import OutboundSettings, Settings
 from signalhub.testing import FakeClock
@@ -218,6 +219,8 @@ PAYLOADS = {
     "hub:renew": payloads.Renewal,
     "hub:discover": payloads.DiscoverRequest,
     "hub:list_actors": payloads.ListActorsRequest,
+    "hub:list_sessions": payloads.ListSessionsRequest,
+    "hub:close_session": payloads.CloseSessionRequest,
     "hub:send": payloads.SendRequest,
     "hub:broadcast": payloads.BroadcastRequest,
     "hub:subscribe": payloads.SubscribeRequest,
@@ -255,7 +258,10 @@ def test_every_reason_to_send_a_consumer_away_is_documented() -> None:
 
 
 def test_every_degradation_is_documented() -> None:
-    methods = (Hub.degradations, App._degradations, Lakeside.degradations)
+    methods = (
+        *(Hub.degradations, App._degradations, Lakeside.degradations),
+        Credentials.degradations,
+    )
     source = "".join(inspect.getsource(method) for method in methods)
     named = set(re.findall(r'(?:append\(|\[)"(\w+)"', source))
     of_storage = {f"storage_{state}" for state in get_args(log.State) if state != "open"}
@@ -300,6 +306,7 @@ async def join(peer: Peer, address: str) -> tuple[Frame, Frame]:
 MADE_UP = {
     "hub:refresh_token": ("token", "hub:connected", "metadata", "sessionToken"),
     "hub:renew": ("renewalToken", "hub:registered", "payload", "renewalToken"),
+    "hub:close_session": ("sessionId", "stranger", "payload", "sessionId"),
     "hub:credit": ("subscriptionId", "hub:subscribed", "payload", "subscriptionId"),
 }
 
@@ -317,8 +324,9 @@ async def test_the_examples_in_the_order_of_the_page_get_the_documented_replies(
     heard: dict[str, Frame] = {}
     wrong: dict[str, Frame] = {}
     async with run_stage(FakeClock()) as stage:
-        caller, neighbour = [await stage.dial() for _ in range(2)]
+        caller, neighbour, stranger = [await stage.dial() for _ in range(3)]
         await join(neighbour, NEIGHBOUR)
+        heard["stranger"], _ = await join(stranger, "@(far/stranger)")
         for section in REQUESTS.values():
             for example in section.examples:
                 reply = await request(caller, as_sent(example, heard))

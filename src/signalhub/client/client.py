@@ -23,6 +23,7 @@ from signalhub.client.answers import (
     RefreshedToken,
     Registration,
     Republished,
+    SessionPage,
     Sought,
     SubscriptionInfo,
     SubscriptionPage,
@@ -50,8 +51,10 @@ from signalhub.client.requests import (
     Ask,
     Beat,
     Broadcast,
+    CloseSession,
     Discover,
     ListActors,
+    ListSessions,
     Publish,
     RefreshToken,
     Register,
@@ -72,6 +75,7 @@ from signalhub.client.stream_requests import (
     DeleteTopic,
     Erase,
     FindPlaces,
+    ForgetPlace,
     ListSubscriptions,
     ListTopics,
     Move,
@@ -91,7 +95,8 @@ from signalhub.client.stream_requests import (
     served,
     terms,
 )
-from signalhub.client.transport.runner import ClientRunner, Token
+from signalhub.client.transport.runner import ClientRunner
+from signalhub.client.transport.token import Token, current_token
 from signalhub.clock import Ids, SystemClock
 from signalhub.pacing import Backoff, Reconnect
 from signalhub.wire.errors import GaveUp
@@ -446,6 +451,19 @@ class Client(Resource):
         """Return a page of all registered actors."""
         return await self._answer(ListActors(offset, limit))
 
+    async def sessions(
+        self, pattern: str = "*", *, after: int = 0, limit: int = 200
+    ) -> SessionPage:
+        """Return a page of the hub's sessions, oldest first, for operators (`admin: sessions`).
+
+        `pattern` is about their identities; the `next` of a page is the `after` of the following.
+        """
+        return await self._answer(ListSessions(pattern, after, limit))
+
+    async def close_session(self, session_id: str) -> None:
+        """Close somebody's session, as an operator (`admin: sessions`)."""
+        await self._answer(CloseSession(session_id))
+
     async def queue_stats(self) -> QueueStats:
         """Return what is queued in the hub for this connection."""
         return await self._answer(ShowQueue())
@@ -608,6 +626,7 @@ class Client(Resource):
         topic: str | None = None,
         subscription: str | None = None,
         actor: str | None = None,
+        ended: bool = False,
     ) -> Republished:
         """Send messages as a replay job, each at most once; without messages, return its progress.
 
@@ -616,10 +635,11 @@ class Client(Resource):
             originals: At most 100, ordered by position.
             until: Epoch and offset of the last position the job may reach; the same in every call.
             topic: The target, with or without `subscription`; or else `actor`, a durable actor.
+            ended: Nothing follows; the hub records that the job has ended.
         """
         to = destination(topic, subscription, actor)
-        epoch, offset = until
-        return await self._answer(Republish(job, {"epoch": epoch, "offset": offset}, to, originals))
+        bound = dict(zip(("epoch", "offset"), until, strict=True))
+        return await self._answer(Republish(job, bound, to, originals, ended or None))
 
     async def erase(
         self,
@@ -669,6 +689,17 @@ class Client(Resource):
         """
         return await self._answer(Move(actor, token, to))
 
+    async def forget_place(self, actor: str) -> Place:
+        """Let the hub forget where an actor lives, and return its former place.
+
+        The next call places the actor anew, under a higher token. On another host it starts empty,
+        and what the former host has of it is outdated.
+
+        Raises:
+            Refused: With code `stale_placement` if the actor has no place.
+        """
+        return await self._answer(ForgetPlace(actor))
+
     def room(self, room: str, **joining: Unpack[Joining]) -> Opening[Room]:
         """Join a room of the same hub, over a separate socket; see `Hub.room`."""
         return self._hub.room(room, **joining)
@@ -680,8 +711,18 @@ class Client(Resource):
     @property
     def _hub(self) -> Hub:
         if self._rooms is None:
-            self._rooms = rooms_of(self._runner.url, ssl=self._ssl)
+            self._rooms = rooms_of(self._runner.url, token=self._room_token(), ssl=self._ssl)
         return self._rooms
+
+    def _room_token(self) -> Token:
+        """Return a function for the current token, which may have been refreshed; or `None`."""
+        if self._runner.token is None:
+            return None
+
+        async def current() -> str:
+            return await current_token(self._runner.token) or ""
+
+        return current
 
     @property
     def _protocol(self) -> Protocol:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
-from signalhub.clock import Clock
+from signalhub.clock import SteadyClock
 from signalhub.core.effects import (
     Announce,
     Answer,
@@ -37,6 +37,7 @@ from signalhub.core.effects import (
 )
 from signalhub.core.hub import Hub
 from signalhub.core.messages.audience import Audience
+from signalhub.core.messages.dedup import Recalled
 from signalhub.core.rooms.values import Archived
 from signalhub.core.sessions.registry import Recipient, Registration
 from signalhub.core.sessions.session import Session, SessionState
@@ -67,7 +68,7 @@ class HubRunner:
         hub: Hub,
         store: StateStore,
         engine: Engine,
-        clock: Clock,
+        clock: SteadyClock,
         loop: asyncio.AbstractEventLoop,
         archive: Archive | None = None,
     ) -> None:
@@ -98,7 +99,7 @@ class HubRunner:
     def opened(self, connection: Connection[Session]) -> Session:
         """Open a session for an upgraded socket."""
         self.arrived(connection)
-        return self.hub.opened(connection, self._now_ms())
+        return self.hub.opened(connection, self._now_ms(), connection.source)
 
     def is_welcome(self, connection: Connection[Session]) -> bool:
         """Did the hub accept the connection's hello?"""
@@ -285,12 +286,17 @@ class HubRunner:
                 # The other entries of the commit must still be handled.
                 log.error("a committed entry could not be handled", exc_info=unworded(error))
 
-    def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
-        """Continue after the log refused entries; `is_final` if it stays read-only."""
+    def refused(
+        self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0
+    ) -> None:
+        """Continue after the log refused entries.
+
+        `is_final` if it stays read-only; the first `unknown` entries may have been written.
+        """
         now = self.writer.tick_ms or self.writer.begin_tick()
         if is_final:
             self.hub.storage.stop(refusal)
-        self.perform(self.hub.refused(appends, refusal, now), now)
+        self.perform(self.hub.refused(appends, refusal, now, unknown), now)
 
     def _ending_tick(self, now: int) -> None:
         """Before the tick's writes: dispatch to woken subscriptions, flush entries to the log."""
@@ -387,12 +393,12 @@ class HubRunner:
             self.writer.close_slow(slow)
 
     def _recall(self, effect: Recall) -> None:
-        def report(seqs: list[int] | None) -> None:
+        def report(found: list[Recalled] | None) -> None:
             if not self._is_stopped:
-                self.run(lambda now: effect.then(seqs, now))
+                self.run(lambda now: effect.then(found, now))
 
-        def done(seqs: list[int] | None) -> None:
-            self._loop.call_soon_threadsafe(report, seqs)
+        def done(found: list[Recalled] | None) -> None:
+            self._loop.call_soon_threadsafe(report, found)
 
         self._store.recall(effect.keys, effect.oldest_ms, done)
 

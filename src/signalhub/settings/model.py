@@ -12,9 +12,12 @@ import ipaddress
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
+
+from signalhub.wire import authority
 
 Count = Annotated[int, Meta(ge=1)]
 Rate = Annotated[float, Meta(ge=0)]
@@ -75,11 +78,48 @@ class AuthSettings(Group, frozen=True, kw_only=True):
     issuer: Annotated[str, _about("Required `iss` of tokens, and `iss` of refreshed ones.")] = (
         "signal-hub"
     )
+    audience: Annotated[
+        str | tuple[str, ...],
+        _about("Names of this hub, one of which the `aud` of a token must be; empty: no `aud`."),
+    ] = ()
     token_age_max_s: Annotated[Seconds, _about("Maximum age of a token.")] = 86_400.0
     refreshed_token_s: Annotated[Seconds, _about("Lifetime of a refreshed token.")] = 3_600.0
+    refresh_max_s: Annotated[
+        Seconds, _about("How long after it was first issued a token can be refreshed.")
+    ] = 7 * 86_400.0
+    jwks_file: Annotated[
+        str, _about("File with a key set (JWKS) of the issuer, read again when it changes.")
+    ] = ""
+    jwks_url: Annotated[
+        str, _about("URL of such a key set: `https`, or `http` on a loopback address.")
+    ] = ""
+    jwks_refresh_s: Annotated[
+        float, Meta(ge=10), _about("Interval between two fetches of `jwks_url`.")
+    ] = 300.0
+    denied_file: Annotated[
+        str, _about("The denial list; empty: `denied.jsonl` in the data folder.")
+    ] = ""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "secret", Secret(self.secret))
+
+    @property
+    def audiences(self) -> tuple[str, ...]:
+        """The names of this hub in `aud`."""
+        given = self.audience
+        return tuple(filter(None, (given,) if isinstance(given, str) else given))
+
+
+class MetricsSettings(Group, frozen=True, kw_only=True):
+    """Who may read `/metrics`."""
+
+    access: Annotated[
+        Literal["auto", "open", "token", "loopback"],
+        _about(
+            "`open`: everybody; `token`: with `admin: metrics` or `view`; `loopback`: this machine;"
+            " `auto`: `token` with `auth`, otherwise `loopback`."
+        ),
+    ] = "auto"
 
 
 class RegistrySettings(Group, frozen=True, kw_only=True):
@@ -278,9 +318,16 @@ class RoomsSettings(Group, frozen=True, kw_only=True):
     secret: Annotated[
         str, _about("Key for hashing room and inbox ids; empty: generated once in the data folder.")
     ] = ""
-    require_capability: Annotated[
-        bool, _about("Require the inbox id for sending to a room and joining it.")
+    public: Annotated[
+        bool, _about("With `auth`: let everybody use rooms, without token or capability.")
     ] = False
+    require_capability: Annotated[
+        bool | None,
+        _about(
+            "Require the inbox id for everything about a room, of holders of tokens as well. "
+            "Unset: with `auth` the inbox id or a token, otherwise nothing."
+        ),
+    ] = None
     echo_to_sender: Annotated[bool, _about("Send messages back to the socket they came from.")] = (
         True
     )
@@ -290,8 +337,12 @@ class RoomsSettings(Group, frozen=True, kw_only=True):
     pseudonym_rate: Annotated[
         int, Meta(ge=0), _about("Messages per pseudonym within `rate_window_s`; 0 for no limit.")
     ] = 0
-    append_rate: Annotated[Count, _about("Appends per inbox and minute.")] = 120
-    fetch_rate: Annotated[Count, _about("Fetches per inbox and minute.")] = 60
+    append_rate: Annotated[Count, _about("Appends per client, inbox and minute.")] = 120
+    fetch_rate: Annotated[Count, _about("Fetches per client, inbox and minute.")] = 60
+    refused_rate: Annotated[
+        Count,
+        _about("Requests without permission per address and minute; beyond it, answer 429."),
+    ] = 120
     retention_s: Annotated[Seconds, _about("How long messages are stored.")] = 7 * 86_400.0
     retention: Annotated[
         dict[str, Seconds],
@@ -312,6 +363,13 @@ class RoomsSettings(Group, frozen=True, kw_only=True):
     unarchived_bytes_max: Annotated[
         Bytes, _about("Bytes per inbox not yet archived; beyond it, answer 503.")
     ] = 64 * 2**20
+    disk_bytes_max: Annotated[
+        Bytes,
+        _about(
+            "Bytes of messages of all rooms in the log that have neither expired nor been "
+            "archived; beyond it, answer 503."
+        ),
+    ] = 10 * 2**30
     always_query_store: Annotated[
         bool, _about("Query the archive even if memory and log contain the whole page.")
     ] = False
@@ -328,7 +386,7 @@ class RoomsSettings(Group, frozen=True, kw_only=True):
         Bytes, _about("Size of proposals and blobs of all rooms; beyond it, answer 503.")
     ] = 64 * 2**20
     state_rate: Annotated[
-        Count, _about("Requests for blobs and proposals per room and minute.")
+        Count, _about("Requests for blobs and proposals per client, room and minute.")
     ] = 240
     socket_queue: Annotated[Count, _about("Frames queued for a slow socket.")] = 1_024
     limit: Annotated[Count, _about("Number of rooms and inboxes.")] = 1_000_000
@@ -386,6 +444,17 @@ class Settings(Group, frozen=True, kw_only=True):
     origins: Annotated[
         tuple[str, ...], _about("Allowed browser origins; empty: loopback only.")
     ] = ()
+    hosts: Annotated[
+        tuple[str, ...],
+        _about(
+            "Names in the `Host` header that are served, with a port if only that one is; loopback"
+            " names and the bound address always are."
+        ),
+    ] = ()
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        _about("Addresses or networks of proxies whose `X-Forwarded-For` is believed."),
+    ] = ()
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], _about("Lowest level that is logged.")
     ] = "info"
@@ -434,6 +503,7 @@ class Settings(Group, frozen=True, kw_only=True):
     ] = 500
 
     auth: AuthSettings = AuthSettings()
+    metrics: MetricsSettings = MetricsSettings()
     registry: RegistrySettings = RegistrySettings()
     outbound: OutboundSettings = OutboundSettings()
     limits: LimitsSettings = LimitsSettings()
@@ -446,42 +516,55 @@ class Settings(Group, frozen=True, kw_only=True):
     rooms: RoomsSettings = RoomsSettings()
     pipeline: PipelineSettings = PipelineSettings()
 
+    @property
+    def denial_list(self) -> str:
+        """Where the denial list is."""
+        return self.auth.denied_file or f"{self.data}/denied.jsonl"
+
 
 def problems(settings: Settings) -> Iterator[str]:
     """Invalid combinations of values, one sentence each."""
     yield from _exposure(settings)
     yield from _keys(settings.auth)
+    yield from _names(settings)
     if settings.rooms.secret:
         yield from _weak("rooms.secret", settings.rooms.secret)
+    if settings.rooms.public and settings.rooms.require_capability:
+        yield (
+            "rooms.public and rooms.require_capability contradict each other: turn off one of them"
+        )
     yield from _order(settings)
 
 
 def _exposure(settings: Settings) -> Iterator[str]:
     auth = settings.auth
-    if not auth.enabled and not _is_loopback(settings.host):
+    if not auth.enabled and not authority.is_loopback(settings.host):
         yield (
             f"host {settings.host!r} is reachable from other machines but auth.enabled is false: "
             "turn on auth.enabled and add a key, or listen on 127.0.0.1"
         )
-    if auth.enabled and not auth.secret and not auth.keys:
+    if auth.enabled and not (auth.secret or auth.keys or auth.jwks_file or auth.jwks_url):
         yield (
             "auth.enabled is true but there is no key to verify tokens: set auth.secret, or add a "
             "table [auth.keys.NAME]"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    if settings.metrics.access == "token" and not auth.enabled:
+        yield (
+            "metrics.access is token but auth.enabled is false: turn on auth.enabled, or choose "
+            "loopback or open"
+        )
 
 
 def _keys(auth: AuthSettings) -> Iterator[str]:
     if auth.secret:
         yield from _weak("auth.secret", auth.secret)
+    if auth.jwks_file and auth.jwks_url:
+        yield "auth.jwks_file and auth.jwks_url exclude each other: unset one of them"
+    if auth.jwks_url and not _is_trustworthy(auth.jwks_url):
+        yield (
+            f"auth.jwks_url {auth.jwks_url!r} could be changed on its way: use an https URL, or "
+            "http on a loopback address"
+        )
     for kid, key in auth.keys.items():
         path = f"auth.keys.{kid}"
         if key.algorithm == "HS256":
@@ -496,6 +579,35 @@ def _keys(auth: AuthSettings) -> Iterator[str]:
             yield (
                 f"{path}.public_key is not an Ed25519 public key in PEM: include everything from "
                 "-----BEGIN PUBLIC KEY----- on"
+            )
+
+
+def _is_trustworthy(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        is_plain = bool(host) and parts.username is None and parts.port != 0
+    except ValueError:
+        return False
+    return is_plain and (
+        parts.scheme == "https" or (parts.scheme == "http" and authority.is_loopback(host))
+    )
+
+
+def _names(settings: Settings) -> Iterator[str]:
+    for given in settings.hosts:
+        if authority.parse(given) is None:
+            yield (
+                f"hosts: {given!r} is not the name of a host: write it like hub.example.org, "
+                "without scheme and path"
+            )
+    for given in settings.trusted_proxies:
+        try:
+            ipaddress.ip_network(given)
+        except ValueError:
+            yield (
+                f"trusted_proxies: {given!r} is neither an address nor a network: write it like "
+                "127.0.0.1 or 10.0.0.0/8"
             )
 
 

@@ -6,11 +6,11 @@ from typing import Final
 
 import apsw
 
-from signalhub.core.messages.dedup import RECORD_BYTES, Remembered, accepted_ms, seq_of
+from signalhub.core.messages.dedup import RECORD_BYTES, Recalled, Remembered, accepted_ms, recalled
 from signalhub.sqlite import Schema
 
 APPLICATION_ID: Final = 0x53_48_75_62  # "SHub"
-VERSION: Final = 5
+VERSION: Final = 6
 
 # Actors renew their registrations, so a power cut may lose the latest ones; a killed process loses
 # none that were committed.
@@ -76,6 +76,10 @@ _PLACEMENT: Final = """
         log_offset INTEGER NOT NULL     -- Of the entry that says so.
     ) STRICT, WITHOUT ROWID;
 """
+_PLACEMENT_ORIGIN: Final = """
+    ALTER TABLE placement ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+    ALTER TABLE placement ADD COLUMN first_token INTEGER NOT NULL DEFAULT 1;
+"""
 
 CREATE: Final = f"""
     CREATE TABLE registration (
@@ -91,6 +95,7 @@ CREATE: Final = f"""
     {_ROOMS}
     {_REPLAY}
     {_PLACEMENT}
+    {_PLACEMENT_ORIGIN}
     PRAGMA application_id = {APPLICATION_ID};
     PRAGMA user_version = {VERSION};
 """
@@ -119,6 +124,7 @@ MIGRATIONS: Final = {
     2: f"{_ROOMS} PRAGMA user_version = 3;",
     3: f"{_REPLAY} PRAGMA user_version = 4;",
     4: f"{_PLACEMENT} PRAGMA user_version = 5;",
+    5: f"{_PLACEMENT_ORIGIN} PRAGMA user_version = 6;",
 }
 SCHEMA: Final = Schema(
     APPLICATION_ID,
@@ -137,6 +143,7 @@ PUT_SUBSCRIPTION: Final = "INSERT OR REPLACE INTO subscription VALUES (?, ?, ?)"
 DROP_SUBSCRIPTION: Final = "DELETE FROM subscription WHERE stream = ? AND name = ?"
 PUT_SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?, ?)"
 LOAD_SNAPSHOT: Final = "SELECT epoch, log_offset, seen_from, next_id FROM snapshot"
+MOVE_SNAPSHOT: Final = "UPDATE snapshot SET epoch = ?"
 PUT_REMEMBERED: Final = "INSERT INTO remembered (newest_ms, body) VALUES (?, ?)"
 FORGET_REMEMBERED: Final = "DELETE FROM remembered WHERE newest_ms < ?"
 LOAD_REMEMBERED: Final = "SELECT body FROM remembered WHERE newest_ms >= ? ORDER BY number"
@@ -152,8 +159,11 @@ FORGET_SNAPSHOT: Final = """
 """
 PUT_REPLAY: Final = "INSERT OR REPLACE INTO replay VALUES (1, ?)"
 LOAD_REPLAY: Final = "SELECT state FROM replay"
-PUT_PLACEMENT: Final = "INSERT OR REPLACE INTO placement VALUES (?, ?, ?, ?)"
-LOAD_PLACEMENTS: Final = "SELECT actor, host, token, log_offset FROM placement ORDER BY log_offset"
+PUT_PLACEMENT: Final = "INSERT OR REPLACE INTO placement VALUES (?, ?, ?, ?, ?, ?)"
+LOAD_PLACEMENTS: Final = """
+    SELECT actor, host, token, log_offset, owner, first_token FROM placement
+    ORDER BY log_offset
+"""
 PUT_ROOM_STATE: Final = "INSERT OR REPLACE INTO room_state VALUES (?, ?)"
 DROP_ROOM_STATE: Final = "DELETE FROM room_state WHERE name = ?"
 LOAD_ROOM_STATES: Final = "SELECT name, state FROM room_state"
@@ -187,15 +197,15 @@ class RoomIds:
         keyed = sorted((accepted_ms(row) // _SLOT_MS, row) for row in rows)
         self._connection.executemany(PUT_ROOM_ID, keyed)
 
-    def recall(self, key: bytes, oldest_ms: int) -> int:
-        """The position of an id accepted since a time; 0 if there is none."""
+    def recall(self, key: bytes, oldest_ms: int) -> Recalled:
+        """What is known of an id accepted since a time."""
         for slot in self._slots(oldest_ms):
             bounds = (slot, key, key + b"\xff" * (RECORD_BYTES - len(key) + 1))
             records = [record for (record,) in self._connection.execute(RECALL_ROOM_ID, bounds)]
             newest = max(records, key=accepted_ms, default=None)
             if newest is not None and accepted_ms(newest) >= oldest_ms:
-                return seq_of(newest)
-        return 0
+                return recalled(newest)
+        return Recalled()
 
     def load(self, oldest_ms: int, bytes_max: int) -> list[Remembered]:
         """The newest records up to the limit, oldest first."""

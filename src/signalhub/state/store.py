@@ -22,7 +22,7 @@ from typing import TypeVar
 import apsw
 import msgspec
 
-from signalhub.core.messages.dedup import Remembered
+from signalhub.core.messages.dedup import Recalled, Remembered
 from signalhub.core.streams.recovery import Snapshot
 from signalhub.sqlite import open_file
 from signalhub.state import schema
@@ -51,6 +51,10 @@ class RegistrationRow(msgspec.Struct, frozen=True):
     version: int
 
 
+# Actor, host, token, offset, owner, first token; see core/placement.py.
+PlacementRow = tuple[str, str, int, int, str, int]
+
+
 class SnapshotRow(msgspec.Struct, frozen=True):
     """The state of durable streams as it is stored."""
 
@@ -64,7 +68,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
     rooms: dict[str, bytes]
     room_ids: list[Remembered]
     replays: bytes | None = None
-    placements: list[tuple[str, str, int, int]] = []
+    placements: list[PlacementRow] = []
 
 
 class KnownIdsWindow(msgspec.Struct, frozen=True):
@@ -207,18 +211,18 @@ class StateStore:
         self._submit(lambda: self._connection.wal_checkpoint(mode=truncate))
 
     def recall(
-        self, keys: list[bytes], oldest_ms: int, done: Callable[[list[int] | None], None]
+        self, keys: list[bytes], oldest_ms: int, done: Callable[[list[Recalled] | None], None]
     ) -> None:
         """Look up ids of room messages; `done` is called on the store's thread."""
 
         def look() -> None:
             try:
-                seqs = [self._room_ids.recall(key, oldest_ms) for key in keys]
+                found = [self._room_ids.recall(key, oldest_ms) for key in keys]
             except Exception:
                 # Messages wait for the answer, so there must be one.
                 done(None)
                 raise
-            done(seqs)
+            done(found)
 
         self._submit(look)
 
@@ -228,6 +232,9 @@ class StateStore:
         # Ids wait here until they are written, including those of a failed snapshot.
         if snapshot.room_ids.records:
             self._unwritten_ids.append(snapshot.room_ids.records)
+            while sum(map(len, self._unwritten_ids)) > window.room_ids_bytes:
+                # The core counts ids that wait too long, and says so.
+                self._unwritten_ids.pop(0)
         if snapshot.remembered.records:
             self._remembered.append(snapshot.remembered)
             oldest_ms = snapshot.remembered.newest_ms - window.ids_ms
@@ -369,8 +376,21 @@ class StateStore:
         self._connection.execute(schema.CLEAN, (now_ms,))
 
 
-def _place(actor: str, host: str, token: int, offset: int) -> tuple[str, str, int, int]:
-    return (actor, host, token, offset)
+def move_to_epoch(path: str | os.PathLike[str], epoch: int) -> None:
+    """Let the snapshot in a file continue with the next epoch of its log, which lost nothing."""
+    name = os.fspath(path)
+    connection = open_file(name, schema.SCHEMA, lambda opened: None)
+    try:
+        with connection:
+            connection.execute(schema.MOVE_SNAPSHOT, (epoch,))
+    except apsw.Error as error:
+        raise schema.SCHEMA.unusable(name, str(error)) from error
+    finally:
+        connection.close()
+
+
+def _place(actor: str, host: str, token: int, offset: int, owner: str, first: int) -> PlacementRow:
+    return (actor, host, token, offset, owner, first)
 
 
 def _columns(row: RegistrationRow) -> tuple[str, str, str, int, int, int, int]:

@@ -264,6 +264,9 @@ class RoomMessageBody(Body):
     expires_ms: int
     is_appended: bool = False  # Written to the inbox directly, bypassing the room.
     control: RoomEffect | None = None
+    # A keyed digest of pseudonym and ciphertext, to recognise a repeat with other content; 0 in
+    # entries of 0.1.0.
+    digest: int = 0
 
 
 class InboxStandsBody(Body):
@@ -337,8 +340,10 @@ class PlacedBody(Body):
     """Body of PLACED: the host's address, and the token that messages to the actor must carry."""
 
     actor: str
-    host: str
+    host: str  # Empty: the place was forgotten.
     token: int
+    owner: str = ""  # The subject of the token it was first placed with; empty if unknown.
+    first: int = 1  # The token at which the actor started empty.
 
 
 class OperatedBody(Body):
@@ -348,6 +353,8 @@ class OperatedBody(Body):
     address: str  # The identity of the session.
     verb: str
     over: str
+    phase: str = ""  # Of a job: `begin` or `end`; one that has no end was interrupted.
+    job: str = ""
 
 
 # The bytes of a body.

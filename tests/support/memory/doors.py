@@ -17,9 +17,6 @@ class Wire:
         self.is_over = False
         self.is_aborted = False
 
-    def get_extra_info(self, name: str) -> None:
-        """It has no address."""
-
     def write(self, data: bytes) -> None:
         assert not self.is_over, "nothing may be written after the end"
         self.sent += data
@@ -32,6 +29,9 @@ class Wire:
 
     def abort(self) -> None:
         self.is_over = self.is_aborted = True
+
+    def get_extra_info(self, name: str) -> object:
+        return ("192.0.2.1", 4711) if name == "peername" else None
 
     def is_closing(self) -> bool:
         return self.is_over

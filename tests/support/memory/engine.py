@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from signalhub.core import refusals
 from signalhub.core.effects import Append, EraseEntries, Fetch, FindTime, Locate, Located, Match
 from signalhub.core.hub import Hub
-from signalhub.core.messages.dedup import RECORD_BYTES, Remembered, accepted_ms, seq_of
+from signalhub.core.messages.dedup import RECORD_BYTES, Recalled, Remembered, accepted_ms, recalled
 from signalhub.core.placement import Row
 from signalhub.core.streams.recovery import Snapshot
 from signalhub.engine.local import LocalEngine
@@ -200,6 +200,10 @@ class MemoryEngine:
     def scan(self, from_offset: int) -> Iterator[StoredEntry]:
         yield from self.entries[max(0, from_offset - self.first) :]
 
+    @property
+    def newest_ms(self) -> int:
+        return self.entries[-1].at_ms if self.entries else 0
+
     def offset_at_time(self, time_ms: int) -> int:
         return next((one.offset for one in self.entries if one.at_ms >= time_ms), self.head)
 
@@ -298,7 +302,7 @@ class Shelf:
         recent = [one for one in self._remembered if one.newest_ms >= now_ms - window.ids_ms]
         oldest_ms = now_ms - window.room_ids_ms
         room_ids = [one for one in self._room_ids if one.newest_ms >= oldest_ms]
-        placements = sorted(self._placements.values(), key=lambda row: row[-1])
+        placements = sorted(self._placements.values(), key=lambda row: row[3])
         return SnapshotRow(
             *self._head,
             streams,
@@ -310,14 +314,14 @@ class Shelf:
             placements,
         )
 
-    def recall(self, key: bytes, oldest_ms: int) -> int:
-        """The position of an accepted id of a room; 0 if there is none."""
+    def recall(self, key: bytes, oldest_ms: int) -> Recalled:
+        """What is known of an accepted id of a room."""
         for one in self._room_ids:
             for at in range(0, len(one.records), RECORD_BYTES):
                 record = one.records[at : at + RECORD_BYTES]
                 if record.startswith(key) and accepted_ms(record) >= oldest_ms:
-                    return seq_of(record)
-        return 0
+                    return recalled(record)
+        return Recalled()
 
     def forget_snapshot(self) -> None:
         self._head = None

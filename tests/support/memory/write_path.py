@@ -22,7 +22,9 @@ import pytest
 from picows import WSFrame, WSMsgType, WSTransport
 
 from signalhub.auth.tokens import SessionTokens
+from signalhub.clock import SteadyClock
 from signalhub.core.hub import Hub
+from signalhub.core.messages.dedup import Recalled
 from signalhub.counters import Tally
 from signalhub.engine.port import Archive
 from signalhub.server.port.door import Door
@@ -291,6 +293,8 @@ class Frame:
 class Doorkeeper:
     """The door a connection opens with its hello."""
 
+    source = "127.0.0.1"
+
     def opened(self) -> None:
         pass
 
@@ -299,7 +303,7 @@ class Rows:
     """A durable tier that keeps nothing; look-ups of ids wait for the test."""
 
     def __init__(self) -> None:
-        self.recalled: list[tuple[list[bytes], Callable[[list[int] | None], None]]] = []
+        self.recalled: list[tuple[list[bytes], Callable[[list[Recalled] | None], None]]] = []
 
     def persist(self, row: RegistrationRow) -> None:
         pass
@@ -308,7 +312,7 @@ class Rows:
         pass
 
     def recall(
-        self, keys: list[bytes], oldest_ms: int, done: Callable[[list[int] | None], None]
+        self, keys: list[bytes], oldest_ms: int, done: Callable[[list[Recalled] | None], None]
     ) -> None:
         self.recalled.append((keys, done))
 
@@ -436,7 +440,9 @@ class Stage:
         self.engine = TurningEngine(self.loop.call_soon)
         self.rows = Rows()
         store = cast(StateStore, self.rows)
-        self.runner = HubRunner(self.hub, store, self.engine, self.clock, loop, archive)
+        self.runner = HubRunner(
+            self.hub, store, self.engine, SteadyClock(self.clock), loop, archive
+        )
         self.engine.report_to(self.runner)
         self.writer = self.runner.writer
         self.moments = count()

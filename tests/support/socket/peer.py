@@ -56,6 +56,8 @@ class Peer(peers.Peer, asyncio.Protocol):
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__(now_ms)
         self.answers_close = True
+        # The sub-protocol that the hub selected.
+        self.protocol: str | None = None
         self._transport: asyncio.Transport
         self._head = bytearray()
         self._reader: FrameReader | None = None
@@ -106,7 +108,7 @@ class Peer(peers.Peer, asyncio.Protocol):
         if response.status != 101:
             raise Rejected(response)
         assert response.headers["sec-websocket-accept"] == _ACCEPT
-        assert "sec-websocket-protocol" not in response.headers
+        self.protocol = response.headers.get("sec-websocket-protocol")
         assert "sec-websocket-extensions" not in response.headers
         self._reader = FrameReader()
         self._take(response.body)
@@ -239,7 +241,7 @@ async def dial(
 def upgrade_request(path: str = "/ws", headers: Mapping[str, str] | None = None) -> bytes:
     """The bytes that ask for a WebSocket."""
     given = {
-        "Host": "hub",
+        "Host": "localhost",
         "Upgrade": "websocket",
         "Connection": "Upgrade",
         "Sec-WebSocket-Version": "13",

@@ -109,7 +109,7 @@ class Stage(StageOf[Peer]):
     ) -> Response:
         """One HTTP request."""
         peer = await self.call()
-        given = {"Host": "hub", "Connection": "close"} | dict(headers or {})
+        given = {"Host": "localhost", "Connection": "close"} | dict(headers or {})
         peer.write(peers.request(method, path, given))
         return await peer.response()
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-import ipaddress
 import logging
 import re
 import sys
@@ -25,6 +24,7 @@ from signalhub.server.port.http import (
     CONTINUE,
     FAILED,
     LATE,
+    MISDIRECTED,
     NOT_FOUND,
     HttpRequest,
     Later,
@@ -38,6 +38,7 @@ from signalhub.server.sockets import picows
 from signalhub.server.sockets.connection import Connection
 from signalhub.server.sockets.meter import sparing
 from signalhub.server.sockets.sources import Source
+from signalhub.wire.authority import is_loopback
 from signalhub.wire.errors import unworded
 from signalhub.wire.frames import CloseCode
 
@@ -108,7 +109,7 @@ def origin_allowed(origin: str | None, origins: tuple[str, ...]) -> bool:
     if origins:
         return any(given == _parts(listed) for listed in origins)
     scheme, host, _ = given
-    return scheme in _DEFAULT_PORTS and _is_loopback(host)
+    return scheme in _DEFAULT_PORTS and is_loopback(host.strip("[]"))
 
 
 def _parts(origin: str) -> tuple[str, str, int | None] | None:
@@ -117,15 +118,6 @@ def _parts(origin: str) -> tuple[str, str, int | None] | None:
         return None
     scheme, host, port = match.groups()
     return scheme, host, int(port) if port else _DEFAULT_PORTS.get(scheme)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 log = logging.getLogger("signalhub.server")
@@ -155,6 +147,7 @@ class Door(asyncio.BufferedProtocol):
         "_unsent_bytes",
         "_websocket",
         "origin",
+        "source",
     )
 
     def __init__(self, listener: Listener) -> None:
@@ -167,6 +160,8 @@ class Door(asyncio.BufferedProtocol):
         # The request that is being answered, if any.
         self._pending: tuple[HttpRequest, Route] | None = None
         self._websocket: Any = None
+        # The network address of the client, without its port.
+        self.source = ""
         self._bytes_left = listener.settings.hello_bytes_max
         self._unsent_bytes = sys.maxsize
         self._has_answered = False
@@ -175,12 +170,6 @@ class Door(asyncio.BufferedProtocol):
         self._is_leaving = False
         self._is_open = False
         self._is_paused = False
-
-    @property
-    def source(self) -> str:
-        """The address of the client, without its port."""
-        peer = self._transport.get_extra_info("peername")
-        return str(peer[0]) if peer else ""
 
     @property
     def is_websocket(self) -> bool:
@@ -208,6 +197,9 @@ class Door(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        assert self._reader is not None
+        self.source = self._reader.peer = _end(transport, "peername")
+        self._reader.local = _end(transport, "sockname")
         self.origin = self._listener.arrived(self)
         self._listener.make_room(self)
 
@@ -342,6 +334,11 @@ class Door(asyncio.BufferedProtocol):
 
     def _answer(self, request: HttpRequest) -> None:
         found = self._listener.routes.find(request.path)
+        is_for_any_host = found is not None and found[0].is_for_any_host
+        if not is_for_any_host and not self._listener.hosts.serves(request):
+            self._listener.refusals["host"] += 1
+            self._send(request, MISDIRECTED)
+            return
         if found is None:
             self._send(request, NOT_FOUND)
             return
@@ -444,6 +441,8 @@ class Door(asyncio.BufferedProtocol):
         reader = self._reader
         assert reader is not None
         rest = reader.rest
+        self.source = self._listener.proxies.client_of(request)
+        self.origin = self._listener.came_from(self, self.source)
         try:
             answer = self._admit(request, route, parts, rest is not None)
         except Exception as error:
@@ -483,7 +482,7 @@ class Door(asyncio.BufferedProtocol):
         )
         if isinstance(terms.listener, Connection):
             self.origin.joined()
-            terms.listener.source = self.origin
+            terms.listener.origin = self.origin
         else:
             self.origin.door_closed()
         if not terms.needs_hello:
@@ -500,6 +499,12 @@ class Door(asyncio.BufferedProtocol):
         if self._bytes_left < 0 and not self._is_open:
             self._listener.refusals["too_big"] += 1
             self.close(CloseCode.TOO_BIG, "too many bytes before hub:connect")
+
+
+def _end(transport: asyncio.BaseTransport, name: str) -> str:
+    """Return the network address of one end of a connection."""
+    found = transport.get_extra_info(name)
+    return str(found[0]) if found else ""
 
 
 def _failed(route: Route, error: Exception) -> Response:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from itertools import islice, takewhile
@@ -25,6 +26,7 @@ import picows
 from signalhub.pacing import Period
 from signalhub.server.port import descriptors
 from signalhub.server.port.door import Door
+from signalhub.server.port.hosts import Hosts, Proxies
 from signalhub.server.port.http import HttpRequest, Response, Routes, Upgrade, text
 from signalhub.server.sockets.sources import Source, Sources, is_loopback, source_of
 from signalhub.settings.model import Settings
@@ -32,6 +34,9 @@ from signalhub.settings.model import Settings
 log = logging.getLogger("signalhub.server")
 
 WEBSOCKET_PATHS = ("/ws", "/")
+PROTOCOL = "signalhub.v1"
+# What HTTP calls a token; longer names are not repeated.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 BACKLOG = 4096
 # Pipelined requests that wait behind a slow one take at most twice this.
 READ_BYTES = 16 * 2**10
@@ -78,6 +83,8 @@ class Listener:
         self.settings = settings
         self.routes = routes
         self.gatekeeper = gatekeeper
+        self.hosts = Hosts(settings)
+        self.proxies = Proxies(settings)
         self.addresses: list[tuple[str, int]] = []
         self.refusals: Counter[str] = Counter()
         # Open connections, how many there may be, and how many had to go or could not come.
@@ -100,7 +107,7 @@ class Listener:
 
     def _accept(self, request: HttpRequest, door: Door) -> Upgrade | Response:
         answer = self.gatekeeper.accept(door)
-        return answer if isinstance(answer, Response) else Upgrade(answer)
+        return answer if isinstance(answer, Response) else Upgrade(answer, _protocol(request))
 
     @property
     def port(self) -> int:
@@ -146,6 +153,14 @@ class Listener:
         self.expect(door)
         return source
 
+    def came_from(self, door: Door, address: str) -> Source:
+        """Count the connection where its client is, which is known from its request."""
+        source = self.sources.get(source_of(address))
+        if source is not door.origin:
+            source.door_opened()
+            door.origin.door_closed()
+        return source
+
     def make_room(self, door: Door) -> None:
         """Close the connection that has waited longest if there are more than places.
 
@@ -179,6 +194,9 @@ class Listener:
         return NO_PLACE
 
     def _is_exempt(self, source: Source) -> bool:
+        """A proxy stands for many clients, each of which counts once its request has come."""
+        if self.proxies.is_trusted(source.name):
+            return True
         return self.places.is_loopback_exempt and is_loopback(source.name)
 
     def _longest_waiting(
@@ -259,6 +277,22 @@ class Listener:
         for door in late:
             del self.waiting[door]
         return late
+
+
+def _protocol(request: HttpRequest) -> str | None:
+    """Return the sub-protocol to select: ours, or the first one offered.
+
+    The hub speaks only one, but browsers fail if none of theirs is selected. One that carries a
+    token is never repeated.
+    """
+    offered = request.headers.get("sec-websocket-protocol")
+    if offered is None:
+        return None
+    names = [one.strip() for one in offered.split(",")]
+    if PROTOCOL in names:
+        return PROTOCOL
+    usable = (one for one in names if _TOKEN.fullmatch(one) and not one.startswith("token."))
+    return next(usable, None)
 
 
 # A vanished peer is detected within two minutes.

@@ -14,6 +14,7 @@ import msgspec
 
 from signalhub.core.effects import Answer, Effect
 from signalhub.core.rooms import refusals
+from signalhub.core.rooms.access import Requester
 from signalhub.core.rooms.rooms import Rooms
 from signalhub.core.rooms.values import Blob, Proposals, PutBlob, Result
 from signalhub.server.port.http import HttpRequest, Response
@@ -52,13 +53,18 @@ class StateApi:
         self._bytes_max = settings.blob_bytes_max
         self._timestamps = settings.timestamps
 
-    def blob(self, name: str, request: HttpRequest, caller: object) -> tuple[Step, Render]:
+    def blob(
+        self, name: str, request: HttpRequest, caller: object, requester: Requester
+    ) -> tuple[Step, Render]:
         """Read or write one of the blobs."""
-        room, inbox = self._asked(request)
+        room, inbox = _room(request)
+        known = _tags(request, "if-none-match", is_weak_good=True)
         if request.method == "PUT":
             write = PutBlob(caller, room, inbox, name, request.body)
-            return self._writing(request, write), answers.blob_written
-        known = _tags(request, "if-none-match", is_weak_good=True)
+            step = self._writing(request, write, known)
+            self._look(room, inbox, requester)
+            return step, answers.blob_written
+        self._look(room, inbox, requester)
 
         def render(found: Blob) -> Response:
             if known is not None and known.name(found.version):
@@ -67,9 +73,12 @@ class StateApi:
 
         return _finding(caller, lambda now: self._rooms.blob(room, inbox, name, now)), render
 
-    def proposals(self, request: HttpRequest, caller: object) -> tuple[Step, Render]:
+    def proposals(
+        self, request: HttpRequest, caller: object, requester: Requester
+    ) -> tuple[Step, Render]:
         """Read all proposals of a room."""
-        room, inbox = self._asked(request)
+        room, inbox = _room(request)
+        self._look(room, inbox, requester)
 
         def find(now: int) -> Proposals:
             return Proposals(self._rooms.proposals(room, inbox, now))
@@ -79,10 +88,13 @@ class StateApi:
 
         return _finding(caller, find), render
 
-    def proposal(self, request: HttpRequest, caller: object, text: str) -> tuple[Step, Render]:
+    def proposal(
+        self, request: HttpRequest, caller: object, requester: Requester, text: str
+    ) -> tuple[Step, Render]:
         """Read one proposal."""
-        room, inbox = self._asked(request)
+        room, inbox = _room(request)
         wanted = envelopes.proposal_id(text)
+        self._look(room, inbox, requester)
 
         def find(now: int) -> Proposals:
             return Proposals([self._rooms.proposal(room, inbox, wanted, now)])
@@ -92,15 +104,12 @@ class StateApi:
 
         return _finding(caller, find), render
 
-    def _asked(self, request: HttpRequest) -> tuple[str, str | None]:
-        """Return the room and inbox of a request; raises `RoomError` above the rate limit."""
-        room, inbox = _room(request)
-        self._rooms.look(room, self._mono_ms())
-        return room, inbox
+    def _look(self, room: str, inbox: str | None, requester: Requester) -> None:
+        """Check and count a valid request; raises `RoomError`."""
+        self._rooms.look(room, inbox, self._mono_ms(), requester)
 
-    def _writing(self, request: HttpRequest, write: PutBlob) -> Step:
+    def _writing(self, request: HttpRequest, write: PutBlob, never: Tags | None) -> Step:
         only = _tags(request, "if-match")
-        never = _tags(request, "if-none-match", is_weak_good=True)
         if not write.data:
             raise RoomError(RoomCode.BAD_REQUEST, "A blob must not be empty.")
         if len(write.data) > self._bytes_max:

@@ -193,7 +193,7 @@ class Connection(WSListener, Generic[P]):
         "queue",
         "queued_replies",
         "session",
-        "source",
+        "origin",
         "waiting",
     )
 
@@ -216,7 +216,7 @@ class Connection(WSListener, Generic[P]):
         self._backlog: deque[Unhandled] | None = None
         self.session = owner.opened(self)
         # Where it comes from, which counts it until it is closed.
-        self.source: Source | None = None
+        self.origin: Source | None = None
         self.queue: list[bytes | tuple[FanBatch, bytes]] = []
         self.queued_replies = 0
         self.marks: Marks | None = None
@@ -238,6 +238,11 @@ class Connection(WSListener, Generic[P]):
         self.is_in_bulk = False
         self.is_closing = False
         self.last_unsent_bytes = 0
+
+    @property
+    def source(self) -> str:
+        """The network address of the client, known until its hello was accepted."""
+        return "" if self._door is None else self._door.source
 
     # Called by picows.
 
@@ -395,9 +400,9 @@ class Connection(WSListener, Generic[P]):
         self.is_closing = True
         self._door = None
         self._backlog = None
-        if self.source is not None:
-            self.source.left()
-            self.source = None
+        if self.origin is not None:
+            self.origin.left()
+            self.origin = None
         self.owner.disconnected(self)
         self.drop_rest()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from functools import cache
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -74,8 +74,8 @@ class _Discretion:
     exception = error
 
 
-# Bounded, because the hub chooses the subprotocol.
-_switching = cache(_Switching)
+# Bounded, because clients may choose the subprotocol.
+_switching = lru_cache(maxsize=64)(_Switching)
 _DISCRETION = _Discretion()
 
 

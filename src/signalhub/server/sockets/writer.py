@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from signalhub.clock import Clock
+from signalhub.clock import SteadyClock
 from signalhub.core.effects import Effect
 from signalhub.core.hub import Hub
 from signalhub.core.messages.ask import AskReceipt, FanReceipt
@@ -64,7 +64,7 @@ class Writer:
     def __init__(
         self,
         hub: Hub,
-        clock: Clock,
+        clock: SteadyClock,
         loop: asyncio.AbstractEventLoop,
         perform: Callable[[list[Effect], int], None],
         ending: Callable[[int], None],
@@ -76,6 +76,8 @@ class Writer:
         # The first chunk of a fan-out gets a whole tick.
         self._is_bulk_new = False
         self._now_ms = clock.now_ms
+        self._wall_ms = clock.wall_ms
+        self._wall = hub.wall
         self.mono_s = self._mono_s = clock.mono_s
         self.limits = limits_of(hub.settings)
         self.grant = grant_of(self.limits)
@@ -106,6 +108,7 @@ class Writer:
     def begin_tick(self) -> int:
         """Start a tick: all events until the next flush share one time."""
         self.tick_ms = now = self._now_ms()
+        self._wall.ahead_ms = self._wall_ms() - now
         self._ticks += 1
         self._tick_began_s = self._mono_s()
         self._loop.call_soon(self._flush)
