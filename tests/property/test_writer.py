@@ -85,7 +85,7 @@ class Run:
 
     def now(self) -> int:
         """What the hub takes for the present: a tick has one time, whatever the clock does."""
-        return self.stage.writer.tick_ms or self.stage.clock.now_ms()
+        return self.stage.writer.tick_ms or self.stage.steady.now_ms()
 
     def next_data(self, peer: Peer) -> list[object]:
         self.serial += 1

@@ -376,7 +376,7 @@ class Peer(End):
         """Send a message, by default an ask; its id."""
         members.setdefault("id", self.stage.next_id())
         members.setdefault("sender", self.address)
-        members.setdefault("timestamp", self.stage.clock.now_ms())
+        members.setdefault("timestamp", self.stage.steady.now_ms())
         self.frame(WSMsgType.TEXT, envelope(type, payload, **members))
         return str(members["id"])
 
@@ -427,6 +427,7 @@ class Stage:
         """Connections hold all but `held_bytes` of what the kernel does not take themselves."""
         self._held_bytes = held_bytes
         self.clock = FakeClock()
+        self.steady = SteadyClock(self.clock)
         self.loop = HandLoop(self.clock)
         self.tally = Tally()
         self.hub = Hub(
@@ -440,9 +441,7 @@ class Stage:
         self.engine = TurningEngine(self.loop.call_soon)
         self.rows = Rows()
         store = cast(StateStore, self.rows)
-        self.runner = HubRunner(
-            self.hub, store, self.engine, SteadyClock(self.clock), loop, archive
-        )
+        self.runner = HubRunner(self.hub, store, self.engine, self.steady, loop, archive)
         self.engine.report_to(self.runner)
         self.writer = self.runner.writer
         self.moments = count()
