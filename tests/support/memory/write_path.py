@@ -376,7 +376,7 @@ class Peer(End):
         """Send a message, by default an ask; its id."""
         members.setdefault("id", self.stage.next_id())
         members.setdefault("sender", self.address)
-        members.setdefault("timestamp", self.stage.steady.now_ms())
+        members.setdefault("timestamp", self.stage.clock.now_ms())
         self.frame(WSMsgType.TEXT, envelope(type, payload, **members))
         return str(members["id"])
 
