@@ -18,6 +18,7 @@ from signalhub.clock import Ids
 from signalhub.core import refusals
 from signalhub.core.effects import Append, Close, Effect, Note, Reply
 from signalhub.core.erasure import Eraser, Erasures
+from signalhub.core.limits.quotas import Quotas
 from signalhub.core.log_state import LogState
 from signalhub.core.messages.ask import AskReceipt, Asks, FanReceipt, Pending
 from signalhub.core.messages.audience import Topics
@@ -100,15 +101,18 @@ class Hub:
         # State.
         self.storage = storage = LogState(settings.log.sync)
         self.replies = replies = Replies(ids, tally)
-        self.registry = registry = Registry(settings.registry.limit, settings.registry.refuse_above)
+        self.quotas = quotas = Quotas(settings)
+        self.registry = registry = Registry(
+            settings.registry.limit, settings.registry.refuse_above, quotas
+        )
         self.identities = identities = Identities()
         self.topics = topics = Topics(tally)
         self.dedup = dedup = Dedup(
             int(settings.dedup.window_s * 1000), settings.dedup.memory_bytes_max
         )
         self.pending: Pending = {}
-        self.streams = streams = Streams(log_epoch, settings.log.cache_bytes)
-        self.placements = placements = Placements()
+        self.streams = streams = Streams(log_epoch, settings.log.cache_bytes, quotas)
+        self.placements = placements = Placements(quotas)
         self.replays = replays = Replays()
         self.erasures = erasures = Erasures()
         self.rooms = rooms = Rooms(settings.rooms, tally.rooms, storage, erasures)
@@ -116,7 +120,7 @@ class Hub:
         # Behaviour; each object is given what it uses.
         self.dispatcher = dispatcher = Dispatcher(streams, wakes=settings.dispatch.wakes)
         self.subscriptions = subscriptions = Subscriptions(
-            streams, dispatcher, storage, replies, ids, settings
+            streams, dispatcher, quotas, storage, replies, ids, settings
         )
         self.asks = asks = Asks(
             self.pending,
@@ -144,7 +148,9 @@ class Hub:
             settings,
             tally,
         )
-        catalog = Catalog(streams, subscriptions, dispatcher, storage, replies, settings.topics)
+        catalog = Catalog(
+            streams, subscriptions, dispatcher, storage, replies, quotas, settings.topics
+        )
         letters = DeadLetters(
             streams, catalog, publisher, dispatcher, erasures, storage, replies, ids
         )
@@ -162,7 +168,7 @@ class Hub:
             tally,
         )
         self.sessions = sessions = Sessions(
-            identities, registry, topics, mailboxes.detach, replies, ids, settings, tally
+            identities, registry, topics, mailboxes.detach, quotas, replies, ids, settings, tally
         )
         self._directory = Directory(
             sessions,
@@ -172,6 +178,7 @@ class Hub:
             streams,
             mailboxes,
             asks,
+            quotas,
             storage,
             replies,
             ids,
@@ -193,7 +200,7 @@ class Hub:
             session_tokens,
         )
         placement = Placement(
-            placements, streams, registry, storage, replies, tally, settings.actors
+            placements, streams, registry, storage, replies, tally, quotas, settings.actors
         )
         self._router = Router(
             registry,
@@ -235,9 +242,9 @@ class Hub:
 
     # Events of a socket.
 
-    def opened(self, link: object, now: int) -> Session:
-        """A socket was accepted."""
-        return self.sessions.opened(link, now)
+    def opened(self, link: object, now: int, source: str = "") -> Session:
+        """A socket was accepted; `source` is where it comes from (`limits.quotas`)."""
+        return self.sessions.opened(link, now, source)
 
     def received(self, session: Session, frame: bytes, now: int) -> list[Effect]:
         """A message arrived; it is valid UTF-8 and within the frame limit."""

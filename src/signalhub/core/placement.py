@@ -22,14 +22,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import count, islice, takewhile
-from math import inf
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
+from signalhub.core.limits.quotas import NOBODY, Holder, Quotas, Resource, holder_of
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams import mailboxes
 from signalhub.core.streams.streams import Mailbox
@@ -45,7 +44,8 @@ if TYPE_CHECKING:
     from signalhub.counters import Tally
     from signalhub.settings.model import ActorsSettings
 
-Row = tuple[str, str, int, int]  # Actor, host, token, and the offset of its entry.
+# Actor, host, token, the offset of its entry, and its owner.
+Row = tuple[str, str, int, int, str]
 
 _BITS_64: Final = 2**64 - 1
 
@@ -56,6 +56,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     host: str
     token: int
     offset: int = -1  # The offset of its entry, once it is on disk.
+    holder: Holder = NOBODY  # Who placed the actor first.
 
     def is_at(self, host: str, token: int) -> bool:
         return self.host == host and self.token == token
@@ -73,7 +74,8 @@ class Coming(msgspec.Struct, eq=False):
 class Placements:
     """All places. Invariant: stored places are in the order of their entries."""
 
-    def __init__(self) -> None:
+    def __init__(self, quotas: Quotas) -> None:
+        self._quotas = quotas
         self._stored: dict[str, Place] = {}
         self._coming: dict[str, Coming] = {}
         self._new = 0  # How many pending actors have no place on disk.
@@ -95,15 +97,13 @@ class Placements:
         """Is any actor placed on this host, or about to be?"""
         return host in self._on or any(one.place.host == host for one in self._coming.values())
 
-    def count_on(self, host: str) -> int:
-        """The number of actors placed on this host."""
-        return self._on.get(host, 0)
-
     # On the way to the log.
 
     def send(self, actor: str, place: Place) -> Coming:
         """A place is sent to the log."""
-        self._new += self.find(actor) is None
+        if self.find(actor) is None:
+            self._new += 1
+            self._quotas.take(Resource.PLACES, place.holder)
         coming = self._coming[actor] = Coming(actor, place, next(self._order), [])
         return coming
 
@@ -114,29 +114,36 @@ class Placements:
 
     def took(self, coming: Coming, offset: int) -> Place | None:
         """A place is on disk; return the one before it."""
-        before = self._stored.get(coming.actor)
-        self._new -= before is None
-        self.note(coming.actor, coming.place.host, coming.place.token, offset)
+        before, place = self._stored.get(coming.actor), coming.place
+        if before is None:
+            # It was counted when it was sent, and is counted again as a stored one.
+            self._new -= 1
+            self._quotas.release(Resource.PLACES, place.holder)
+        self.note(coming.actor, place.host, place.token, offset, place.holder)
         if self._coming.get(coming.actor) is coming:
             del self._coming[coming.actor]
         return before
 
     def refused(self, coming: Coming) -> None:
         """The log rejected all pending places."""
-        if self._coming.pop(coming.actor, None) is not None:
-            self._new -= coming.actor not in self._stored
+        last = self._coming.pop(coming.actor, None)
+        if last is not None and coming.actor not in self._stored:
+            self._new -= 1
+            self._quotas.release(Resource.PLACES, last.place.holder)
 
     # On disk.
 
-    def note(self, actor: str, host: str, token: int, offset: int) -> None:
+    def note(self, actor: str, host: str, token: int, offset: int, holder: Holder = NOBODY) -> None:
         """Apply a place read from the log."""
         before = self._stored.pop(actor, None)
+        self._quotas.take(Resource.PLACES, holder)
         if before is not None:
+            self._quotas.release(Resource.PLACES, before.holder)
             self._on[before.host] -= 1
             if not self._on[before.host]:
                 del self._on[before.host]
         host = sys.intern(host)
-        self._stored[actor] = Place(host, token, offset)
+        self._stored[actor] = Place(host, token, offset, holder)
         self._on[host] = self._on.get(host, 0) + 1
         self._dirty.add(actor)
 
@@ -161,12 +168,12 @@ class Placements:
 
     def _row(self, actor: str) -> Row:
         place = self._stored[actor]
-        return (actor, place.host, place.token, place.offset)
+        return (actor, place.host, place.token, place.offset, place.holder.identity)
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Load a snapshot, in the order of the entries."""
-        for row in rows:
-            self.note(*row)
+        for actor, host, token, offset, owner in rows:
+            self.note(actor, host, token, offset, Holder(owner))
         self._dirty.clear()
 
 
@@ -219,6 +226,7 @@ class Placement:
         storage: LogState,
         replies: Replies,
         tally: Tally,
+        quotas: Quotas,
         settings: ActorsSettings,
     ) -> None:
         self._placements = placements
@@ -227,10 +235,8 @@ class Placement:
         self._storage = storage
         self._replies = replies
         self._tally = tally
+        self._quotas = quotas
         self._limit = settings.limit
-        self._limit_each = settings.places_per_identity
-        # How many actors each subject of a token has placed since the start.
-        self._placed_by: dict[str, int] = {}
 
     def handlers(self) -> dict[str, Handler]:
         return {"hub:place": self.place, "hub:move": self.move}
@@ -249,39 +255,27 @@ class Placement:
         fresh: dict[str, Place] = {}
         places: list[dict[str, object]] = []
         unplaced: list[dict[str, object]] = []
-        room = self._limit - len(self._placements)
-        own_room = self._own_room(session, request.host)
+        room, added = self._limit - len(self._placements), 0
+        holder = holder_of(session)
         for actor in request.actors:
             known = fresh.get(actor) or self._placements.find(actor)
             found = search.find(actor, known)
             if known is None and room <= 0 and isinstance(found, Place):
                 found = refusals.too_many_actors(self._limit)
-            elif known is None and own_room <= 0 and isinstance(found, Place):
-                found = refusals.too_many_places(self._limit_each)
+            elif known is None and isinstance(found, Place):
+                found = self._quotas.refusal(Resource.PLACES, holder, added + 1) or found
             if isinstance(found, Refusal):
                 unplaced.append({"actor": actor, "code": found.code, "message": found.message})
                 continue
             if found is not known:
-                fresh[actor] = found
+                owner = holder if known is None else known.holder
+                fresh[actor] = msgspec.structs.replace(found, holder=owner)
                 room -= known is None
-                own_room -= known is None
+                added += known is None
             places.append(_described(actor, found))
         payload: dict[str, object] = {"places": places, "unplaced": unplaced}
         answer = self._replies.answer(session, message, "hub:placed", payload)
-        effects = self._answer_when_stored(answer, request.actors, fresh, now)
-        if subject := session.allowance.subject:
-            self._placed_by[subject] = self._placed_by.get(subject, 0) + len(fresh)
-        return effects
-
-    def _own_room(self, session: Session, host: str | None) -> float:
-        """How many more actors this identity may place; a host counts what lives on it."""
-        allowance = session.allowance
-        if allowance is EVERYTHING:
-            return inf
-        taken = self._placed_by.get(allowance.subject, 0)
-        if host is not None:
-            taken = max(taken, self._placements.count_on(host))
-        return self._limit_each - taken
+        return self._answer_when_stored(answer, request.actors, fresh, now)
 
     def _charge(self, session: Session, actors: int, now: int) -> None:
         """A request that names many actors takes the tokens of several messages."""
@@ -325,7 +319,7 @@ class Placement:
             if known.host not in session.registrations:
                 raise refusals.not_its_host(actor, known.host)
             self.check_target(actor, request.to, now)
-            fresh[actor] = moved
+            fresh[actor] = msgspec.structs.replace(moved, holder=known.holder)
         answer = self._replies.answer(session, message, "hub:moved", _described(actor, moved))
         return self._answer_when_stored(answer, [actor], fresh, now)
 
@@ -393,7 +387,7 @@ class Placement:
         return [Append(_entry(*one, now), partial(self._anchored, *one)) for one in chosen]
 
     def _anchored(self, actor: str, place: Place, offset: int, now: int) -> list[Effect]:
-        self._placements.note(actor, place.host, place.token, offset)
+        self._placements.note(actor, place.host, place.token, offset, place.holder)
         return []
 
 
@@ -453,5 +447,5 @@ def _described(actor: str, place: Place | None) -> dict[str, object]:
 
 
 def _entry(actor: str, place: Place, now: int) -> Entry:
-    body = encode_body(PlacedBody(actor, place.host, place.token))
+    body = encode_body(PlacedBody(actor, place.host, place.token, place.holder.identity))
     return Entry(Kind.PLACED, "", 0, 0, now, body)

@@ -309,6 +309,16 @@ def too_many_topics(limit: int) -> Refusal:
     )
 
 
+def too_many_subscriptions(limit: int) -> Refusal:
+    """The limit of durable subscriptions is reached."""
+    return Refusal(
+        Code.LIMIT_EXCEEDED,
+        f"The hub has {limit} durable subscriptions, which is the limit.",
+        "Delete subscriptions that are not needed, or raise dispatch.limit.",
+        details={"limit": limit},
+    )
+
+
 def backlog_full(topic: str, subscription: str) -> Refusal:
     """A subscription whose backlog is limited refuses further messages."""
     return Refusal(
@@ -425,13 +435,22 @@ def too_many_actors(limit: int) -> Refusal:
     )
 
 
-def too_many_places(limit: int) -> Refusal:
-    """One identity has placed as many actors as it may."""
+def quota_exceeded(
+    resource: str, scope: str, name: str, limit: int, used: int, setting: str, *, is_passing: bool
+) -> Refusal:
+    """One identity, or one source address, has as many as it may."""
     return Refusal(
         Code.LIMIT_EXCEEDED,
-        f"This identity has placed {limit} durable actors, which is the limit.",
-        "Raise actors.places_per_identity.",
-        details={"limit": limit},
+        f"The {scope} {name} has {used} {resource}; the limit for one {scope} is {limit}.",
+        f"Give up some of the {resource}, or ask the operator to raise {setting}.",
+        retryable=is_passing,
+        details={
+            "resource": resource,
+            "scope": scope,
+            "limit": limit,
+            "used": used,
+            "setting": setting,
+        },
     )
 
 

@@ -10,7 +10,7 @@ from signalhub.core.messages.dedup import RECORD_BYTES, Remembered, accepted_ms,
 from signalhub.sqlite import Schema
 
 APPLICATION_ID: Final = 0x53_48_75_62  # "SHub"
-VERSION: Final = 5
+VERSION: Final = 6
 
 # Actors renew their registrations, so a power cut may lose the latest ones; a killed process loses
 # none that were committed.
@@ -76,6 +76,9 @@ _PLACEMENT: Final = """
         log_offset INTEGER NOT NULL     -- Of the entry that says so.
     ) STRICT, WITHOUT ROWID;
 """
+_PLACE_OWNER: Final = """
+    ALTER TABLE placement ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+"""
 
 CREATE: Final = f"""
     CREATE TABLE registration (
@@ -91,6 +94,7 @@ CREATE: Final = f"""
     {_ROOMS}
     {_REPLAY}
     {_PLACEMENT}
+    {_PLACE_OWNER}
     PRAGMA application_id = {APPLICATION_ID};
     PRAGMA user_version = {VERSION};
 """
@@ -119,6 +123,7 @@ MIGRATIONS: Final = {
     2: f"{_ROOMS} PRAGMA user_version = 3;",
     3: f"{_REPLAY} PRAGMA user_version = 4;",
     4: f"{_PLACEMENT} PRAGMA user_version = 5;",
+    5: f"{_PLACE_OWNER} PRAGMA user_version = 6;",
 }
 SCHEMA: Final = Schema(
     APPLICATION_ID,
@@ -152,8 +157,10 @@ FORGET_SNAPSHOT: Final = """
 """
 PUT_REPLAY: Final = "INSERT OR REPLACE INTO replay VALUES (1, ?)"
 LOAD_REPLAY: Final = "SELECT state FROM replay"
-PUT_PLACEMENT: Final = "INSERT OR REPLACE INTO placement VALUES (?, ?, ?, ?)"
-LOAD_PLACEMENTS: Final = "SELECT actor, host, token, log_offset FROM placement ORDER BY log_offset"
+PUT_PLACEMENT: Final = "INSERT OR REPLACE INTO placement VALUES (?, ?, ?, ?, ?)"
+LOAD_PLACEMENTS: Final = """
+    SELECT actor, host, token, log_offset, owner FROM placement ORDER BY log_offset
+"""
 PUT_ROOM_STATE: Final = "INSERT OR REPLACE INTO room_state VALUES (?, ?)"
 DROP_ROOM_STATE: Final = "DELETE FROM room_state WHERE name = ?"
 LOAD_ROOM_STATES: Final = "SELECT name, state FROM room_state"

@@ -64,7 +64,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
     rooms: dict[str, bytes]
     room_ids: list[Remembered]
     replays: bytes | None = None
-    placements: list[tuple[str, str, int, int]] = []
+    placements: list[tuple[str, str, int, int, str]] = []
 
 
 class KnownIdsWindow(msgspec.Struct, frozen=True):
@@ -369,8 +369,10 @@ class StateStore:
         self._connection.execute(schema.CLEAN, (now_ms,))
 
 
-def _place(actor: str, host: str, token: int, offset: int) -> tuple[str, str, int, int]:
-    return (actor, host, token, offset)
+def _place(
+    actor: str, host: str, token: int, offset: int, owner: str
+) -> tuple[str, str, int, int, str]:
+    return (actor, host, token, offset, owner)
 
 
 def _columns(row: RegistrationRow) -> tuple[str, str, str, int, int, int, int]:

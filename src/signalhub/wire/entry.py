@@ -203,7 +203,7 @@ class StreamDefinitionBody(Body):
     head: int = 0
     # Of a host's mailbox: the kinds of durable actors it serves.
     kinds: tuple[str, ...] | None = None
-    # The subject of the token that a topic was created with; empty if unknown.
+    # The subject of the token that it was created with; empty if unknown.
     owner: str = ""
 
 
@@ -339,6 +339,7 @@ class PlacedBody(Body):
     actor: str
     host: str
     token: int
+    owner: str = ""  # The subject of the token it was first placed with; empty if unknown.
 
 
 class OperatedBody(Body):

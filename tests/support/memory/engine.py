@@ -298,7 +298,7 @@ class Shelf:
         recent = [one for one in self._remembered if one.newest_ms >= now_ms - window.ids_ms]
         oldest_ms = now_ms - window.room_ids_ms
         room_ids = [one for one in self._room_ids if one.newest_ms >= oldest_ms]
-        placements = sorted(self._placements.values(), key=lambda row: row[-1])
+        placements = sorted(self._placements.values(), key=lambda row: row[3])
         return SnapshotRow(
             *self._head,
             streams,

@@ -18,10 +18,10 @@ from tests.support.memory.rival import Rival
 WINDOW = KnownIdsWindow(300_000, 7 * 86_400_000, 2**20)
 RECORD = b"r" * 32
 PATIENCE_S = 20.0
-FIRST, SECOND = ("order/1", "@(h/a)", 1, 10), ("order/2", "@(h/a)", 1, 11)
-MOVED = ("order/1", "@(h/b)", 2, 12)
+FIRST, SECOND = ("order/1", "@(h/a)", 1, 10, ""), ("order/2", "@(h/a)", 1, 11, "")
+MOVED = ("order/1", "@(h/b)", 2, 12, "ann")
 
-Placement = tuple[str, str, int, int]
+Placement = tuple[str, str, int, int, str]
 
 
 def hand_over(

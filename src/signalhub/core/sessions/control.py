@@ -132,6 +132,7 @@ class Control:
             claims = self._authenticator.verify(token, now / 1000)
         if not isinstance(hello.capabilities, list) or not hello.capabilities:
             raise refusals.no_capabilities()
+        self._sessions.count(session, "" if claims is None else claims.subject)
 
         session.state = SessionState.CONNECTED
         session.settles_mail = "ack" in hello.capabilities

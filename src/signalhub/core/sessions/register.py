@@ -11,6 +11,7 @@ import msgspec
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Forget, Persist
+from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
 from signalhub.core.sessions.registry import Registration
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams import mailboxes
@@ -54,6 +55,7 @@ class Directory:
         streams: Streams,
         mailboxes: Mailboxes,
         asks: Asks,
+        quotas: Quotas,
         storage: LogState,
         replies: Replies,
         ids: Ids,
@@ -67,6 +69,7 @@ class Directory:
         self._streams = streams
         self._mailboxes = mailboxes
         self._asks = asks
+        self._quotas = quotas
         self._storage = storage
         self._replies = replies
         self._ids = ids
@@ -96,6 +99,9 @@ class Directory:
         if known is None and self._registry.is_full:
             self._tally.registry_refused += 1
             raise refusals.registry_full(len(self._registry), self._registry.limit)
+        holder = holder_of(session)
+        if known is None or known.holder != holder:
+            self._quotas.check(Resource.REGISTRATIONS, holder)
 
         kinds = mailboxes.kinds_in(request.capabilities)
         if kinds is not None and session.allowance is not EVERYTHING:
@@ -104,7 +110,7 @@ class Directory:
             _check_other_host(known, metadata, now)
         box = self._streams.mailboxes.get(address)
         if box is None and request.durable:
-            self._check_room_for_mailbox()
+            self._check_room_for_mailbox(holder)
         elif box is not None:
             kinds = self._mailboxes.kinds_after(box, kinds)
             if box.kinds != kinds and request.durable is not False:
@@ -138,7 +144,7 @@ class Directory:
             effects.extend(self._mailboxes.drop(box, now))
             box = None
         elif request.durable and box is None:
-            box, written = self._mailboxes.open(address, kinds, now)
+            box, written = self._mailboxes.open(address, kinds, holder, now)
         elif box is not None and box.kinds != kinds:
             written = self._mailboxes.define(box, kinds, now)
         self._registry.put(registration)
@@ -195,13 +201,14 @@ class Directory:
             effects.append(self._replies.refuse(session, welcome.message, refusal, now))
         return effects
 
-    def _check_room_for_mailbox(self) -> None:
+    def _check_room_for_mailbox(self, holder: Holder) -> None:
         """Check everything first, so that a refused registration changes nothing."""
         self._storage.check()
         count, limit = len(self._streams.mailboxes), self._settings.mailbox.count_max
         if count >= limit:
             self._tally.registry_refused += 1
             raise refusals.registry_full(count, limit)
+        self._quotas.check(Resource.MAILBOXES, holder)
 
     def _lease_ms(self, asked_s: Number | None) -> int:
         limits = self._settings.registry

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from signalhub.core.limits.quotas import Quotas, Resource, holder_of
 from signalhub.core.sessions.session import Session
 from signalhub.wire import envelope
 from signalhub.wire.names import Pattern
@@ -35,6 +36,7 @@ class Registration(Recipient):
 
     __slots__ = (
         "capabilities",
+        "holder",
         "lease_ms",
         "metadata",
         "persisted_until_ms",
@@ -58,6 +60,7 @@ class Registration(Recipient):
         now_ms: int,
     ) -> None:
         super().__init__(session, address)
+        self.holder = holder_of(session)
         self.capabilities = capabilities
         self.metadata = metadata
         self.lease_ms = lease_ms
@@ -100,8 +103,9 @@ class Away(msgspec.Struct, frozen=True, gc=False):
 class Registry:
     """All registrations by address, in order of registration."""
 
-    def __init__(self, limit: int, refuse_above: float) -> None:
+    def __init__(self, limit: int, refuse_above: float, quotas: Quotas) -> None:
         self.limit = limit
+        self._quotas = quotas
         self._refuse_above = refuse_above
         self._actors: dict[str, Registration] = {}
         # The shortest lease seen since the start.
@@ -153,6 +157,9 @@ class Registry:
         previous = self._actors.get(registration.address)
         if previous is not None and previous.session is not registration.session:
             previous.session.registrations.pop(registration.address, None)
+        if previous is not None:
+            self._quotas.release(Resource.REGISTRATIONS, previous.holder)
+        self._quotas.take(Resource.REGISTRATIONS, registration.holder)
         self._away.pop(registration.address, None)
         self.lease_ms_min = min(self.lease_ms_min, registration.lease_ms)
         self._actors[registration.address] = registration
@@ -164,6 +171,7 @@ class Registry:
         if registration is None:
             return False
         registration.session.registrations.pop(address, None)
+        self._quotas.release(Resource.REGISTRATIONS, registration.holder)
         return True
 
     def restore(self, address: str, version: int, expires_at_ms: int) -> None:

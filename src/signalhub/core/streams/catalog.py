@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
+from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
 from signalhub.core.operations import operated_unless_owned
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import LETTERS_SUFFIX, Topic
@@ -39,6 +40,7 @@ class Catalog:
         dispatcher: Dispatcher,
         storage: LogState,
         replies: Replies,
+        quotas: Quotas,
         settings: TopicsSettings,
     ) -> None:
         self._streams = streams
@@ -46,6 +48,7 @@ class Catalog:
         self._dispatcher = dispatcher
         self._storage = storage
         self._replies = replies
+        self._quotas = quotas
         self._settings = settings
 
     def handlers(self) -> dict[str, Handler]:
@@ -58,16 +61,24 @@ class Catalog:
         }
 
     def open(
-        self, name: str, definition: StreamDefinitionBody, now: int, *, is_letters: bool = False
+        self,
+        name: str,
+        definition: StreamDefinitionBody,
+        holder: Holder,
+        now: int,
+        *,
+        is_letters: bool = False,
     ) -> tuple[Topic, Append]:
         """Create a topic; it can be used at once and is permanent once its entry is on disk.
 
-        The limit does not apply to dead-letter topics, because dead letters must go somewhere.
+        The limits do not apply to dead-letter topics, because dead letters must go somewhere.
         """
-        if len(self._streams.topics) >= self._settings.limit and not is_letters:
-            raise refusals.too_many_topics(self._settings.limit)
+        if not is_letters:
+            if len(self._streams.topics) >= self._settings.limit:
+                raise refusals.too_many_topics(self._settings.limit)
+            self._quotas.check(Resource.TOPICS, holder)
         topic = Topic(name, self._streams.take_id(), self._streams.log_epoch, definition)
-        self._streams.add(topic)
+        self._streams.add(topic, holder)
         entry = topic.entry(Kind.STREAM_CREATED, definition, now)
         append = Append(entry, partial(self._opened, topic), partial(self._not_opened, topic))
         topic.changing = append
@@ -80,8 +91,7 @@ class Catalog:
         return []
 
     def _not_opened(self, topic: Topic, refusal: Refusal, now: int) -> list[Effect]:
-        if self._streams.topics.get(topic.name) is topic:
-            del self._streams.topics[topic.name]
+        self._streams.drop(topic)
         return []
 
     def auto_create(self, session: Session, name: str, now: int) -> tuple[Topic, Append]:
@@ -91,7 +101,7 @@ class Catalog:
         check_may_create(session, name)
         check_name(name)
         definition = StreamDefinitionBody(True, owner=session.allowance.subject)
-        return self.open(name, definition, now)
+        return self.open(name, definition, holder_of(session), now)
 
     def create(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:topic_create`: repeating a definition is a no-op, a different one is refused."""
@@ -114,7 +124,7 @@ class Catalog:
             encoded = wire.encode(payload)
             return [self._replies.reply(session, message, "hub:topic_created", encoded, now)]
         self._storage.check()
-        topic, append = self.open(name, definition, now)
+        topic, append = self.open(name, definition, holder_of(session), now)
         payload = {"topic": name, "epoch": topic.epoch, "head": 0}
         answer = self._replies.answer(session, message, "hub:topic_created", payload)
         append.follow(answer.committed, answer.refused)

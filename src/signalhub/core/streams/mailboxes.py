@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from signalhub.core import refusals
 from signalhub.core.effects import Append, Effect
+from signalhub.core.limits.quotas import NOBODY, Holder
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams.streams import Mailbox
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, Consumer
@@ -73,9 +74,9 @@ class Mailboxes:
         self._settings = settings
         self._tally = tally
 
-    def open(self, address: str, kinds: Kinds, now: int) -> tuple[Mailbox, Append]:
+    def open(self, address: str, kinds: Kinds, holder: Holder, now: int) -> tuple[Mailbox, Append]:
         """Create a mailbox; it is permanent once its entry is on disk."""
-        box = self.make(address, self._streams.take_id(), now, kinds)
+        box = self.make(address, self._streams.take_id(), now, kinds, holder)
         opened, refused = partial(self._opened, box), partial(self._not_opened, box)
         box.making = Append(_definition_entry(box, now), opened, refused)
         return box, box.making
@@ -87,18 +88,24 @@ class Mailboxes:
 
     def _not_opened(self, box: Mailbox, refusal: Refusal, now: int) -> list[Effect]:
         box.making = None
-        if self._streams.mailboxes.get(box.name) is box:
-            del self._streams.mailboxes[box.name]
+        self._streams.drop(box)
         return []
 
-    def make(self, address: str, stream_id: int, now: int, kinds: Kinds = None) -> Mailbox:
+    def make(
+        self,
+        address: str,
+        stream_id: int,
+        now: int,
+        kinds: Kinds = None,
+        holder: Holder = NOBODY,
+    ) -> Mailbox:
         """An empty mailbox without an owner."""
         mailbox = Mailbox(address, stream_id, self._streams.log_epoch, now)
         heartbeat_ms = self._settings.dispatch.heartbeat_ms * HEARTBEAT_FACTOR
         definition = self._definition(kinds)
         stats = self._tally.mailboxes
         mailbox.subscription = Subscription(mailbox, definition, heartbeat_ms, now, stats)
-        self._streams.add(mailbox)
+        self._streams.add(mailbox, holder)
         if kinds is not None:
             self.stored(mailbox, kinds, now)
         return mailbox
@@ -239,7 +246,8 @@ class Mailboxes:
 
 
 def _definition_entry(mailbox: Mailbox, now: int) -> Entry:
-    definition = StreamDefinitionBody(False, kinds=mailbox.kinds)
+    owner = mailbox.holder.identity
+    definition = StreamDefinitionBody(False, kinds=mailbox.kinds, owner=owner)
     return mailbox.entry(Kind.STREAM_CREATED, definition, now)
 
 

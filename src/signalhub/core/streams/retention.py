@@ -173,7 +173,8 @@ class Anchors:
             definition = stream.definition
             subscriptions = [one for one in stream.subscriptions.values() if not one.is_deleting]
         else:
-            definition = StreamDefinitionBody(False, kinds=stream.kinds)
+            owner = stream.holder.identity
+            definition = StreamDefinitionBody(False, kinds=stream.kinds, owner=owner)
         definition = replace(definition, first=stream.first, head=stream.head)
         entries = [stream.entry(Kind.STREAM_CREATED, definition, now)]
         if stream.removed:

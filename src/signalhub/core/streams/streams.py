@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from signalhub.core import refusals
+from signalhub.core.limits.quotas import NOBODY, Holder, Quotas, Resource
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
     Body,
@@ -79,6 +80,7 @@ class Stream:
         "epoch",
         "first",
         "head",
+        "holder",
         "id",
         "is_dirty",
         "is_made",
@@ -90,6 +92,8 @@ class Stream:
 
     def __init__(self, name: str, stream_id: int, log_epoch: int) -> None:
         self.name = name
+        # Whose quota it counts for.
+        self.holder = NOBODY
         self.id = stream_id
         self.epoch = f"{log_epoch}.{stream_id}"
         # The parts that all its answers and copies have in common, as JSON.
@@ -308,8 +312,9 @@ class Mailbox(Stream):
 class Streams:
     """Every stream of the shard."""
 
-    def __init__(self, log_epoch: int, cache_bytes: int) -> None:
+    def __init__(self, log_epoch: int, cache_bytes: int, quotas: Quotas) -> None:
         self.log_epoch = log_epoch
+        self._quotas = quotas
         self.topics: dict[str, Topic] = {}
         self.mailboxes: dict[str, Mailbox] = {}
         # The mailboxes of hosts; some may be gone.
@@ -344,27 +349,68 @@ class Streams:
 
     def count_subscriptions(self) -> int:
         """The number of durable subscriptions of topics."""
-        return sum(len(topic.subscriptions) for topic in self.topics.values())
+        return self._quotas.total(Resource.SUBSCRIPTIONS)
 
-    def add(self, stream: Topic | Mailbox) -> None:
+    def add(self, stream: Topic | Mailbox, holder: Holder = NOBODY) -> None:
         """Add a stream, replacing one with the same name."""
+        known = self._known(stream).get(stream.name)
+        if known is not None:
+            self.drop(known)
+        stream.holder = holder
+        self._quotas.take(_resource(stream), holder)
         if isinstance(stream, Topic):
             self.topics[stream.name] = stream
         else:
             self.mailboxes[stream.name] = stream
         self.next_id = max(self.next_id, stream.id + 1)
 
+    def drop(self, stream: Topic | Mailbox) -> None:
+        """Remove a stream that was replaced or never made."""
+        known = self._known(stream)
+        if known.get(stream.name) is not stream:
+            return
+        del known[stream.name]
+        self._quotas.release(_resource(stream), stream.holder)
+        if isinstance(stream, Topic):
+            for subscription in stream.subscriptions.values():
+                self._quotas.release(Resource.SUBSCRIPTIONS, subscription.holder)
+
+    def _known(self, stream: Topic | Mailbox) -> dict[str, Topic] | dict[str, Mailbox]:
+        return self.topics if isinstance(stream, Topic) else self.mailboxes
+
     def forget(self, stream: Topic | Mailbox) -> None:
         """Remove a deleted stream."""
-        known = self.topics if isinstance(stream, Topic) else self.mailboxes
-        if known.get(stream.name) is stream:
-            del known[stream.name]
+        self.drop(stream)
         self.forgotten.add(stream.id)
+
+    def add_subscription(
+        self, topic: Topic, subscription: Subscription, holder: Holder = NOBODY
+    ) -> None:
+        """Add a durable subscription of a topic."""
+        subscription.holder = holder
+        self._quotas.take(Resource.SUBSCRIPTIONS, holder)
+        topic.add(subscription)
 
     def forget_subscription(self, topic: Topic, name: str) -> None:
         """Remove a deleted subscription."""
-        topic.subscriptions.pop(name, None)
+        gone = topic.subscriptions.pop(name, None)
+        # Those of a deleted topic went with it.
+        if gone is not None and self.topics.get(topic.name) is topic:
+            self._quotas.release(Resource.SUBSCRIPTIONS, gone.holder)
         self.deleted_subscriptions.add((topic.id, name))
+
+    def count_again(self) -> None:
+        """The owners of all streams and subscriptions are known after a restart: count them."""
+        of = (Resource.TOPICS, Resource.MAILBOXES, Resource.SUBSCRIPTIONS)
+        self._quotas.begin_again(*of)
+        for topic in self.topics.values():
+            topic.holder = Holder(topic.definition.owner)
+            self._quotas.take(Resource.TOPICS, topic.holder)
+            for subscription in topic.subscriptions.values():
+                subscription.holder = Holder(subscription.definition.owner)
+                self._quotas.take(Resource.SUBSCRIPTIONS, subscription.holder)
+        for box in self.mailboxes.values():
+            self._quotas.take(Resource.MAILBOXES, box.holder)
 
     def take_forgotten(self) -> tuple[set[int], set[tuple[int, str]]]:
         """Take the streams and subscriptions deleted since the last call."""
@@ -426,3 +472,7 @@ class Streams:
         """The log rejected all pending entries."""
         for stream in self.every():
             stream.take_back()
+
+
+def _resource(stream: Topic | Mailbox) -> Resource:
+    return Resource.TOPICS if isinstance(stream, Topic) else Resource.MAILBOXES

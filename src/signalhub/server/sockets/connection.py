@@ -201,6 +201,11 @@ class Connection(WSListener, Generic[P]):
         self.is_closing = False
         self.last_unsent_bytes = 0
 
+    @property
+    def source(self) -> str:
+        """The address of the client while its door is in place."""
+        return "" if self._door is None else self._door.source
+
     # Called by picows.
 
     def on_ws_connected(self, transport: WSTransport) -> None:
