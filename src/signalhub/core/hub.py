@@ -19,6 +19,7 @@ from signalhub.core import refusals
 from signalhub.core.effects import Append, Close, Effect, Note, Reply
 from signalhub.core.erasure import Eraser, Erasures
 from signalhub.core.limits.quotas import Quotas
+from signalhub.core.limits.scans import Scans
 from signalhub.core.log_state import LogState
 from signalhub.core.messages.ask import AskReceipt, Asks, FanReceipt, Pending
 from signalhub.core.messages.audience import Topics
@@ -102,6 +103,7 @@ class Hub:
         self.storage = storage = LogState(settings.log.sync)
         self.replies = replies = Replies(ids, tally)
         self.quotas = quotas = Quotas(settings)
+        self.scans = scans = Scans(replies, tally)
         self.registry = registry = Registry(
             settings.registry.limit, settings.registry.refuse_above, quotas
         )
@@ -149,7 +151,7 @@ class Hub:
             tally,
         )
         catalog = Catalog(
-            streams, subscriptions, dispatcher, storage, replies, quotas, settings.topics
+            streams, subscriptions, dispatcher, storage, replies, quotas, scans, settings.topics
         )
         letters = DeadLetters(
             streams, catalog, publisher, dispatcher, erasures, storage, replies, ids
@@ -179,6 +181,7 @@ class Hub:
             mailboxes,
             asks,
             quotas,
+            scans,
             storage,
             replies,
             ids,
@@ -233,7 +236,7 @@ class Hub:
             **placement.handlers(),
             **self._router.handlers(),
             **catalog.handlers(),
-            **Management(streams, subscriptions, dispatcher, storage, replies).handlers(),
+            **Management(streams, subscriptions, dispatcher, scans, storage, replies).handlers(),
             **Settler(streams, subscriptions, dispatcher, replies).handlers(),
             **self.replayer.handlers(),
             **letters.handlers(),
@@ -347,6 +350,8 @@ class Hub:
     def dispatch(self, now: int) -> list[Effect]:
         """Run what is woken or due, and write settlements; called once per tick."""
         effects = self._passes.run(now)
+        if self.scans.are_waiting:
+            effects += self.scans.turn(now)
         return effects + self.asks.write_settlements(now) if self.asks.loose else effects
 
     @property
@@ -357,7 +362,7 @@ class Hub:
     @property
     def has_woken(self) -> bool:
         """Is there anything to dispatch or to write now?"""
-        return bool(self.asks.loose or self.dispatcher.woken)
+        return bool(self.asks.loose or self.dispatcher.woken or self.scans.are_waiting)
 
     def oldest_open(self, offset: int) -> int:
         """The offset of the oldest unanswered ask or unfinished erasure, `offset` at most."""

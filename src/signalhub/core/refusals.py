@@ -198,6 +198,17 @@ def too_many(what: str, limit: int) -> Refusal:
     )
 
 
+def too_many_scans(limit: int) -> Refusal:
+    """The session asks for long searches faster than they are answered."""
+    return Refusal(
+        Code.LIMIT_EXCEEDED,
+        f"{limit} searches of this session wait for their answers, which is the limit.",
+        "Wait for an answer, then send the request again.",
+        retryable=True,
+        details={"limit": limit},
+    )
+
+
 def too_many_levels(limit: int) -> Refusal:
     """A wildcard is too deep to be searched at every publish."""
     return Refusal(

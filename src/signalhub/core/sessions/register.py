@@ -12,6 +12,7 @@ from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Forget, Persist
 from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
+from signalhub.core.limits.scans import Scans, Steps, steps_of
 from signalhub.core.sessions.registry import Registration
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams import mailboxes
@@ -56,6 +57,7 @@ class Directory:
         mailboxes: Mailboxes,
         asks: Asks,
         quotas: Quotas,
+        scans: Scans,
         storage: LogState,
         replies: Replies,
         ids: Ids,
@@ -70,6 +72,7 @@ class Directory:
         self._mailboxes = mailboxes
         self._asks = asks
         self._quotas = quotas
+        self._scans = scans
         self._storage = storage
         self._replies = replies
         self._ids = ids
@@ -278,51 +281,76 @@ class Directory:
             )
         limit = requests.page(request.limit, PAGE_MAX)
         pattern = Pattern(request.pattern)
-        matching = self._registry.matching(pattern, request.capability, now)
-        sees = session.allowance
-        if not sees.discovers_all:
-            matching = (one for one in matching if _is_seen(session, one.address))
-        actors: list[dict[str, object]] = [
-            {"address": actor.address, "capabilities": actor.capabilities}
-            for actor in islice(matching, limit + 1)
-        ]
-        if request.include_away and len(actors) <= limit:
-            away = self._mailboxes.away(pattern, request.capability, now)
-            if not sees.discovers_all:
-                away = (one for one in away if _is_seen(session, str(one["address"])))
-            actors.extend(islice(away, limit + 1 - len(actors)))
-        payload = wire.encode({"actors": actors[:limit], "hasMore": len(actors) > limit})
-        return [self._replies.reply(session, message, "hub:discovered", payload, now)]
+        steps = self._discover(session, request, pattern, limit, now)
+        size = 1
+        if pattern.literal is None:
+            size = len(self._registry)
+            size += len(self._streams.mailboxes) if request.include_away else 0
+        return self._scans.run(session, message, steps, now, size=size)
+
+    def _discover(
+        self,
+        session: Session,
+        request: requests.DiscoverRequest,
+        pattern: Pattern,
+        limit: int,
+        now: int,
+    ) -> Steps:
+        actors: list[dict[str, object]] = []
+        registry, capability, cost = self._registry, request.capability, _cost(session)
+        for part, examined in steps_of(registry.candidates(pattern, capability), cost):
+            actors += [
+                {"address": actor.address, "capabilities": actor.capabilities}
+                for actor in part
+                if registry.matches(actor, pattern, capability, now)
+                and _is_seen(session, actor.address)
+            ]
+            yield examined
+            if len(actors) > limit:
+                break
+        boxes = self._mailboxes.candidates(pattern) if request.include_away else []
+        for some, examined in steps_of(boxes, cost):
+            if len(actors) > limit:
+                break
+            away = self._mailboxes.away(some, pattern, capability, now)
+            actors += [one for one in away if _is_seen(session, str(one["address"]))]
+            yield examined
+        return "hub:discovered", {"actors": actors[:limit], "hasMore": len(actors) > limit}
 
     def list_actors(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:list_actors`: one page of all live actors, without their tokens."""
         request = requests.parse_or_empty(requests.ListActorsRequest, message.payload)
         limit = requests.page(request.limit, PAGE_MAX)
         offset = max(0, int(request.offset or 0))
-        live = self._registry.live(None, now)
-        if not session.allowance.discovers_all:
-            live = [one for one in live if _is_seen(session, one.address)]
-        payload = wire.encode(
-            {
-                "actors": [
-                    {
-                        "actorAddress": actor.address,
-                        "capabilities": actor.capabilities,
-                        "metadata": msgspec.Raw(actor.metadata),
-                        "connectionId": actor.session.id,
-                        "registeredAt": actor.registered_at_ms,
-                        "expiresAt": actor.expires_at_ms(),
-                        "version": actor.version,
-                    }
-                    for actor in live[offset : offset + limit]
-                ],
-                "total": len(live),
-                "offset": offset,
-                "limit": limit,
-                "hasMore": offset + limit < len(live),
-            }
-        )
-        return [self._replies.reply(session, message, "hub:actor_list", payload, now)]
+        steps = self._list(session, offset, limit, now)
+        return self._scans.run(session, message, steps, now, size=len(self._registry))
+
+    def _list(self, session: Session, offset: int, limit: int, now: int) -> Steps:
+        total = 0
+        page: list[Registration] = []
+        for part, examined in steps_of(list(self._registry), _cost(session)):
+            seen = [one for one in part if one.is_live(now) and _is_seen(session, one.address)]
+            page += seen[max(0, offset - total) : max(0, offset + limit - total)]
+            total += len(seen)
+            yield examined
+        return "hub:actor_list", {
+            "actors": [
+                {
+                    "actorAddress": actor.address,
+                    "capabilities": actor.capabilities,
+                    "metadata": msgspec.Raw(actor.metadata),
+                    "connectionId": actor.session.id,
+                    "registeredAt": actor.registered_at_ms,
+                    "expiresAt": actor.expires_at_ms(),
+                    "version": actor.version,
+                }
+                for actor in page
+            ],
+            "total": total,
+            "offset": offset,
+            "limit": limit,
+            "hasMore": offset + limit < total,
+        }
 
     # Leases.
 
@@ -336,8 +364,8 @@ class Directory:
             gone = self._registry.expire_away(now)
             if gone:
                 effects.append(Forget(gone))
-            effects += self._mailboxes.expire(now)
-        return effects + self._persist_renewed()
+            self._mailboxes.begin_expiry()
+        return [*effects, *self._mailboxes.expire(now), *self._persist_renewed()]
 
     def drain(self) -> list[Effect]:
         """Persist changes before a shutdown."""
@@ -370,9 +398,19 @@ class Directory:
         return effects
 
 
+def _cost(session: Session) -> int:
+    """What it costs to look at one actor: the patterns of a token are compared one by one."""
+    return 1 if session.allowance.discovers_all else session.allowance.discover_cost
+
+
 def _is_seen(session: Session, address: str) -> bool:
     """May the session learn of this address? Of its own it knows already."""
-    return address in session.registrations or session.allowance.may_discover(address)
+    allowance = session.allowance
+    return (
+        allowance.discovers_all
+        or address in session.registrations
+        or allowance.may_discover(address)
+    )
 
 
 class _Profile(msgspec.Struct, gc=False):

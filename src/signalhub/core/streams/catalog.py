@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
 from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
+from signalhub.core.limits.scans import Scans, Steps, steps_of
 from signalhub.core.operations import operated_unless_owned
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import LETTERS_SUFFIX, Topic
@@ -41,6 +41,7 @@ class Catalog:
         storage: LogState,
         replies: Replies,
         quotas: Quotas,
+        scans: Scans,
         settings: TopicsSettings,
     ) -> None:
         self._streams = streams
@@ -49,6 +50,7 @@ class Catalog:
         self._storage = storage
         self._replies = replies
         self._quotas = quotas
+        self._scans = scans
         self._settings = settings
 
     def handlers(self) -> dict[str, Handler]:
@@ -201,20 +203,33 @@ class Catalog:
         limit = requests.page(request.limit, PAGE_MAX)
         offset = max(0, int(request.offset or 0))
         pattern = Pattern(request.pattern or "*", is_plain=True)
-        found = (
-            topic
-            for name, topic in sorted(self._streams.topics.items())
-            if pattern.matches(name)
-            and (session.allowance is EVERYTHING or session.allowance.may_subscribe(name))
-        )
-        shown = list(islice(found, offset, offset + limit + 1))
-        payload = {
-            "topics": [describe(topic) for topic in shown[:limit]],
+        steps = self._list(session, pattern, offset, limit)
+        size = len(self._streams.topics)
+        return self._scans.run(session, message, steps, now, size=size)
+
+    def _list(self, session: Session, pattern: Pattern, offset: int, limit: int) -> Steps:
+        topics = self._streams.topics
+        found: list[Topic] = []
+        before = 0
+        for part, examined in steps_of(self._streams.names(), session.allowance.subscribe_cost):
+            seen = [
+                topics[name]
+                for name in part
+                if name in topics
+                and pattern.matches(name)
+                and (session.allowance is EVERYTHING or session.allowance.may_subscribe(name))
+            ]
+            found += seen[max(0, offset - before) :]
+            before += len(seen)
+            yield examined
+            if len(found) > limit:
+                break
+        return "hub:topic_list", {
+            "topics": [describe(topic) for topic in found[:limit]],
             "offset": offset,
             "limit": limit,
-            "hasMore": len(shown) > limit,
+            "hasMore": len(found) > limit,
         }
-        return [self._replies.reply(session, message, "hub:topic_list", wire.encode(payload), now)]
 
     def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:topic_delete`: delete the topic, its subscriptions and its messages."""

@@ -10,6 +10,7 @@ The newest messages of all streams are cached within one memory budget; older on
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -316,6 +317,8 @@ class Streams:
         self.log_epoch = log_epoch
         self._quotas = quotas
         self.topics: dict[str, Topic] = {}
+        # The names of topics in order.
+        self._names: list[str] = []
         self.mailboxes: dict[str, Mailbox] = {}
         # The mailboxes of hosts; some may be gone.
         # The mailboxes of hosts by the kinds they serve; those deleted since are skipped.
@@ -360,6 +363,7 @@ class Streams:
         self._quotas.take(_resource(stream), holder)
         if isinstance(stream, Topic):
             self.topics[stream.name] = stream
+            insort(self._names, stream.name)
         else:
             self.mailboxes[stream.name] = stream
         self.next_id = max(self.next_id, stream.id + 1)
@@ -372,8 +376,13 @@ class Streams:
         del known[stream.name]
         self._quotas.release(_resource(stream), stream.holder)
         if isinstance(stream, Topic):
+            del self._names[bisect_left(self._names, stream.name)]
             for subscription in stream.subscriptions.values():
                 self._quotas.release(Resource.SUBSCRIPTIONS, subscription.holder)
+
+    def names(self) -> list[str]:
+        """The names of all topics, in order."""
+        return list(self._names)
 
     def _known(self, stream: Topic | Mailbox) -> dict[str, Topic] | dict[str, Mailbox]:
         return self.topics if isinstance(stream, Topic) else self.mailboxes
