@@ -17,7 +17,7 @@ from cyclopts import (
 )
 
 from signalhub.cli.actors import call, changes, host, views
-from signalhub.cli.hub import log, serve, settings, token
+from signalhub.cli.hub import limits, log, serve, settings, token
 from signalhub.cli.lake import audit, erase, lake, pipeline, replay
 from signalhub.cli.messages import discovery, messages
 from signalhub.cli.rooms import inbox, room
@@ -96,7 +96,7 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
     },
 }
 _VERBS: dict[Group, tuple[Command, ...]] = {
-    _HUB: (serve.serve,),
+    _HUB: (serve.serve, limits.limits),
     _MESSAGES: (messages.tell, messages.ask, messages.broadcast, messages.listen),
     _TOPICS: (publish.publish, subscribe.subscribe),
     _ACTORS: (discovery.discover, discovery.ls, discovery.ping),

@@ -20,6 +20,7 @@ from signalhub.core.effects import Append, Close, Effect, Note, Reply
 from signalhub.core.erasure import Eraser, Erasures
 from signalhub.core.limits.quotas import Quotas
 from signalhub.core.limits.scans import Scans
+from signalhub.core.limits.usage import Usage
 from signalhub.core.log_state import LogState
 from signalhub.core.messages.ask import AskReceipt, Asks, FanReceipt, Pending
 from signalhub.core.messages.audience import Topics
@@ -241,12 +242,13 @@ class Hub:
             **self.replayer.handlers(),
             **letters.handlers(),
             **eraser.handlers(),
+            **Usage(quotas, sessions.__iter__, scans, storage).handlers(),
         }
 
     # Events of a socket.
 
     def opened(self, link: object, now: int, source: str = "") -> Session:
-        """A socket was accepted; `source` is where it comes from (`limits.quotas`)."""
+        """A socket was accepted from this network address."""
         return self.sessions.opened(link, now, source)
 
     def received(self, session: Session, frame: bytes, now: int) -> list[Effect]:

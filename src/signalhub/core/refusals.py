@@ -447,14 +447,13 @@ def too_many_actors(limit: int) -> Refusal:
 
 
 def quota_exceeded(
-    resource: str, scope: str, name: str, limit: int, used: int, setting: str, *, is_passing: bool
+    resource: str, scope: str, name: str, limit: int, used: int, setting: str
 ) -> Refusal:
     """One identity, or one source address, has as many as it may."""
     return Refusal(
         Code.LIMIT_EXCEEDED,
         f"The {scope} {name} has {used} {resource}; the limit for one {scope} is {limit}.",
         f"Give up some of the {resource}, or ask the operator to raise {setting}.",
-        retryable=is_passing,
         details={
             "resource": resource,
             "scope": scope,

@@ -36,7 +36,6 @@ from signalhub.core.effects import (
     Reply,
 )
 from signalhub.core.hub import Hub
-from signalhub.core.limits.quotas import source_of
 from signalhub.core.messages.audience import Audience
 from signalhub.core.rooms.values import Archived
 from signalhub.core.sessions.registry import Recipient, Registration
@@ -98,7 +97,7 @@ class HubRunner:
     def opened(self, connection: Connection[Session]) -> Session:
         """Open a session for an upgraded socket."""
         self.arrived(connection)
-        return self.hub.opened(connection, self._now_ms(), source_of(connection.source))
+        return self.hub.opened(connection, self._now_ms(), connection.source)
 
     def is_welcome(self, connection: Connection[Session]) -> bool:
         """Did the hub accept the connection's hello?"""

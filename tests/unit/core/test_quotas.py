@@ -265,7 +265,7 @@ def test_a_source_is_an_address_or_the_network_of_a_household(address: str, sour
 def test_loopback_without_authentication_is_exempt() -> None:
     shell = MemoryShell(Settings(registry=RegistrySettings(limit=100)))
     peer = shell.open()
-    peer.session.source = LOOPBACK
+    peer.session.source = "127.0.0.1"
     peer.hello("@(local/load)")
 
     replies = [peer.register(f"@(load/{number})") for number in range(90)]

@@ -55,11 +55,6 @@ class Holder(msgspec.Struct, frozen=True, gc=False):
 NOBODY: Final = Holder()
 
 
-def holder_of(session: Session) -> Holder:
-    """Whose the things are that a session makes."""
-    return Holder(session.allowance.subject, session.source)
-
-
 @lru_cache(4_096)
 def source_of(address: str) -> str:
     """The source that an IP address belongs to; text that is none is its own source."""
@@ -73,6 +68,11 @@ def source_of(address: str) -> str:
             return LOOPBACK if ip.is_loopback else str(network)
         ip = ip.ipv4_mapped
     return LOOPBACK if ip.is_loopback else str(ip)
+
+
+def holder_of(session: Session) -> Holder:
+    """Whose the things are that a session makes."""
+    return Holder(session.allowance.subject, source_of(session.source))
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -186,6 +186,6 @@ def _add(counts: dict[str, int], name: str, count: int) -> None:
 def _refusal(
     resource: Resource, scope: str, name: str, limit: int, used: int, setting: str
 ) -> Refusal:
-    return refusals.quota_exceeded(
-        resource, scope, name, limit, used, setting, is_passing=resource in _PASSING
-    )
+    refusal = refusals.quota_exceeded(resource, scope, name, limit, used, setting)
+    refusal.retryable = resource in _PASSING
+    return refusal

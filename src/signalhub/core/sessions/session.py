@@ -70,8 +70,9 @@ class Session:
     ) -> None:
         self.id = session_id
         self.link = link
-        # Where its socket comes from, and whose quota it counts for once it is connected.
+        # Where its client is, without a port; empty if unknown.
         self.source = source
+        # Whose quota it counts for once it is connected.
         self.counted: Holder | None = None
         self.bucket = bucket
         self.state = SessionState.CONNECTING

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from signalhub.core.effects import Close, Effect, Forget
-from signalhub.core.limits.quotas import Holder, Quotas, Resource
+from signalhub.core.limits.quotas import Holder, Quotas, Resource, source_of
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.pacing import Period, TokenBucket
 from signalhub.wire import envelope as wire
@@ -111,7 +111,7 @@ class Sessions:
         return len(self._sessions)
 
     def opened(self, link: object, now: int, source: str = "") -> Session:
-        """A socket was accepted."""
+        """A socket was accepted from this network address."""
         settings = self._settings
         bucket = TokenBucket(settings.message_rate, settings.message_burst, now)
         session = Session(f"session-{self._ids.secret()}", link, bucket, now, source)
@@ -142,7 +142,7 @@ class Sessions:
 
     def count(self, session: Session, identity: str) -> None:
         """It says who it is, maybe not for the first time; raises `Refusal` above a quota."""
-        holder, before = Holder(identity, session.source), session.counted
+        holder, before = Holder(identity, source_of(session.source)), session.counted
         if holder == before:
             return
         self._quotas.check(Resource.SESSIONS, holder)

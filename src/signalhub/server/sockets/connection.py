@@ -203,7 +203,7 @@ class Connection(WSListener, Generic[P]):
 
     @property
     def source(self) -> str:
-        """The address of the client while its door is in place."""
+        """The network address of the client, known until its hello was accepted."""
         return "" if self._door is None else self._door.source
 
     # Called by picows.
