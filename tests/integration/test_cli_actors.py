@@ -238,16 +238,37 @@ async def test_a_call_without_an_answer_can_be_looked_up(hub: RunningHub, shop: 
     assert "order/1 on shop: deferred" in shown.out
 
 
+async def test_calls_that_have_ended_can_be_listed(hub: RunningHub, shop: Host) -> None:
+    await command(hub.url, "actors", "call", "stock/mug", "reserve", "3")
+    await command(hub.url, "actors", "call", "stock/mug", "reserve", "11")
+    await command(hub.url, "actors", "call", "order/1", "never", "--timeout", "0.5")
+
+    listed = await command(hub.url, "actors", "calls", "--finished", "--json")
+    one = await command(hub.url, "actors", "calls", "stock/mug", "--finished")
+
+    assert [(row["actor"], row["method"], row["outcome"]) for row in listed.rows()] == [
+        ("order/1", "never", "deferred"),
+        ("stock/mug", "reserve", "ValueError: none left"),
+        ("stock/mug", "reserve", "returned"),
+    ]
+    assert [row["endedMs"] is None for row in listed.rows()] == [True, False, False]
+    assert len(one.out.splitlines()) == 2
+
+
 async def test_that_nobody_serves_an_actor_or_its_host_is_away_is_said(
     hub: RunningHub, shop: Host, tmp_path: Path
 ) -> None:
     never = ("actors", "call", "clerk/1", "never", "--timeout", "0.5")
-    nobody = await command(hub.url, *never)
+    at_once = await command(hub.url, *never)
+    nobody = await command(hub.url, *never, "--wait")
     async with Host(Clerk, data=tmp_path / "b", url=hub.url, name="b") as host:
         await host.is_connected.wait()
         await command(hub.url, *never)
     away = await command(hub.url, *never)
 
+    assert at_once.code == 1
+    assert "; served kinds: order, stock — nothing was called; start a host" in at_once.err
+    assert "or wait for one with --wait" in at_once.err
     assert nobody.code == 1
     assert "; served kinds: order, stock; waiting up to 0.5 s for one\n" in nobody.err
     assert "signalhub: clerk/1 could not be reached within 0.5 s" in nobody.err
@@ -258,7 +279,7 @@ async def test_that_nobody_serves_an_actor_or_its_host_is_away_is_said(
 
 
 async def test_a_call_that_waits_for_a_host_is_done(hub: RunningHub, tmp_path: Path) -> None:
-    async with started(hub.url, "actors", "call", "stock/mug", "reserve", "3") as call:
+    async with started(hub.url, "actors", "call", "stock/mug", "reserve", "3", "--wait") as call:
         await line_of(call.stderr, "no kind is served now; waiting up to 30 s for one")
         async with Host(Stock, data=tmp_path / "shop", url=hub.url):
             out, _ = await call.communicate()

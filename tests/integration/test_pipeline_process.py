@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from signalhub.counters import LakeTally
@@ -17,8 +18,8 @@ from signalhub.pipeline.run.progress import told
 from signalhub.server.app import App
 from signalhub.server.pipeline_process import Beside, pipeline_command
 from signalhub.settings.model import PipelineSettings, Settings
+from signalhub.wire.errors import SettingsError
 from tests.pipeline.scene import LogScene
-from tests.support.lake.small_lake import SmallLake
 from tests.support.socket.stage import eventually
 
 WRITE_DOWN = """
@@ -285,42 +286,29 @@ class TestHub:
         assert (children.folder / "ended").exists()
         assert not is_alive(pid)
 
-    @pytest.mark.parametrize("has_lake", [False, True])
-    async def test_without_java_the_hub_starts_says_what_to_do_and_reads_the_lake(
-        self,
-        settings: Settings,
-        no_java: None,
-        children: Children,
-        has_lake: bool,
-        caplog: pytest.LogCaptureFixture,
+    async def test_without_java_the_hub_does_not_start_as_if_it_had_a_pipeline(
+        self, settings: Settings, no_java: None
     ) -> None:
-        if has_lake:
-            SmallLake(children.folder / "data" / "lake").append("entries", [], last=0)
-        app = App(settings)
+        with pytest.raises(SettingsError, match=r"Java not found: install .* --no-pipeline"):
+            await App(settings).start()
+
+        # It has let go of the folder.
+        app = App(msgspec.structs.replace(settings, pipeline=PipelineSettings(run="elsewhere")))
         await app.start()
-
-        assert (app._lakeside is not None) is has_lake
-        assert app.hub.rooms.messages.archived == (0 if has_lake else None)
-        assert app._degradations() == []
         await app.stop()
-        (warning,) = (one.getMessage() for one in caplog.records if one.levelname == "WARNING")
-        assert warning.startswith("the pipeline is off: Java not found: ")
-        assert "install" in warning
 
-    async def test_without_java_the_command_line_starts_all_the_same(self, tmp_path: Path) -> None:
+    async def test_without_java_the_command_says_so_in_one_line(self, tmp_path: Path) -> None:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "signalhub", "serve", "--port", "0", "--data", "data"),
             "--pipeline",
             cwd=tmp_path,
-            env={"PATH": ""},
+            env={"PATH": "", "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        assert process.stdout is not None
-        line = await asyncio.wait_for(process.stdout.readline(), 20)
-        process.terminate()
-        _, said = await process.communicate()
+        _, said = await asyncio.wait_for(process.communicate(), 60)
 
-        assert b"listening" in line
-        assert said.count(b"the pipeline is off") == 1
-        assert process.returncode == 0
+        lines = [line for line in said.decode().splitlines() if not line.startswith("{")]
+        (line,) = lines
+        assert line.startswith("signalhub: the pipeline cannot run: Java not found")
+        assert process.returncode == 2

@@ -31,6 +31,7 @@ from signalhub.cli.terminal.failures import (
     usage,
 )
 from signalhub.cli.topics import dlq, publish, sub, subscribe, topic
+from signalhub.pipeline import packages
 from signalhub.wire.errors import SettingsError
 
 Command = Callable[..., object]
@@ -199,5 +200,12 @@ def _failure(error: Exception) -> Failure | None:
             return _misuse(error)
         case SettingsError():
             return Failure(Exit.USAGE, error.code, *split_advice(error))
+        case ModuleNotFoundError() if packages.is_missing(error):
+            return Failure(
+                Exit.USAGE,
+                "extra_missing",
+                f"this needs {error.name}, which is not installed",
+                f"install the pipeline: {packages.INSTALL}",
+            )
         case _:
             return None

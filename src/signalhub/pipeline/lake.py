@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +33,9 @@ _QUERIES: Final = {
     # Bodies are most of a file, so decode only those of the wanted rows.
     "datafusion.execution.parquet.pushdown_filters": "true",
 }
+
+
+_READING_ERRORS: Final = (DeltaError, OSError, ValueError)
 
 
 class LakeUnreachable(SignalHubError):
@@ -75,7 +80,11 @@ class Lake:
     def committed(self, name: str, shard: int, epoch: int) -> int | None:
         """Return the last offset of an epoch in a table; `None` if it contains none."""
         table = self.open(name)
-        return None if table is None else table.transaction_version(application(shard, epoch))
+        if table is None:
+            return None
+        with self._reading(name):
+            version: int | None = table.transaction_version(application(shard, epoch))
+            return version
 
     def record(self, name: str, shard: int, epoch: int, last: int) -> bool:
         """Record that a table contains everything up to an offset, in a commit without rows.
@@ -118,11 +127,20 @@ class Lake:
             except TableNotFoundError:
                 self._tables.pop(name, None)
                 return None
-            except (DeltaError, OSError, ValueError) as error:
+            except _READING_ERRORS as error:
                 self._tables.pop(name, None)
                 raise LakeUnreachable(self.location(name), str(error)) from error
             self._tables[name] = table, identity
             return table
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """Read more of an open table: its storage may have become unreachable meanwhile."""
+        try:
+            yield
+        except _READING_ERRORS as error:
+            self.forget(name)
+            raise LakeUnreachable(self.location(name), str(error)) from error
 
     def select(self, name: str, query: str) -> pa.Table | None:
         """Query one table without Spark; return the rows, or `None` if it does not exist.
@@ -159,8 +177,9 @@ class Lake:
         table = self.open(name)
         if table is None:
             return []
-        found: list[int] = pa.table(table.get_add_actions())["size_bytes"].to_pylist()
-        return found
+        with self._reading(name):
+            found: list[int] = pa.table(table.get_add_actions())["size_bytes"].to_pylist()
+            return found
 
     def files(self) -> int:
         """Return how many data files all tables have together."""

@@ -19,11 +19,11 @@ from signalhub.core.hub import Hub
 from signalhub.engine.archive import LakeArchive, Sight
 from signalhub.engine.local import LocalEngine
 from signalhub.pacing import Period
-from signalhub.pipeline.lake import Lake, LakeUnreachable, lake_of
+from signalhub.pipeline.lake import lake_of
 from signalhub.pipeline.run.progress import oldest_ms
 from signalhub.pipeline.run.status import PipelineStatus, read_status
 from signalhub.pipeline.source.plan import LogPosition
-from signalhub.server.pipeline_process import Beside, obstacle, pipeline_command
+from signalhub.server.pipeline_process import Beside, check_machine, pipeline_command
 from signalhub.settings import model
 from signalhub.wire.errors import SignalHubError
 
@@ -49,22 +49,19 @@ async def open_lakeside(
     config: str | None = None,
     command: Sequence[str] | None = None,
 ) -> Lakeside | None:
-    """Open the hub's side of the lake; `None` if there is no pipeline and no lake.
+    """Open the hub's side of the lake; `None` if there is no pipeline.
 
-    `command` replaces the pipeline, without a check whether the machine can run one.
+    `command` replaces the pipeline, without a check whether the machine can run one, for which
+    `SettingsError` is raised otherwise.
     """
     if chosen.run == "off":
         return None
     lake = lake_of(data, chosen.lake)
     beside: Beside | None = None
     if chosen.run == "beside":
-        reason = None if command else await asyncio.to_thread(obstacle)
-        if reason is None:
-            beside = Beside(command or pipeline_command(data, config), hub.tally.lake)
-        else:
-            log.warning("the pipeline is off: %s", reason)
-            if not await asyncio.to_thread(_is_begun, lake):
-                return None
+        if command is None:
+            await asyncio.to_thread(check_machine)
+        beside = Beside(command or pipeline_command(data, config), hub.tally.lake)
     archive = LakeArchive(
         lake,
         engine.epoch,
@@ -82,14 +79,6 @@ async def open_lakeside(
     await lakeside.note_oldest()
     hub.rooms.archived_to(await archive.first_look())
     return lakeside
-
-
-def _is_begun(lake: Lake) -> bool:
-    """May the lake hold entries that the log does not? Yes if it is unreachable."""
-    try:
-        return lake.exists("entries") or lake.exists("inbox")
-    except LakeUnreachable:
-        return True
 
 
 class Lakeside:

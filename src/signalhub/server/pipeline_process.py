@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import logging
 import os
 import signal
@@ -20,6 +19,7 @@ from typing import Final
 from signalhub.counters import LakeTally
 from signalhub.pacing import grown
 from signalhub.pipeline.run import java
+from signalhub.wire.errors import SettingsError
 
 log = logging.getLogger("signalhub.pipeline")
 
@@ -40,11 +40,16 @@ def pipeline_command(data: Path, config: str | None) -> list[str]:
     return [*command, "--beside", str(os.getpid())]
 
 
-def obstacle() -> str | None:
-    """Return why the pipeline cannot run on this machine, with advice; `None` if it can. Blocks."""
-    if importlib.util.find_spec("pyspark") is None:
-        return f"PySpark is missing: {sys.executable} -m pip install pyspark delta-spark"
-    return java.problem()
+def check_machine() -> None:
+    """Check that the pipeline can run on this machine; raises `SettingsError`. Blocks.
+
+    A hub that was told to run one must not seem to, while nothing reaches the lake.
+    """
+    if problem := java.problem():
+        raise SettingsError(
+            f"the pipeline cannot run: {problem}; or run it on another machine with"
+            ' pipeline.run = "elsewhere", or turn it off with --no-pipeline'
+        )
 
 
 class Beside:

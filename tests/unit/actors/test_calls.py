@@ -13,6 +13,8 @@ import pytest
 from signalhub.actors import RESULT, Actor, Ref, RemoteError, cont, op, ref, remote
 from signalhub.actors.api.config import DurableConfig
 from signalhub.actors.api.operation import Continuation
+from signalhub.actors.kernel import calls
+from signalhub.actors.store import views
 from tests.support.actors.scripted import (
     Caller,
     Scripted,
@@ -407,3 +409,29 @@ def test_a_cancel_in_a_handler_that_raises_has_not_happened(placed: Stage) -> No
     placed.run()
     assert placed.count("inbox") == 1
     assert placed.do("caller/1", cancel) == "suppressed"
+
+
+def test_the_newest_requests_that_were_executed_are_remembered(tmp_path: Path) -> None:
+    local = stored(tmp_path)
+    for _ in range(calls.FINISHED_MAX + 250):
+        local.begin("target/1", "note", 1)
+    local.begin("target/1", "fail")
+    local.run()
+    local.restart()
+
+    newest, *others = views.finished(local.kernel.store, limit=10_000)
+    assert (newest["actor"], newest["method"]) == ("target/1", "fail")
+    assert newest["outcome"] == "ValueError: no"
+    assert {row["outcome"] for row in others} == {"returned"}
+    assert calls.FINISHED_MAX <= len(others) + 1 < calls.FINISHED_MAX + 100
+
+
+def test_a_deferred_request_ends_with_its_answer(local: Stage) -> None:
+    local.begin("target/1", "later")
+    local.run()
+    (before,) = views.finished(local.kernel.store)
+    local.call("target/1", "answer")
+    _, after = views.finished(local.kernel.store)
+
+    assert (before["outcome"], before["endedMs"]) == ("deferred", None)
+    assert (after["outcome"], after["endedMs"]) == ("returned", local.clock.now_ms())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -361,18 +362,31 @@ def test_with_80_columns_ids_and_short_words_are_whole(
         (18, "ab", [11, 3]),
         (12, "ab", [5, 3]),
         (11, "a", [9]),
-        (5, "a", [None]),
     ],
 )
 def test_the_last_spare_columns_are_left_out_first(
-    room: int, names: str, widths: list[int | None]
+    room: int, names: str, widths: list[int]
 ) -> None:
     spare = (OutputColumn("a"), OutputColumn("b", is_spare=True), OutputColumn("c", is_spare=True))
     cells = {"a": ["seven words"], "b": ["one"], "c": ["apart"]}
 
-    kept, given = fitted(spare, cells, room)
+    fit = fitted(spare, cells, room)
 
-    assert ["".join(column.name for column in kept), given] == [names, widths]
+    assert fit is not None
+    assert ["".join(column.name for column in fit[0]), fit[1]] == [names, widths]
+
+
+def test_a_terminal_too_narrow_for_a_table_gets_records_with_whole_words(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    columns = (OutputColumn("hour"), OutputColumn("n", title="duplicates"), OutputColumn("verdict"))
+    row = {"hour": "2026-11-16T17:00Z", "n": 0, "verdict": "proven"}
+
+    Output(as_json=False, stream=terminal).table(columns, [row, row])
+
+    record = "hour        2026-11-16T17:00Z\nduplicates  0\nverdict     proven\n"
+    assert re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()) == f"{record}\n{record}"
 
 
 def test_what_is_left_out_is_named(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

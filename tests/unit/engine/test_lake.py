@@ -24,7 +24,7 @@ from signalhub.counters import LakeTally
 from signalhub.engine import archive as module
 from signalhub.engine.archive import LakeArchive, LakeReader, Sight
 from signalhub.log.segment import SegmentInfo, segment_name
-from signalhub.pipeline.lake import LakeUnreachable
+from signalhub.pipeline.lake import Lake, LakeUnreachable
 from signalhub.testing import FakeClock
 from tests.support.lake.small_lake import EPOCH, HASH, NOW_MS, STREAM, SmallLake, place, row
 from tests.support.socket.stage import eventually
@@ -454,3 +454,20 @@ async def test_counting_many_segments_goes_on_where_it_stopped(
     for limit_s, landed in ((-1.0, 0), (60.0, 30)):
         monkeypatch.setattr(module, "_COUNT_S", limit_s)
         assert (await look(archive) or Sight(0, -1)).landed == landed
+
+
+class _Vanishing(Lake):
+    """A lake whose storage goes away just after a table was opened."""
+
+    def open(self, name: str) -> DeltaTable | None:
+        table = super().open(name)
+        shutil.rmtree(self.uri)
+        return table
+
+
+def test_a_lake_that_goes_away_while_it_is_read_is_unreachable(lake: SmallLake) -> None:
+    # delta-rs reads the commits of an open table again when it is asked for a position.
+    lake.append("inbox", [], last=7)
+
+    with pytest.raises(LakeUnreachable):
+        _Vanishing(lake.lake.uri).committed("inbox", 0, EPOCH)

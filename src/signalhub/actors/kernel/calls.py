@@ -1,4 +1,7 @@
-"""Calls made by actors of this host, and how they end: result, timeout, cancelled, given up."""
+"""Calls made by actors of this host, and how they end: result, timeout, cancelled, given up.
+
+Also a record of the newest requests that its actors have executed.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from signalhub.actors.kernel import dead_letters
 from signalhub.actors.kernel.dead_letters import Evidence
 from signalhub.actors.kernel.inbox import Item
 from signalhub.actors.kernel.outbox import Row
+from signalhub.actors.store.store import HostStore
 from signalhub.actors.wire import ActorMessage
 
 if TYPE_CHECKING:
@@ -27,6 +31,10 @@ CallId = NewType("CallId", str)
 
 # With fewer deadlines it is not worth reading which of them still count.
 DEADLINES_MIN: Final = 1_024
+# Executed requests that are remembered, and how many more there may be until some are deleted.
+FINISHED_MAX: Final = 1_000
+_FINISHED_SLACK: Final = 100
+_ERROR_CHARS_MAX: Final = 200
 
 _COLUMNS = 'call_id, dest, method, "then", catch, errors_only, context, deadline_ms, idem_key'
 
@@ -277,6 +285,45 @@ class Calls:
 
     def next_due_ms(self) -> int | None:
         return self._deadlines[0][0] if self._deadlines else None
+
+
+class FinishedCalls:
+    """The table `finished`: what was executed lately, for people."""
+
+    def __init__(self, store: HostStore) -> None:
+        self._execute = store.execute
+        self._added = 0
+
+    def add(
+        self, call_id: str, actor: str, caller: str, method: str, error: str | None, ended_ms: int
+    ) -> None:
+        self._put(call_id, actor, caller, method, error and error[:_ERROR_CHARS_MAX], ended_ms)
+
+    def add_deferred(self, call_id: str, actor: str, caller: str, method: str) -> None:
+        """It was executed, and is answered later."""
+        self._put(call_id, actor, caller, method, None, None)
+
+    def answered(self, call_id: str, actor: str, error: str | None, now_ms: int) -> None:
+        """The deferred answer was given."""
+        self._execute(
+            "UPDATE finished SET error = ?, ended_ms = ?"
+            " WHERE call_id = ? AND actor = ? AND ended_ms IS NULL",
+            (error and error[:_ERROR_CHARS_MAX], now_ms, call_id, actor),
+        )
+
+    def _put(self, *row: str | int | None) -> None:
+        self._execute(
+            "INSERT INTO finished (call_id, actor, caller, method, error, ended_ms)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            row,
+        )
+        self._added += 1
+        if self._added >= _FINISHED_SLACK:
+            self._added = 0
+            self._execute(
+                "DELETE FROM finished WHERE row_id <= (SELECT max(row_id) FROM finished) - ?",
+                (FINISHED_MAX,),
+            )
 
 
 def _result(actor: str, call_id: str, body: bytes) -> Item:

@@ -119,6 +119,10 @@ def _calls(store: HostStore, arguments: Arguments) -> Any:
     return _fitting(views.calls(store, **_optional(arguments, "address", "id", "limit", "offset")))
 
 
+def _finished(store: HostStore, arguments: Arguments) -> Any:
+    return _fitting(views.finished(store, **_optional(arguments, "address", "limit", "offset")))
+
+
 def _call(store: HostStore, arguments: Arguments) -> Any:
     return views.call(store, _text(arguments, "call"))
 
@@ -184,6 +188,7 @@ LOOKS: dict[str, Callable[[HostStore, Arguments], Any]] = {
     "actor": _actor,
     "calls": _calls,
     "call": _call,
+    "finished": _finished,
     "alarms": _alarms,
     "dead": _dead,
     "letter": _letter,

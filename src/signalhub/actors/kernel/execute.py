@@ -202,9 +202,11 @@ class Executor:
         message = wire.decode(item.payload)
         actor = kernel.instances.get(item.actor)
         caller = message.sender if message.wants else ""
+        method, error_text, is_deferred = "", None, False
         try:
             context = CallContext.decode(bytes(message.context))
             operation = decode_operation(bytes(message.body))
+            method = operation.method
 
             def finish(running: Running, value: Any) -> None:
                 if value != running.deferred and (running.deferred or isinstance(value, Token)):
@@ -220,13 +222,14 @@ class Executor:
                         ),
                     )
 
-            self.attempt(
+            value = self.attempt(
                 actor,
                 lambda: run(operation, lambda name: self._remote(actor, name, context)),
                 context,
                 finish=finish,
                 request=(caller, message.call),
             )
+            is_deferred = isinstance(value, Token)
         except Retry as retry:
             kernel.inbox.later(item, kernel.now_ms, kernel.now_ms + retry.after_ms)
             return
@@ -236,6 +239,13 @@ class Executor:
             if not _is_fault(error):
                 raise
             self._answer_error(actor, message, caller, error)
+            error_text = _text_of(error)
+        if is_deferred:
+            kernel.finished.add_deferred(message.call, item.actor, message.sender, method)
+        else:
+            kernel.finished.add(
+                message.call, item.actor, message.sender, method, error_text, kernel.now_ms
+            )
         kernel.counters.requests += 1
         kernel.inbox.done(item)
 

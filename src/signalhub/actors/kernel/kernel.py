@@ -24,7 +24,7 @@ from signalhub.actors.api.kinds import Kinds
 from signalhub.actors.api.names import parse_ref
 from signalhub.actors.kernel import commands
 from signalhub.actors.kernel.alarms import AlarmTable
-from signalhub.actors.kernel.calls import Calls
+from signalhub.actors.kernel.calls import Calls, FinishedCalls
 from signalhub.actors.kernel.dead_letters import ActorDeadLetters
 from signalhub.actors.kernel.events import (
     BatchRefused,
@@ -110,6 +110,7 @@ class Kernel:
         self.outbox = Outbox(store)
         self.calls = Calls(self)
         self.deferred = Deferred(store)
+        self.finished = FinishedCalls(store)
         self.alarms = AlarmTable(self)
         self.letters = ActorDeadLetters(self)
         self.instances = Instances(self)

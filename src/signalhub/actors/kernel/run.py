@@ -273,18 +273,20 @@ class Running:
         body = outcome.of_value(
             value, max_depth=config.max_depth, max_bytes=config.max_payload_bytes
         )
-        return self._answer(token, body)
+        return self._answer(token, body, None)
 
     def reject(self, token: Token, error: BaseException) -> bool:
-        return self._answer(token, outcome.of_error(error))
+        return self._answer(token, outcome.of_error(error), f"{type(error).__name__}: {error}")
 
-    def _answer(self, token: Token, body: bytes) -> bool:
+    def _answer(self, token: Token, body: bytes, error: str | None) -> bool:
         if not isinstance(token, Token):
             raise TypeError(f"a deferred call is answered with its token, not {token!r}")
         found = self.kernel.deferred.take(self.address, token.id)
         if found is None:
             return False
         self.answer(*found, body)
+        _, call_id = found
+        self.kernel.finished.answered(call_id, self.address, error, self.now_ms)
         return True
 
     def answer(self, caller: str, call_id: str, body: bytes) -> None:

@@ -173,4 +173,21 @@ CREATE TABLE parts (
 ) WITHOUT ROWID;
 """
 
+# Added later. A file of an earlier version gets it when its host opens it, without a new version:
+# moves compare versions, and no actor takes these rows along.
+FINISHED: Final = """
+-- The newest requests that were executed here, for `signalhub actors calls --finished`. `error` is
+-- NULL if the method returned; `ended_ms` is NULL while a deferred answer is awaited.
+CREATE TABLE IF NOT EXISTS finished (
+    row_id INTEGER PRIMARY KEY,
+    call_id TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    caller TEXT NOT NULL,
+    method TEXT NOT NULL,
+    error TEXT,
+    ended_ms INTEGER
+);
+CREATE INDEX IF NOT EXISTS finished_calls ON finished (call_id);
+"""
+
 SCHEMA: Final = Schema(APPLICATION_ID, VERSION, CREATE, "choose another data folder")

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 import apsw
 
-from signalhub.actors.store.schema import SCHEMA
+from signalhub.actors.store.schema import FINISHED, SCHEMA
 from signalhub.sqlite import open_file, open_read_only
 from signalhub.wire.errors import SignalHubError
 
@@ -142,6 +142,7 @@ def _is_raised_here(error: BaseException) -> bool:
 def _prepare(connection: apsw.Connection, durability: Durability) -> None:
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "FULL" if durability == "power" else "NORMAL")
+    connection.execute(FINISHED)
     connection.pragma("temp_store", "MEMORY")
     connection.pragma("cache_size", -_CACHE_KIB)
     # Plans must not depend on bound values, or every statement is compiled again.

@@ -112,6 +112,31 @@ def calls(
     ]
 
 
+def finished(
+    store: HostStore, *, address: str | None = None, limit: int = 1_000, offset: int = 0
+) -> list[View]:
+    """The newest requests that were executed here, the last one first."""
+    if not store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'finished'").get:
+        return []  # No host has opened this file since there is such a table.
+    where, values = _where({"actor": address})
+    rows = store.execute(
+        "SELECT call_id, actor, caller, method, error, ended_ms"  # noqa: S608
+        f" FROM finished {where} ORDER BY row_id DESC LIMIT ? OFFSET ?",
+        (*values, *_page(limit, offset)),
+    )
+    return [
+        {
+            "call": call_id,
+            "actor": actor,
+            "caller": caller or None,
+            "method": method,
+            "outcome": "deferred" if ended_ms is None else error or "returned",
+            "endedMs": ended_ms,
+        }
+        for call_id, actor, caller, method, error, ended_ms in rows
+    ]
+
+
 def _state_of(store: HostStore, caller: str, dest: str, call_id: str) -> str:
     """The progress of a call: stored, sent, accepted, executing here, or outcome received."""
     result = store.execute(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -34,12 +35,20 @@ def call(
             help="Arguments, each as JSON: 3, true, '\"blue-mug\"', '{\"n\": 1}'.",
         ),
     ],
+    wait: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="If no host serves the actor's kind, wait for one until the timeout.",
+        ),
+    ] = False,
     connection: CallOptions = CALL_DEFAULTS,
 ) -> None:
     """Call a method of an actor and print its result as JSON.
 
-    The first call creates the actor. If the method raises, the exit code is 1;
-    without an answer in time it is 4.
+    The first call creates the actor. If the method raises, or no host serves
+    the actor's kind, the exit code is 1; without an answer in time it is 4.
     """
     from signalhub.actors import CallError
 
@@ -52,6 +61,8 @@ def call(
         if found.unplaced and found.unplaced[0].code == Code.NO_HOST:
             reason = found.unplaced[0].message.rstrip(".")
             served = await _served(hub, connection)
+            if not wait:
+                raise _nobody(f"{reason}; {served}", "wait for one with --wait")
             connection.note(f"{reason}; {served}; waiting up to {connection.timeout_s:g} s for one")
         try:
             return await hub.ask(target, wanted, timeout=connection.timeout_s)
@@ -70,6 +81,18 @@ async def _served(hub: ActorHub, connection: CallOptions) -> str:
     present = (await hosts_at(hub, connection)).present
     kinds = sorted(frozenset().union(*present.values()))
     return f"served kinds: {', '.join(kinds)}" if kinds else "no kind is served now"
+
+
+def _nobody(message: str, other: str = "", *, facts: Mapping[str, object] | None = None) -> Failure:
+    """The failure of a call that reached no host."""
+    advice = "nothing was called; start a host for it with `signalhub actors run`"
+    return Failure(
+        Exit.FAILED,
+        Code.NO_HOST,
+        message,
+        f"{advice}, or {other}" if other else advice,
+        facts=facts,
+    )
 
 
 def _value(number: int, text: str) -> Any:
@@ -110,13 +133,7 @@ async def _call_failure(hub: ActorHub, target: str, method: str, error: CallErro
     facts = {"name": error.name, "actor": target, "method": method, "call": call_id}
     match error:
         case CallUndeliverable():
-            return Failure(
-                Exit.FAILED,
-                Code.NO_HOST,
-                error.message,
-                "nothing was called; start a host for it with `signalhub actors run`",
-                facts=facts,
-            )
+            return _nobody(error.message, facts=facts)
         case CallTimeout():
             away = await _host_away(hub, target)
             look = f"`signalhub actors calls --id '{call_id}'`"

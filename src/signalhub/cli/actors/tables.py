@@ -41,6 +41,14 @@ CALLS = (
     OutputColumn("deadline", style="dim", is_spare=True),
     HOST_IF_ROOM,
 )
+FINISHED = (
+    OutputColumn("ended", style="dim"),
+    OutputColumn("target", style="cyan"),
+    OutputColumn("outcome", style="yellow"),
+    OutputColumn("caller"),
+    OutputColumn("call", is_whole=True, is_spare=True),
+    HOST_IF_ROOM,
+)
 ALARMS = (
     OutputColumn("due", style="bold"),
     ACTOR,
@@ -65,6 +73,11 @@ def call_row(row: Row) -> Row:
     target = f"{row['target']}.{row['method']}" if row["target"] else f"(offloaded) {row['method']}"
     made, deadline = _clock(made_ms(row["call"])), _clock(row["deadlineMs"])
     return {**row, "target": target, "made": made, "deadline": deadline}
+
+
+def finished_row(row: Row) -> Row:
+    target = f"{row['actor']}.{row['method']}" if row["method"] else row["actor"]
+    return {**row, "target": target, "caller": row["caller"] or "", "ended": _clock(row["endedMs"])}
 
 
 def alarm_row(row: Row) -> Row:

@@ -28,9 +28,11 @@ from signalhub.cli.actors.tables import (
     CALLS,
     CONTINUATIONS,
     DEAD,
+    FINISHED,
     alarm_row,
     call_row,
     dead_row,
+    finished_row,
     made_ms,
     nested,
     written_operation,
@@ -150,6 +152,14 @@ def calls(
     /,
     *,
     id: Annotated[str | None, Parameter(help="Only this call, as seen by both sides.")] = None,
+    finished: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="List what was executed instead: the last 1 000 requests of each host.",
+        ),
+    ] = False,
     limit: Limit = LIMIT,
     connection: ViewOptions = VIEW_DEFAULTS,
 ) -> None:
@@ -164,6 +174,9 @@ def calls(
         _one_call(checked_id(id, "calls"), connection)
         return
     address = optional_actor(actor)
+    if finished:
+        _finished_calls(address, limit, connection)
+        return
 
     async def work(source: Hosts) -> HostRows:
         found = await source.rows("calls", limit, order=_by("call"), address=address)
@@ -173,6 +186,23 @@ def calls(
     found, source = _looked(connection, work)
     _print(connection, CALLS, found.rows, call_row, "no open calls")
     _end(connection, found, source)
+
+
+def _finished_calls(address: str | None, limit: int, connection: ViewOptions) -> None:
+    async def work(source: Hosts) -> HostRows:
+        found = await source.rows("finished", limit, order=_newest_first, address=address)
+        await _check_known(source, address, found)
+        return found
+
+    found, source = _looked(connection, work)
+    _print(connection, FINISHED, found.rows, finished_row, "nothing was executed yet")
+    _end(connection, found, source)
+
+
+def _newest_first(row: Row) -> tuple[Any, ...]:
+    # What is still to be answered has no end, and comes before what has.
+    ended_ms = row["endedMs"]
+    return (ended_ms is not None, -(ended_ms or 0))
 
 
 def _one_call(call_id: str, connection: ViewOptions) -> None:

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from signalhub.cli.hub.settings import Config, loaded_settings
 from signalhub.cli.terminal.failures import Exit, Failure, split_advice
+from signalhub.pipeline import packages
 from signalhub.privacy import is_readable_by_others
 from signalhub.wire.errors import SettingsError
 
@@ -49,6 +50,7 @@ def serve(
 
     def announce(bound_port: int) -> None:
         _warn_of_exposure(config, settings)
+        _note_missing_pipeline(settings)
         place = address_of(settings.host, bound_port)
         print(f"Signal Hub {version('signalhub')} listening on {place}", flush=True)
 
@@ -72,6 +74,15 @@ def _warn_of_exposure(config: str | None, settings: Settings) -> None:
     if config is not None and has_secret and is_readable_by_others(config):
         advice = f"chmod 600 {config}"
         log.warning("the settings file with a secret can be read by others", extra={"do": advice})
+
+
+def _note_missing_pipeline(settings: Settings) -> None:
+    """Say what a plain installation lacks."""
+    if settings.pipeline.run == "off" and not packages.are_installed():
+        logging.getLogger("signalhub.server").info(
+            "history in the lake, SQL, audit and replay are not installed",
+            extra={"do": packages.INSTALL},
+        )
 
 
 def address_of(host: str, port: int) -> str:

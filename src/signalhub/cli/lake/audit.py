@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
 _EXITS = {"proven": Exit.DONE, "wrong": Exit.FAILED, "behind": Exit.USAGE}
 _COUNTS = ("gaps", "duplicates", "reorders", "pending", "overdue", "removed")
+# Counts that accuse nobody; what is wrong is always shown.
+_HARMLESS = ("pending", "removed")
 _COLUMNS = (
     OutputColumn("hour", style="bold"),
-    OutputColumn("epoch", style="dim"),
-    OutputColumn("from_offset", title="from"),
-    OutputColumn("to_offset", title="to"),
+    OutputColumn("epoch", style="dim", is_spare=True),
+    OutputColumn("from_offset", title="from", is_spare=True),
+    OutputColumn("to_offset", title="to", is_spare=True),
     OutputColumn("distinct_rows", title="rows"),
-    *(OutputColumn(name) for name in _COUNTS),
+    *(OutputColumn(name, is_spare=name in _HARMLESS) for name in _COUNTS),
     OutputColumn("verdict", style="bold"),
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
@@ -35,8 +35,8 @@ AsJson = Annotated[
 class OutputColumn:
     """One column of a table; `name` is the member of the JSON object, `title` is for people.
 
-    A column that `is_whole` is meant for copying, or has short words, and is wrapped last. One that
-    `is_spare` is omitted on a terminal that is too narrow.
+    A column that `is_whole` is never wrapped. One that `is_spare` is omitted on a terminal that is
+    too narrow; the last one goes first.
     """
 
     name: str
@@ -120,7 +120,10 @@ class Output:
         from rich.text import Text
 
         cells = {one.name: [shown(row[one.name]) for row in rows] for one in columns}
-        kept, widths = fitted(columns, cells, self.console.width)
+        fit = fitted(columns, cells, self.console.width)
+        if fit is None:
+            return self._draw_records(columns, cells, len(rows))
+        kept, widths = fit
         table = Table(
             box=SIMPLE_HEAD,
             padding=PADDING,
@@ -141,6 +144,19 @@ class Output:
         if left_out := [column.head for column in columns if column not in kept]:
             table.caption = f"omitted: {', '.join(left_out)}"
         self.console.print(table)
+
+    def _draw_records(self, columns: Sequence[OutputColumn], cells: Cells, count: int) -> None:
+        """Rows one below the other, for a terminal that is too narrow for a table."""
+        from rich.text import Text
+
+        indent = max(len(column.head) for column in columns) + _BETWEEN
+        for row in range(count):
+            if row:
+                self.console.print()
+            for column in columns:
+                text = Text(column.head.ljust(indent), style="dim")
+                text.append(cells[column.name][row], style=column.style)
+                self.console.print(text, soft_wrap=True)
 
     def _print(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
@@ -163,10 +179,8 @@ def shown(value: Any) -> str:
     return text if text.isprintable() else json.dumps(value, separators=(",", ":"), default=str)
 
 
-# Words longer than a typical host name are names and payloads, which may be broken; shorter ones
-# only as a last resort.
-_WORD_CHARS: Final = 13
-_SHORT_WORD_CHARS: Final = (10, 8)
+# Longer words are payloads, which may be broken; times, ids and names never are.
+_WORD_CHARS: Final = 40
 # What a table adds to the width of its columns.
 PADDING: Final = (0, 1, 0, 0)
 _EDGES: Final = 2
@@ -177,32 +191,21 @@ Cells = Mapping[str, Sequence[str]]
 
 def fitted(
     columns: Sequence[OutputColumn], cells: Cells, room: int
-) -> tuple[list[OutputColumn], list[int | None]]:
-    """The columns to show and their widths; no widths if short words must be broken anyway."""
-    for kept, word_chars in _attempts(columns):
-        widths = _widths(kept, cells, room, word_chars)
-        if widths is not None:
-            return kept, [*widths]
-    return kept, [None] * len(kept)
-
-
-def _attempts(columns: Sequence[OutputColumn]) -> Iterator[tuple[list[OutputColumn], int]]:
-    """Columns to try, and the length from which words may be broken, best first."""
+) -> tuple[list[OutputColumn], list[int]] | None:
+    """The columns to show and their widths; `None` if not even the necessary ones fit."""
     kept = list(columns)
-    yield kept, _WORD_CHARS
-    for spare in reversed([column for column in columns if column.is_spare]):
-        kept = [column for column in kept if column is not spare]
-        yield kept, _WORD_CHARS
-    for word_chars in _SHORT_WORD_CHARS:
-        yield kept, word_chars
+    spare = [column for column in columns if column.is_spare]
+    while (widths := _widths(kept, cells, room)) is None:
+        if not spare:
+            return None
+        kept.remove(spare.pop())
+    return kept, widths
 
 
-def _widths(
-    columns: Sequence[OutputColumn], cells: Cells, room: int, word_chars: int
-) -> list[int] | None:
+def _widths(columns: Sequence[OutputColumn], cells: Cells, room: int) -> list[int] | None:
     """Widths that fit, narrow columns served first; `None` if words would be broken."""
     wanted = [_longest([column.head, *cells[column.name]]) for column in columns]
-    widths = [_least(column, cells[column.name], word_chars) for column in columns]
+    widths = [_least(column, cells[column.name]) for column in columns]
     left = room - sum(widths) - _EDGES - _BETWEEN * (len(columns) - 1)
     if left < 0:
         return None
@@ -215,11 +218,12 @@ def _widths(
     return widths
 
 
-def _least(column: OutputColumn, texts: Sequence[str], word_chars: int) -> int:
+def _least(column: OutputColumn, texts: Sequence[str]) -> int:
+    """The narrowest width at which no word is broken."""
     if column.is_whole:
         return _longest([column.head, *texts])
     words = (word for text in texts for word in text.split())
-    return max(_longest([column.head]), min(word_chars, _longest(words)))
+    return max(_longest(column.head.split()), min(_WORD_CHARS, _longest(words)))
 
 
 def _longest(texts: Iterable[str]) -> int:

@@ -24,12 +24,12 @@ Name = Annotated[str, Parameter(name="NAME", help="The subscription, such as bil
 _COLUMNS = (
     OutputColumn("topic", style="green"),
     OutputColumn("subscription", style="cyan"),
-    OutputColumn("mode"),
+    OutputColumn("mode", is_spare=True),
     OutputColumn("state"),
     OutputColumn("consumers"),
     OutputColumn("lag"),
     OutputColumn("in_flight", title="in flight"),
-    OutputColumn("waiting_retry", title="retrying"),
+    OutputColumn("waiting_retry", title="retrying", is_spare=True),
     OutputColumn("dead_lettered", title="dead letters"),
 )
 
