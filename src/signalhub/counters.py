@@ -118,8 +118,10 @@ class RoomTally:
     repeats: int = 0
     conflicts: int = 0  # Repeats with another ciphertext.
     limited: int = 0
+    denied: int = 0  # Requests without a token or capability that permits them.
     refused: int = 0  # By the log, or because a limit is reached.
     over_cap: int = 0  # Of these: too many unarchived messages.
+    disk_full: int = 0  # Of these: rooms take as much disk as they may.
     announced: int = 0  # Copies queued on sockets.
     slow_closed: int = 0
     joined: int = 0

@@ -80,6 +80,12 @@ def settings_of(seed: int) -> RoomsSettings:
     )
 
 
+def text_of(numbers: Numbers, message_id: str) -> bytes:
+    """The text of a message; now and then a repeat brings another one."""
+    is_other = numbers.below(0.15)
+    return TEXTS[(len(message_id) + ord(message_id[-1]) + is_other) % len(TEXTS)]
+
+
 class Run:
     """One hub and its members."""
 
@@ -128,7 +134,7 @@ class Run:
     def send(self, numbers: Numbers, room: str, message_id: str, **members: Any) -> None:
         capability = CAPABILITIES[room]
         inbox = numbers.of([capability, capability, capability, None, None, "cap-b"])
-        text = numbers.of(TEXTS)
+        text = text_of(numbers, message_id)
         guests = [one.guest for one in self.watch.members if one.room == room]
         guest = numbers.of(guests) if guests and numbers.below(0.5) else None
         target = self.watch.room_name(room)
@@ -154,7 +160,7 @@ class Run:
         self.send(numbers, room, self.fresh_id(), type=type, proposal=proposal)
 
     def deposit(self, numbers: Numbers, inbox: str, message_id: str) -> None:
-        text = numbers.of(TEXTS)
+        text = text_of(numbers, message_id)
         target = self.watch.inbox_name(inbox)
         caller = self.watch.ask("deposit", target=target, inbox=inbox, id=message_id, text=text)
         self.shell.deposit(message_id, text, inbox=inbox, caller=caller)

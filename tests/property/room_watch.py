@@ -37,6 +37,7 @@ ENDS = {values.COMMIT: values.COMMITTED, values.REJECTION: values.REJECTED}
 # What may be answered because the caller is wrong.
 ALLOWED = {
     "send": RoomCode.CONFLICT,
+    "deposit": RoomCode.CONFLICT,
     "join": RoomCode.CONFLICT,
     "put": RoomCode.PRECONDITION_FAILED,
 }
@@ -347,8 +348,8 @@ class Watch:
         assert accepted.seq <= len(messages), f"{facts['id']} was acknowledged before its commit"
         body = messages[accepted.seq - 1].body
         assert body.message_id == facts["id"], f"{accepted.seq} is the position of another one"
-        if not accepted.is_repeat:
-            assert body.ciphertext == facts["text"], f"{accepted.seq} has another text"
+        # A repeat with another text is refused.
+        assert body.ciphertext == facts["text"], f"{accepted.seq} has another text"
 
     def _check_page(self, asked: Asked, page: Page) -> None:
         inbox, from_seq, high = (asked.facts[name] for name in ("inbox", "from_seq", "high"))

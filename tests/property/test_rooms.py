@@ -109,6 +109,9 @@ BUGS = {
     ),
     "keeps refused positions": Bug(Inbox, "take_back", lambda _: nothing, "has a hole"),
     "forgets ids in a restart": Bug(Dedup, "load", lambda _: nothing, "was accepted twice"),
+    "takes other texts for repeats": Bug(
+        *(Acceptance, "digest_of"), lambda _: lambda self, request: 1, "has another text"
+    ),
     "cuts what is needed": Bug(Pins, "needed_from", lambda _: nothing, "were passed over"),
     "serves what has expired": Bug(
         *(Buffer, "keep"),

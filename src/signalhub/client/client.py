@@ -93,7 +93,8 @@ from signalhub.client.stream_requests import (
     served,
     terms,
 )
-from signalhub.client.transport.runner import ClientRunner, Token
+from signalhub.client.transport.runner import ClientRunner
+from signalhub.client.transport.token import Token, current_token
 from signalhub.clock import Ids, SystemClock
 from signalhub.pacing import Backoff, Reconnect
 from signalhub.wire.errors import GaveUp
@@ -689,8 +690,18 @@ class Client(Resource):
     @property
     def _hub(self) -> Hub:
         if self._rooms is None:
-            self._rooms = rooms_of(self._runner.url, ssl=self._ssl)
+            self._rooms = rooms_of(self._runner.url, token=self._room_token(), ssl=self._ssl)
         return self._rooms
+
+    def _room_token(self) -> Token:
+        """Return a function for the current token, which may have been refreshed; or `None`."""
+        if self._runner.token is None:
+            return None
+
+        async def current() -> str:
+            return await current_token(self._runner.token) or ""
+
+        return current
 
     @property
     def _protocol(self) -> Protocol:

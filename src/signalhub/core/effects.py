@@ -16,6 +16,7 @@ from signalhub.wire.entry import Entry, ErasedBody, StoredEntry
 if TYPE_CHECKING:
     from signalhub.core.messages.ask import AskReceipt, FanReceipt
     from signalhub.core.messages.audience import Audience
+    from signalhub.core.messages.dedup import Recalled
     from signalhub.core.rooms.values import Archived, Guest, Result
     from signalhub.core.sessions.registry import Registration
     from signalhub.core.sessions.session import Session
@@ -231,12 +232,12 @@ class Dismiss(msgspec.Struct, gc=False):
 class Recall(msgspec.Struct, gc=False):
     """Look up ids that are no longer in memory.
 
-    `then` gets their positions, 0 for unknown ids, or `None` if the lookup failed.
+    `then` gets what is known of them, or `None` if the lookup failed.
     """
 
     keys: list[bytes]
     oldest_ms: int  # Accepted since then.
-    then: Callable[[list[int] | None, int], list[Effect]]
+    then: Callable[[list[Recalled] | None, int], list[Effect]]
 
 
 class Consult(msgspec.Struct, gc=False):

@@ -118,7 +118,7 @@ class Hub:
         self.placements = placements = Placements(quotas)
         self.replays = replays = Replays()
         self.erasures = erasures = Erasures()
-        self.rooms = rooms = Rooms(settings.rooms, tally.rooms, storage, erasures)
+        self.rooms = rooms = Rooms(settings.rooms, tally.rooms, storage, erasures, authenticator)
 
         # Behaviour; each object is given what it uses.
         self.dispatcher = dispatcher = Dispatcher(streams, wakes=settings.dispatch.wakes)
@@ -413,7 +413,7 @@ class Hub:
             found.append("registry_near_capacity")
         if self.dedup.is_shortened:
             found.append("dedup_window_shortened")
-        return found
+        return found + self.rooms.degradations()
 
     # Frames that cannot be served.
 

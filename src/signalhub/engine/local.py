@@ -28,7 +28,7 @@ from signalhub.log.index import Index
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.recovery import LogRecovery, recover
-from signalhub.log.retention import expendable
+from signalhub.log.retention import expendable, held_by
 from signalhub.log.segment import SegmentInfo
 from signalhub.settings import model
 from signalhub.wire.entry import StoredEntry
@@ -86,6 +86,8 @@ class LocalEngine:
         self._outcomes: Outcomes
         # All commits before this offset have been reported.
         self.reported = self.log.head
+        # Who kept the log above `log.retention_bytes` when retention last ran.
+        self.held_by: list[str] = []
         self._taken: list[Append] = []
         self._pending: deque[Append] = deque()
         index = Index(self.disk) if isinstance(self.disk, SystemDisk) else None
@@ -273,12 +275,18 @@ class LocalEngine:
         anchor: Callable[[int], None],
         wait: Callable[[list[SegmentInfo]], None],
     ) -> None:
+        landed = self.log.head if needs.landed is None else needs.landed
         try:
-            chosen = self._expendable(self._floor(needs), needs.saved)
+            needed = self._needed(needs)
+            chosen = self._expendable(min(needed.values()), needs.saved)
         except Exception:
             log_lines.exception("retention failed")
             return
-        landed = self.log.head if needs.landed is None else needs.landed
+        if not self._settings.keep_unsettled:
+            needed = {}
+        self.held_by = held_by(
+            self.log.segments, self._settings.retention_bytes, needed | {"pipeline": landed}
+        )
         self._loop.call_soon_threadsafe(wait, [info for info in chosen if info.end > landed])
         chosen = [info for info in chosen if info.end <= landed]
         if chosen and chosen[-1].end > needs.anchored:
@@ -290,13 +298,14 @@ class LocalEngine:
             index = self._index
             self._threads.submit(lambda: list(index.update(self.log.segments)))
 
-    def _floor(self, needs: Needs) -> int:
-        """Return the offset before which everything is settled and no longer needed."""
-        floor = self.log.head if needs.needed is None else min(needs.needed, self.log.head)
+    def _needed(self, needs: Needs) -> dict[str, int]:
+        """Return the offsets from which on rooms and subscriptions need the log."""
+        unsettled = self.log.head
         for stream, epoch, seq in needs.unsettled:
             found = self._reader.read(stream, epoch, seq, 1, 0)
-            floor = min([floor, *(one.offset for one in found)])
-        return floor
+            unsettled = min([unsettled, *(one.offset for one in found)])
+        rooms = self.log.head if needs.needed is None else min(needs.needed, self.log.head)
+        return {"rooms": rooms, "subscriptions": unsettled}
 
     def _expendable(self, floor: int, saved: int) -> list[SegmentInfo]:
         return expendable(

@@ -284,6 +284,7 @@ class App:
             found.append("log_entries_lost")
         if self._engine.log.state != "open":
             found.append(f"storage_{self._engine.log.state}")
+        found += [f"retention_held_by_{who}" for who in self._engine.held_by]
         if self._lakeside is not None:
             found += self._lakeside.degradations(self._clock.now_ms())
         return found

@@ -359,12 +359,17 @@ _ROOMS: Final[tuple[Declaration[Gauges], ...]] = (
     counter(
         "room_idempotency_conflicts",
         lambda of: of.tally.rooms.conflicts,
-        "Repeats with another ciphertext than the first message.",
+        "Messages refused: their id belongs to a message with another ciphertext or pseudonym.",
     ),
     counter(
         "room_rate_limited",
         lambda of: of.tally.rooms.limited,
         "Messages, appends and fetches refused: above the rate limit.",
+    ),
+    counter(
+        "room_denied",
+        lambda of: of.tally.rooms.denied,
+        "Requests refused: no token or capability permits them.",
     ),
     counter(
         "room_refused",
@@ -375,6 +380,21 @@ _ROOMS: Final[tuple[Declaration[Gauges], ...]] = (
         "room_pinned_over_cap",
         lambda of: of.tally.rooms.over_cap,
         "Of these, refused because too many messages of the inbox are unarchived.",
+    ),
+    counter(
+        "room_disk_refused",
+        lambda of: of.tally.rooms.disk_full,
+        "Of these, refused because rooms take as much disk as they may.",
+    ),
+    gauge(
+        "room_disk_bytes",
+        lambda of: of.hub.rooms.messages.disk_bytes,
+        "Messages of rooms in the log that have neither expired nor been archived.",
+    ),
+    counter(
+        "room_ids_dropped",
+        lambda of: of.hub.rooms.messages.ids.dropped,
+        "Ids of messages given up because no snapshot could be written.",
     ),
     counter(
         "room_copies",

@@ -37,6 +37,7 @@ from signalhub.core.effects import (
 )
 from signalhub.core.hub import Hub
 from signalhub.core.messages.audience import Audience
+from signalhub.core.messages.dedup import Recalled
 from signalhub.core.rooms.values import Archived
 from signalhub.core.sessions.registry import Recipient, Registration
 from signalhub.core.sessions.session import Session, SessionState
@@ -381,12 +382,12 @@ class HubRunner:
             self.writer.close_slow(slow)
 
     def _recall(self, effect: Recall) -> None:
-        def report(seqs: list[int] | None) -> None:
+        def report(found: list[Recalled] | None) -> None:
             if not self._is_stopped:
-                self.run(lambda now: effect.then(seqs, now))
+                self.run(lambda now: effect.then(found, now))
 
-        def done(seqs: list[int] | None) -> None:
-            self._loop.call_soon_threadsafe(report, seqs)
+        def done(found: list[Recalled] | None) -> None:
+            self._loop.call_soon_threadsafe(report, found)
 
         self._store.recall(effect.keys, effect.oldest_ms, done)
 

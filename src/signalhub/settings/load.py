@@ -155,6 +155,9 @@ def leaves_of(group: type[msgspec.Struct], prefix: str) -> Iterator[Leaf]:
         if isinstance(shape, inspect.Metadata):
             about = (shape.extra_json_schema or {}).get("description", "")
             shape = shape.type
+        if isinstance(shape, inspect.UnionType):
+            # A value that may be left unset.
+            (shape,) = (one for one in shape.types if not isinstance(one, inspect.NoneType))
         yield Leaf(path, annotations[field.name], shape, getattr(defaults, field.name), about)
 
 

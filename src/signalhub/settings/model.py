@@ -292,9 +292,16 @@ class RoomsSettings(Group, frozen=True, kw_only=True):
     secret: Annotated[
         str, _about("Key for hashing room and inbox ids; empty: generated once in the data folder.")
     ] = ""
-    require_capability: Annotated[
-        bool, _about("Require the inbox id for sending to a room and joining it.")
+    public: Annotated[
+        bool, _about("With `auth`: let everybody use rooms, without token or capability.")
     ] = False
+    require_capability: Annotated[
+        bool | None,
+        _about(
+            "Require the inbox id for everything about a room, of holders of tokens as well. "
+            "Unset: with `auth` the inbox id or a token, otherwise nothing."
+        ),
+    ] = None
     echo_to_sender: Annotated[bool, _about("Send messages back to the socket they came from.")] = (
         True
     )
@@ -304,8 +311,12 @@ class RoomsSettings(Group, frozen=True, kw_only=True):
     pseudonym_rate: Annotated[
         int, Meta(ge=0), _about("Messages per pseudonym within `rate_window_s`; 0 for no limit.")
     ] = 0
-    append_rate: Annotated[Count, _about("Appends per inbox and minute.")] = 120
-    fetch_rate: Annotated[Count, _about("Fetches per inbox and minute.")] = 60
+    append_rate: Annotated[Count, _about("Appends per client, inbox and minute.")] = 120
+    fetch_rate: Annotated[Count, _about("Fetches per client, inbox and minute.")] = 60
+    refused_rate: Annotated[
+        Count,
+        _about("Requests without permission per address and minute; beyond it, answer 429."),
+    ] = 120
     retention_s: Annotated[Seconds, _about("How long messages are stored.")] = 7 * 86_400.0
     retention: Annotated[
         dict[str, Seconds],
@@ -326,6 +337,13 @@ class RoomsSettings(Group, frozen=True, kw_only=True):
     unarchived_bytes_max: Annotated[
         Bytes, _about("Bytes per inbox not yet archived; beyond it, answer 503.")
     ] = 64 * 2**20
+    disk_bytes_max: Annotated[
+        Bytes,
+        _about(
+            "Bytes of messages of all rooms in the log that have neither expired nor been "
+            "archived; beyond it, answer 503."
+        ),
+    ] = 10 * 2**30
     always_query_store: Annotated[
         bool, _about("Query the archive even if memory and log contain the whole page.")
     ] = False
@@ -342,7 +360,7 @@ class RoomsSettings(Group, frozen=True, kw_only=True):
         Bytes, _about("Size of proposals and blobs of all rooms; beyond it, answer 503.")
     ] = 64 * 2**20
     state_rate: Annotated[
-        Count, _about("Requests for blobs and proposals per room and minute.")
+        Count, _about("Requests for blobs and proposals per client, room and minute.")
     ] = 240
     socket_queue: Annotated[Count, _about("Frames queued for a slow socket.")] = 1_024
     limit: Annotated[Count, _about("Number of rooms and inboxes.")] = 1_000_000
@@ -469,6 +487,10 @@ def problems(settings: Settings) -> Iterator[str]:
     yield from _keys(settings.auth)
     if settings.rooms.secret:
         yield from _weak("rooms.secret", settings.rooms.secret)
+    if settings.rooms.public and settings.rooms.require_capability:
+        yield (
+            "rooms.public and rooms.require_capability contradict each other: turn off one of them"
+        )
     yield from _order(settings)
 
 

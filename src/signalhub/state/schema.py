@@ -6,7 +6,7 @@ from typing import Final
 
 import apsw
 
-from signalhub.core.messages.dedup import RECORD_BYTES, Remembered, accepted_ms, seq_of
+from signalhub.core.messages.dedup import RECORD_BYTES, Recalled, Remembered, accepted_ms, recalled
 from signalhub.sqlite import Schema
 
 APPLICATION_ID: Final = 0x53_48_75_62  # "SHub"
@@ -194,15 +194,15 @@ class RoomIds:
         keyed = sorted((accepted_ms(row) // _SLOT_MS, row) for row in rows)
         self._connection.executemany(PUT_ROOM_ID, keyed)
 
-    def recall(self, key: bytes, oldest_ms: int) -> int:
-        """The position of an id accepted since a time; 0 if there is none."""
+    def recall(self, key: bytes, oldest_ms: int) -> Recalled:
+        """What is known of an id accepted since a time."""
         for slot in self._slots(oldest_ms):
             bounds = (slot, key, key + b"\xff" * (RECORD_BYTES - len(key) + 1))
             records = [record for (record,) in self._connection.execute(RECALL_ROOM_ID, bounds)]
             newest = max(records, key=accepted_ms, default=None)
             if newest is not None and accepted_ms(newest) >= oldest_ms:
-                return seq_of(newest)
-        return 0
+                return recalled(newest)
+        return Recalled()
 
     def load(self, oldest_ms: int, bytes_max: int) -> list[Remembered]:
         """The newest records up to the limit, oldest first."""

@@ -22,7 +22,7 @@ from typing import TypeVar
 import apsw
 import msgspec
 
-from signalhub.core.messages.dedup import Remembered
+from signalhub.core.messages.dedup import Recalled, Remembered
 from signalhub.core.streams.recovery import Snapshot
 from signalhub.sqlite import open_file
 from signalhub.state import schema
@@ -207,18 +207,18 @@ class StateStore:
         self._submit(lambda: self._connection.wal_checkpoint(mode=truncate))
 
     def recall(
-        self, keys: list[bytes], oldest_ms: int, done: Callable[[list[int] | None], None]
+        self, keys: list[bytes], oldest_ms: int, done: Callable[[list[Recalled] | None], None]
     ) -> None:
         """Look up ids of room messages; `done` is called on the store's thread."""
 
         def look() -> None:
             try:
-                seqs = [self._room_ids.recall(key, oldest_ms) for key in keys]
+                found = [self._room_ids.recall(key, oldest_ms) for key in keys]
             except Exception:
                 # Messages wait for the answer, so there must be one.
                 done(None)
                 raise
-            done(seqs)
+            done(found)
 
         self._submit(look)
 
@@ -228,6 +228,9 @@ class StateStore:
         # Ids wait here until they are written, including those of a failed snapshot.
         if snapshot.room_ids.records:
             self._unwritten_ids.append(snapshot.room_ids.records)
+            while sum(map(len, self._unwritten_ids)) > window.room_ids_bytes:
+                # The core counts ids that wait too long, and says so.
+                self._unwritten_ids.pop(0)
         if snapshot.remembered.records:
             self._remembered.append(snapshot.remembered)
             oldest_ms = snapshot.remembered.newest_ms - window.ids_ms

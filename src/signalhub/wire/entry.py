@@ -264,6 +264,9 @@ class RoomMessageBody(Body):
     expires_ms: int
     is_appended: bool = False  # Written to the inbox directly, bypassing the room.
     control: RoomEffect | None = None
+    # A keyed digest of pseudonym and ciphertext, to recognise a repeat with other content; 0 in
+    # entries of 0.1.0.
+    digest: int = 0
 
 
 class InboxStandsBody(Body):

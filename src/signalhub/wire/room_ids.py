@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import hmac
 from functools import lru_cache
+from hashlib import blake2b
 from string import ascii_letters, digits
 from typing import Final
 
-from signalhub.wire.base64url import encoded
+from signalhub.wire.base64url import decoded, encoded
 from signalhub.wire.entry import InboxKeyBody
 
 KEY_VERSION: Final = 1
 # The stored names of inboxes begin with this, those of rooms do not.
 INBOX_PREFIX: Final = "inbox."
 _HASH_BYTES: Final = 16
+# A digest has 32 bits: as much as a record of a known id has room for.
+_HALF_BYTES: Final = 2
+_HALF_BITS: Final = 8 * _HALF_BYTES
+_HALF_MASK: Final = 2**_HALF_BITS - 1
 # Every message names its room; the cache saves busy rooms two hashes.
 _CACHED: Final = 16_384
 
@@ -60,6 +65,8 @@ WITH_COLON: Final = Form("._~:-")
 INBOX: Final = Form("._~:-", 344)
 # What base64 makes of 32 bytes, which is what an inbox id should be.
 CAPABILITY_CHARS: Final = 43
+# A room, after its tenant and a colon.
+_FULL_NAME: Final = Form("._~:-", 257)
 
 
 class Names:
@@ -70,11 +77,26 @@ class Names:
         self._version = version
         self.room = lru_cache(_CACHED)(self._room)
         self.inbox = lru_cache(_CACHED)(self._inbox)
+        self._content_key = hmac.digest(secret, b"content\0", "sha256")
 
     @property
     def mark(self) -> InboxKeyBody:
         """A fingerprint of the key in the log, so that a different key is noticed."""
         return InboxKeyBody(self._version, self._hash(b"fingerprint", ""))
+
+    def content(self, pseudonym: str, ciphertext: bytes) -> int:
+        """A digest of a message and its sender, for `is_other_content`; never 0.
+
+        The upper half is of the ciphertext, the lower one of both, 0 without a pseudonym. So two
+        messages of one sender have nothing in common.
+        """
+        digest = blake2b(ciphertext, digest_size=_HALF_BYTES, key=self._content_key)
+        upper = int.from_bytes(digest.digest(), "little") or 1
+        if not pseudonym:
+            return upper << _HALF_BITS
+        # No ciphertext contains this byte.
+        digest.update(b"\0" + pseudonym.encode())
+        return upper << _HALF_BITS | (int.from_bytes(digest.digest(), "little") or 1)
 
     def _room(self, name: str) -> str:
         return f"room.{self._version}.{self._hash(b'room', name)}"
@@ -87,6 +109,30 @@ class Names:
         return encoded(digest[:_HASH_BYTES])
 
 
+def is_other_content(first: int, second: int) -> bool:
+    """Do two digests stand for different ciphertexts, or for different pseudonyms?
+
+    A message without a pseudonym may repeat one with a pseudonym.
+    """
+    if first >> _HALF_BITS != second >> _HALF_BITS:
+        return True
+    one, other = first & _HALF_MASK, second & _HALF_MASK
+    return bool(one and other and one != other)
+
+
 def default_inbox(room_name: str) -> str:
     """The default inbox of a room that was not bound to another one. It is not secret."""
     return encoded(room_name.encode())
+
+
+@lru_cache(_CACHED)
+def name_behind(inbox_id: str) -> str | None:
+    """The room that has this inbox by default; `None` if the id follows from no name.
+
+    Random ids do not: the odds that 32 random bytes are characters of names are one in 2^60.
+    """
+    try:
+        name = decoded(inbox_id).decode("ascii")
+    except ValueError:
+        return None
+    return name if _FULL_NAME.admits(name) and default_inbox(name) == inbox_id else None

@@ -21,6 +21,7 @@ from tests.support.socket.rooms import (
     open_house,
     refused,
 )
+from tests.support.socket.stage import eventually
 
 DEFAULT = default_inbox(ROOM)
 WEEK = 7 * DAY
@@ -125,3 +126,18 @@ async def test_hub_without_a_key_makes_one_that_nobody_else_may_read(tmp_path: P
     with pytest.raises(SettingsError):
         async with open_house(hub=hub):
             pass
+
+
+async def test_log_that_rooms_keep_too_large_is_told_by_name() -> None:
+    small = {"log": {"segment_bytes": 2**16, "retention_bytes": 2**18}}
+    async with open_house(exact_clock(), hub=small) as house:
+        app = house.hub.app
+        for number in range(10):
+            await house.sent(f"m-{number}", ciphertext="A" * 60_000)
+        assert app.hub.degradations() == []
+        app._retain(house.hub.clock.now_ms())
+
+        await eventually(lambda: app._degradations() == ["retention_held_by_rooms"])
+
+        body = (await house.web.get("/health")).json
+        assert body["degradations"] == ["retention_held_by_rooms"]

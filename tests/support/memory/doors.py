@@ -30,6 +30,9 @@ class Wire:
     def abort(self) -> None:
         self.is_over = self.is_aborted = True
 
+    def get_extra_info(self, name: str) -> object:
+        return ("192.0.2.1", 4711) if name == "peername" else None
+
     def is_closing(self) -> bool:
         return self.is_over
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from signalhub.core import refusals
 from signalhub.core.effects import Append, EraseEntries, Fetch, FindTime, Locate, Located, Match
 from signalhub.core.hub import Hub
-from signalhub.core.messages.dedup import RECORD_BYTES, Remembered, accepted_ms, seq_of
+from signalhub.core.messages.dedup import RECORD_BYTES, Recalled, Remembered, accepted_ms, recalled
 from signalhub.core.placement import Row
 from signalhub.core.streams.recovery import Snapshot
 from signalhub.engine.local import LocalEngine
@@ -310,14 +310,14 @@ class Shelf:
             placements,
         )
 
-    def recall(self, key: bytes, oldest_ms: int) -> int:
-        """The position of an accepted id of a room; 0 if there is none."""
+    def recall(self, key: bytes, oldest_ms: int) -> Recalled:
+        """What is known of an accepted id of a room."""
         for one in self._room_ids:
             for at in range(0, len(one.records), RECORD_BYTES):
                 record = one.records[at : at + RECORD_BYTES]
                 if record.startswith(key) and accepted_ms(record) >= oldest_ms:
-                    return seq_of(record)
-        return 0
+                    return recalled(record)
+        return Recalled()
 
     def forget_snapshot(self) -> None:
         self._head = None

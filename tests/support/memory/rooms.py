@@ -41,7 +41,7 @@ from tests.support.memory.shell import MemoryShell
 
 ROOM = "general"
 INBOX = "Z2VuZXJhbA"  # What clients derive from the name of the room.
-SECRET = "c2VjcmV0LWluYm94"
+SECRET = "c2VjcmV0LWluYm94Kg"
 TEXT = b"aGVsbG8"
 DAY_S, WEEK_S = 86_400, 7 * 86_400
 # Room for about fifty ids.

@@ -450,8 +450,8 @@ class MemoryShell:
 
     def _recall(self, effect: Recall) -> None:
         def look() -> None:
-            seqs = [self.shelf.recall(key, effect.oldest_ms) for key in effect.keys]
-            self._carry_out(effect.then(seqs, self.now))
+            found = [self.shelf.recall(key, effect.oldest_ms) for key in effect.keys]
+            self._carry_out(effect.then(found, self.now))
 
         self.engine.later(look)
 

@@ -23,6 +23,7 @@ from picows import WSFrame, WSMsgType, WSTransport
 
 from signalhub.auth.tokens import SessionTokens
 from signalhub.core.hub import Hub
+from signalhub.core.messages.dedup import Recalled
 from signalhub.counters import Tally
 from signalhub.engine.port import Archive
 from signalhub.server.port.door import Door
@@ -297,7 +298,7 @@ class Rows:
     """A durable tier that keeps nothing; look-ups of ids wait for the test."""
 
     def __init__(self) -> None:
-        self.recalled: list[tuple[list[bytes], Callable[[list[int] | None], None]]] = []
+        self.recalled: list[tuple[list[bytes], Callable[[list[Recalled] | None], None]]] = []
 
     def persist(self, row: RegistrationRow) -> None:
         pass
@@ -306,7 +307,7 @@ class Rows:
         pass
 
     def recall(
-        self, keys: list[bytes], oldest_ms: int, done: Callable[[list[int] | None], None]
+        self, keys: list[bytes], oldest_ms: int, done: Callable[[list[Recalled] | None], None]
     ) -> None:
         self.recalled.append((keys, done))
 

@@ -10,6 +10,7 @@ import pytest
 
 from signalhub.core import refusals
 from signalhub.core.effects import Answer, Append, Consult, Effect, Fetch, Recall
+from signalhub.core.messages.dedup import Recalled
 from signalhub.core.rooms.values import Accepted, Archived, Result
 from signalhub.wire.entry import Entry, Kind, Settlement
 from tests.support.memory.write_path import Stage
@@ -159,12 +160,12 @@ def test_a_fault_in_the_dispatch_does_not_hold_back_entries_of_others() -> None:
     assert landed
 
 
-@pytest.mark.parametrize("seqs", [[7, 0], [], None])
+@pytest.mark.parametrize("known", [[Recalled(7), Recalled()], [], None])
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_what_the_store_recalls_comes_back_to_the_loop_unless_it_has_stopped(
-    seqs: list[int] | None, is_stopped: bool
+    known: list[Recalled] | None, is_stopped: bool
 ) -> None:
-    recalled: list[list[int] | None] = []
+    recalled: list[list[Recalled] | None] = []
 
     with Stage() as stage:
         stage.runner.run(lambda now: [Recall([b"key"], 0, kept_in(recalled))])
@@ -172,12 +173,12 @@ def test_what_the_store_recalls_comes_back_to_the_loop_unless_it_has_stopped(
         if is_stopped:
             stage.runner.stop()
         # This is what the store's own thread does.
-        done(seqs)
+        done(known)
         assert recalled == []
         stage.loop.run_dry()
 
     assert keys == [b"key"]
-    assert recalled == ([] if is_stopped else [seqs])
+    assert recalled == ([] if is_stopped else [known])
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])

@@ -8,7 +8,14 @@ from pathlib import Path
 import apsw
 import pytest
 
-from signalhub.core.messages.dedup import Dedup, KnownAck, Remembered, fingerprint
+from signalhub.core.messages.dedup import (
+    RECORD_BYTES,
+    Dedup,
+    KnownAck,
+    Recalled,
+    Remembered,
+    fingerprint,
+)
 from signalhub.core.streams.recovery import Snapshot
 from signalhub.state import schema
 from signalhub.state.schema import RoomIds
@@ -55,25 +62,27 @@ def save(
 
 
 def recall(store: StateStore, message_id: str, oldest_ms: int = NOW - WEEK_MS) -> int | None:
-    found: Future[list[int] | None] = Future()
+    found: Future[list[Recalled] | None] = Future()
     store.recall([key_of(message_id)], oldest_ms, found.set_result)
-    seqs = found.result(timeout=20)
-    return None if seqs is None else seqs[0]
+    recalled = found.result(timeout=20)
+    return None if recalled is None else recalled[0].seq
 
 
 # The table.
 
 
 def test_an_id_is_found_with_its_position_on_each_day_of_the_week(room_ids: RoomIds) -> None:
-    assert room_ids.recall(key_of("a"), NOW - WEEK_MS) == 0
+    assert room_ids.recall(key_of("a"), NOW - WEEK_MS).seq == 0
     assert room_ids.load(NOW - WEEK_MS, 2**20) == []
     week = [(f"day{day}", NOW - day * DAY_MS, 2**40 - 1 - day) for day in range(7, -1, -1)]
     room_ids.add(recorded(*week).records)
 
-    found = [room_ids.recall(key_of(name), NOW - WEEK_MS) for name, _, _ in (*week, ("c", 0, 0))]
+    found = [
+        room_ids.recall(key_of(name), NOW - WEEK_MS).seq for name, _, _ in (*week, ("c", 0, 0))
+    ]
 
     assert found == [*(seq for _, _, seq in week), 0]
-    assert room_ids.recall(key_of("day1", "another"), NOW - WEEK_MS) == 0, "ids are per inbox"
+    assert room_ids.recall(key_of("day1", "another"), NOW - WEEK_MS).seq == 0, "ids are per inbox"
 
 
 @pytest.mark.parametrize(("oldest_ms", "seq"), [(NOW - 1, 5), (NOW, 5), (NOW + 1, 0)])
@@ -82,7 +91,7 @@ def test_what_was_accepted_too_long_ago_is_not_found(
 ) -> None:
     room_ids.add(recorded(("a", NOW, 5)).records)
 
-    assert room_ids.recall(key_of("a"), oldest_ms) == seq
+    assert room_ids.recall(key_of("a"), oldest_ms).seq == seq
 
 
 @pytest.mark.parametrize("later_ms", [1, 250, 3_600_000])
@@ -96,13 +105,13 @@ def test_of_an_id_accepted_twice_in_a_day_the_later_one_is_found(
         for seq, accepted_ms in ((1, at_ms), (2, at_ms + later_ms)):
             room_ids.add(recorded((name, accepted_ms, seq)).records)
 
-        assert room_ids.recall(key_of(name), at_ms + 1) == 2
+        assert room_ids.recall(key_of(name), at_ms + 1).seq == 2
 
 
 def test_an_id_from_a_clock_that_was_ahead_is_found(room_ids: RoomIds) -> None:
     room_ids.add(recorded(("a", NOW + DAY_MS, 5)).records)
 
-    assert room_ids.recall(key_of("a"), NOW - WEEK_MS) == 5
+    assert room_ids.recall(key_of("a"), NOW - WEEK_MS).seq == 5
     assert [len(one.records) for one in room_ids.load(NOW - WEEK_MS, 2**20)] == [27]
 
 
@@ -142,7 +151,7 @@ def test_whole_days_are_forgotten(room_ids: RoomIds) -> None:
 
     room_ids.forget(NOW - 2 * DAY_MS)
 
-    found = [room_ids.recall(key_of(f"x{number}"), NOW - WEEK_MS) for number in range(5)]
+    found = [room_ids.recall(key_of(f"x{number}"), NOW - WEEK_MS).seq for number in range(5)]
     assert found == [1, 1, 1, 0, 0]
 
 
@@ -215,6 +224,21 @@ def test_ids_of_a_snapshot_that_was_not_written_come_with_the_next_one(
     assert [recall(store, name) for name in "abcd"] == [1, 2, 3, 4]
 
 
+def test_ids_that_cannot_be_written_do_not_pile_up(store: StateStore, rival: Rival) -> None:
+    store._connection.set_busy_timeout(1)
+    rival.lock()
+    window = KnownIdsWindow(300_000, WEEK_MS, 3 * RECORD_BYTES)
+    for number in range(20):
+        one = Snapshot(1, False, 1, {}, {}, NOTHING, {}, recorded((f"m{number}", NOW, number + 1)))
+        store.save_snapshot(one, 1, 0, window)
+        store.flush()
+    rival.let_go()
+
+    assert sum(map(len, store._unwritten_ids)) <= 3 * RECORD_BYTES
+    save(store, recorded(("new", NOW, 21)), is_whole=True)
+    assert [recall(store, name) for name in ("m0", "m19", "new")] == [0, 20, 21]
+
+
 @pytest.mark.parametrize(
     "sql",
     [
@@ -236,7 +260,7 @@ def test_a_look_up_that_fails_says_so_and_is_counted(
 
 
 def test_look_ups_see_every_snapshot_handed_over_before_them(store: StateStore) -> None:
-    found: list[Future[list[int] | None]] = []
+    found: list[Future[list[Recalled] | None]] = []
     for number in range(1, 50):
         records = recorded((f"x{number}", NOW, number))
         one = Snapshot(number, False, 1, {}, {}, NOTHING, {}, records)
@@ -244,7 +268,7 @@ def test_look_ups_see_every_snapshot_handed_over_before_them(store: StateStore) 
         found.append(Future())
         store.recall([key_of(f"x{number}")], NOW - WEEK_MS, found[-1].set_result)
 
-    assert [one.result(timeout=20) for one in found] == [[number] for number in range(1, 50)]
+    assert [one.result(timeout=20) for one in found] == [[(number, 0)] for number in range(1, 50)]
 
 
 def test_a_store_of_the_version_before_rooms_is_brought_up_to_date(path: Path) -> None:

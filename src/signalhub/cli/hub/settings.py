@@ -133,6 +133,7 @@ _RULES = """\
 - `registry.lease_s` is at most `registry.lease_max_s`.
 - `message_bytes_max` is at most `frame_bytes_max`.
 - `rooms.secret`, if set, has at least 16 bytes and never changes for a data folder.
+- `rooms.public` excludes `rooms.require_capability = true`.
 """
 
 
@@ -160,5 +161,7 @@ def _section(table: str, group: type[Group]) -> str:
 
 
 def _row(leaf: Leaf) -> str:
-    default = msgspec.json.encode(leaf.default, enc_hook=str).decode()
-    return f"| `{leaf.path}` | `{default}` | {leaf.expected} | {leaf.about} |"
+    default = f"`{msgspec.json.encode(leaf.default, enc_hook=str).decode()}`"
+    if leaf.default is None:
+        default = "unset"
+    return f"| `{leaf.path}` | {default} | {leaf.expected} | {leaf.about} |"

@@ -1,6 +1,6 @@
 """How commands about rooms and inboxes reach the hub, and what its failures mean.
 
-They need no token and no address: knowing an id is the permission to use it.
+They need no address, and a token only if the hub requires one and no inbox id is given.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from signalhub.cli.terminal.arguments import checked_url_by
 from signalhub.cli.terminal.connection import (
     HubConnection,
     Timeout,
+    TokenFile,
     Url,
     client_log_to,
     failure_of,
@@ -51,13 +52,19 @@ class RoomConnection:
     """The options of every command about rooms and inboxes."""
 
     url: Url = DEFAULT_URL
+    token_file: TokenFile = None
     timeout_s: Timeout = TIMEOUT_S
     as_json: AsJson = False
 
     @property
     def plain(self) -> HubConnection:
         """The same as a `HubConnection`."""
-        return HubConnection(url=self.url, timeout_s=self.timeout_s, as_json=self.as_json)
+        return HubConnection(
+            url=self.url,
+            token_file=self.token_file,
+            timeout_s=self.timeout_s,
+            as_json=self.as_json,
+        )
 
 
 LOCAL_ROOMS = RoomConnection()
@@ -71,9 +78,10 @@ def run(connection: RoomConnection, work: Work[T]) -> T:
     from signalhub.client.transport.http import Origin
 
     url = checked_url_by(Origin.of, connection.url)
+    token = connection.plain.token()
 
     async def talk() -> T:
-        async with hub(url) as rooms:
+        async with hub(url, token=token) as rooms:
             return await work(rooms)
 
     # Everything else the client logs is reported by the command.
@@ -112,6 +120,8 @@ def room_failure_of(error: ClientError) -> Failure:
         case Refused(code=RoomCode.RATE_LIMIT_EXCEEDED):
             again = _again_in(error)
             return Failure(Exit.FAILED, error.code, error.message, again, facts=error.details)
+        case Refused(code=RoomCode.UNAUTHORIZED | RoomCode.FORBIDDEN):
+            return Failure(Exit.FAILED, error.code, error.message, _PERMITTED)
         case Refused() if "blind" in error.message:
             return Failure(Exit.FAILED, error.code, error.message, _ONE_ID)
         case Refused() if "X-Inbox-ID" in error.message:
@@ -138,6 +148,7 @@ def _again_in(error: Refused) -> str:
 _NO_ROOMS = "correct --url or SIGNALHUB_URL, or turn on rooms.enabled in the hub"
 _WHICH_INBOX = "--inbox, SIGNALHUB_INBOX or --key"
 _INBOX_HEADER = f"X-Inbox-ID is set by {_WHICH_INBOX}"
+_PERMITTED = f"pass a token with --token-file or SIGNALHUB_TOKEN, or use {_WHICH_INBOX}"
 _ONE_ID = f"give the inbox id from {_WHICH_INBOX} as ROOM"
 _SLOW = "wait longer with --timeout; if that does not help, see the hub's log"
 _BY_CODE: Mapping[str, str] = {

@@ -48,6 +48,9 @@ T = TypeVar("T")
 Work = Callable[["Client"], Awaitable[T]]
 
 Url = Annotated[str, Parameter(env_var=URL_VARIABLE, help="URL of the hub.")]
+TokenFile = Annotated[
+    Path | None, Parameter(help="File that contains a token; default: SIGNALHUB_TOKEN.")
+]
 Timeout = Annotated[
     float,
     Parameter(name="--timeout", validator=Number(gt=0), help="Seconds to wait for an answer."),
@@ -63,10 +66,7 @@ class HubConnection:
     """The options of every command that talks to a hub."""
 
     url: Url = DEFAULT_URL
-    token_file: Annotated[
-        Path | None,
-        Parameter(help="File that contains a token; default: SIGNALHUB_TOKEN."),
-    ] = None
+    token_file: TokenFile = None
     timeout_s: Timeout = TIMEOUT_S
     as_json: AsJson = False
 

@@ -24,6 +24,7 @@ from signalhub.client.rooms.protocol import RoomProtocol
 from signalhub.client.rooms.runner import RoomRunner
 from signalhub.client.transport.http import HttpClient, Origin
 from signalhub.client.transport.link import SOCKET_PATH
+from signalhub.client.transport.token import Token
 from signalhub.clock import SystemClock
 from signalhub.pacing import Backoff, Reconnect
 from signalhub.wire.base64url import encoded
@@ -95,7 +96,7 @@ class Room(Resource):
         Args:
             ciphertext: What only the members can read; the hub sees these bytes.
             message_id: An id chosen by you. Sent again with it, even by another run of the program,
-                the message gets the same position and is not stored twice.
+                the same bytes of the same pseudonym get the same position and are not stored twice.
             type: The type of the message; the hub keeps track of proposals.
             proposal_id: The proposal that it makes, approves, rejects or commits.
             timeout_s: How long to try.
@@ -146,28 +147,31 @@ class Joining(TypedDict, total=False):
     """How to reconnect after a lost connection; `None` does not reconnect."""
 
 
-def hub(url: str, *, ssl: SSLContext | None = None) -> Hub:
+def hub(url: str, *, token: Token = None, ssl: SSLContext | None = None) -> Hub:
     """Return access to the rooms and inboxes of a hub. Nothing is connected until it is used.
 
     Use it as `async with signalhub.hub(...) as hub:`, or call `await hub.close()` when done.
 
     Args:
         url: The hub, such as `http://127.0.0.1:8787`; its `ws://` and `wss://` URLs work as well.
+        token: For hubs that require one: a string, or a plain or async function that returns one
+            for every connection and request. A room's inbox id does as well.
         ssl: For `https://` and `wss://` with custom certificates.
 
     Raises:
         ValueError: The URL is invalid.
     """
-    return Hub(Origin.of(url), ssl)
+    return Hub(Origin.of(url), ssl, token)
 
 
 class Hub(Resource):
-    """Joins rooms and opens inboxes. No account is needed: anyone who knows an id may use it."""
+    """Joins rooms and opens inboxes, with a token if the hub requires one."""
 
-    def __init__(self, origin: Origin, ssl: SSLContext | None = None) -> None:
+    def __init__(self, origin: Origin, ssl: SSLContext | None = None, token: Token = None) -> None:
         self._origin = origin
         self._ssl = ssl
-        self._http = HttpClient(origin, ssl)
+        self._token = token
+        self._http = HttpClient(origin, ssl, token=token)
         self._rooms: set[Room] = set()
         self._is_closed = False
 
@@ -188,7 +192,8 @@ class Hub(Resource):
         Raises:
             ValueError: An id or option is invalid; raised immediately.
             Refused: The hub refuses this member, with code `CONFLICT` if the room has another
-                inbox; raised when entered or awaited, like the following.
+                inbox, `UNAUTHORIZED` or `FORBIDDEN` if it needs a token that covers the room, or
+                the inbox; raised when entered or awaited, like the following.
             Unavailable: The hub cannot be reached.
         """
         if unknown := joining.keys() - Joining.__annotations__.keys():
@@ -215,6 +220,7 @@ class Hub(Resource):
                 Backoff(reconnect, random.random),
                 SystemClock(),
                 self._ssl,
+                self._token,
             )
             await runner.start()
             joined = Room(pseudonym, runner, self._rooms.discard)

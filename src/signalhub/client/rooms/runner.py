@@ -20,9 +20,10 @@ from signalhub.client.rooms.protocol import (
     Readable,
     RoomProtocol,
 )
-from signalhub.client.transport.link import RoomLink, open_room_link
+from signalhub.client.transport.link import NotOpened, RoomLink, open_room_link
 from signalhub.client.transport.reconnect import Lifeline
 from signalhub.client.transport.runner import Timer
+from signalhub.client.transport.token import Token, bearer, current_token
 from signalhub.clock import Clock
 from signalhub.pacing import Backoff, log_wait
 from signalhub.wire.errors import ClientError, GaveUp, Unavailable
@@ -44,6 +45,7 @@ class RoomRunner:
         backoff: Backoff,
         clock: Clock,
         ssl: SSLContext | None,
+        token: Token = None,
     ) -> None:
         self.url = url
         self.protocol = protocol
@@ -51,6 +53,7 @@ class RoomRunner:
         self._inbox = inbox
         self._clock = clock
         self._ssl = ssl
+        self._token = token
         self._loop = asyncio.get_running_loop()
         self._calls: dict[str, asyncio.Future[Sent]] = {}
         self._readable = asyncio.Event()
@@ -200,9 +203,14 @@ class RoomRunner:
         self._perform(self.protocol.lost(link.close_code))
 
     async def _open(self) -> RoomLink:
+        try:
+            credentials = bearer(await current_token(self._token))
+        except Exception as error:
+            # The token function belongs to the caller and may raise anything.
+            raise NotOpened(f"no token: {error}") from error
         return await open_room_link(
             self.url,
-            self._headers,
+            {**self._headers, **credentials},
             self._ssl,
             lambda: RoomLink(self._opened, self._received, self._congested),
         )

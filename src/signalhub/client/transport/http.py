@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 import httptools
 import msgspec
 
+from signalhub.client.transport.token import Token, bearer, current_token
 from signalhub.wire.errors import OutcomeUnknown, Unavailable
 
 CONNECTIONS_MAX = 8
@@ -86,9 +87,11 @@ class HttpClient:
         origin: Origin,
         ssl: SSLContext | None = None,
         *,
+        token: Token = None,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         self.origin = origin
+        self._token = token
         self._ssl: SSLContext | bool | None = (ssl or True) if origin.is_secure else None
         self._idle: list[_Connection] = []
         self._slots = asyncio.Semaphore(connections_max)
@@ -111,7 +114,12 @@ class HttpClient:
         """
         if self._is_closed:
             raise Unavailable("the hub was closed by this program")
-        payload = self._payload(method, target, headers or {}, body)
+        try:
+            credentials = bearer(await current_token(self._token))
+        except Exception as error:
+            # The token function belongs to the caller and may raise anything.
+            raise Unavailable(f"no token: {error}") from error
+        payload = self._payload(method, target, {**credentials, **(headers or {})}, body)
         progress = _Progress()
         try:
             async with asyncio.timeout(timeout_s), self._slots:

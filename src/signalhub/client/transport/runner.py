@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from ssl import SSLContext
 from typing import Any, Unpack, assert_never
 
@@ -29,6 +28,7 @@ from signalhub.client.protocol.restore import Seat
 from signalhub.client.settle import Settlers
 from signalhub.client.transport.link import Link, NotOpened, open_link
 from signalhub.client.transport.reconnect import GOODBYE_S, Lifeline
+from signalhub.client.transport.token import Token, current_token
 from signalhub.clock import Clock
 from signalhub.pacing import Backoff
 from signalhub.wire.errors import ClientError, GaveUp, Unavailable
@@ -60,8 +60,6 @@ class Timer:
         self._timer = None
         self._tick()
 
-
-Token = str | Callable[[], str | Awaitable[str]] | None
 
 log = logging.getLogger("signalhub.client")
 
@@ -254,9 +252,7 @@ class ClientRunner:
             raise NotOpened(f"no token: {error}") from error
 
     async def _open(self) -> Link:
-        token = self.token() if callable(self.token) else self.token
-        if inspect.isawaitable(token):
-            token = await token
+        token = await current_token(self.token)
         link = await open_link(self.url, self._ssl, self._received, self._congested)
         self._link = link
         self._perform(self.protocol.opened(token, self.now()))

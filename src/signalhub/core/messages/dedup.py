@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 from hashlib import blake2b
 from struct import Struct
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -39,8 +39,8 @@ class KnownAck(msgspec.Struct, frozen=True):
     at_ms: int
     status: Status = "delivered"
     extra: bytes = b""
-    seq: int = 0  # The position in its mailbox or topic, if it has one.
-    stream: int = 0
+    seq: int = 0  # The position in its mailbox, topic or inbox, if it has one.
+    stream: int = 0  # For a message of a room, the digest of its content.
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -411,9 +411,21 @@ def accepted_ms(record: bytes) -> int:
     return time_ms
 
 
-def seq_of(record: bytes) -> int:
-    """The position of the message of a record."""
-    return int.from_bytes(record[-_SEQ_BYTES:], "little")
+class Recalled(NamedTuple):
+    """What is known of a room's message: its position, and a digest of its content.
+
+    The position of an unknown message is 0, and so is the digest of one that was recorded before
+    there were digests.
+    """
+
+    seq: int = 0
+    digest: int = 0
+
+
+def recalled(record: bytes) -> Recalled:
+    """The position and digest in a record."""
+    _, digest, seq = _VALUE.unpack_from(record, _KEY_BYTES)
+    return Recalled(int.from_bytes(seq, "little"), digest)
 
 
 def fingerprint(sender: str, message_id: str) -> bytes:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from signalhub.core.effects import Announce, Answer, Append, Effect, Recall
-from signalhub.core.messages.dedup import fingerprint
+from signalhub.core.messages.dedup import Recalled, fingerprint
 from signalhub.core.rooms import refusals, values
-from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, KeptMessage, Messages
+from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, KeptMessage, Messages, size_in_log
 from signalhub.core.rooms.read import guarded
 from signalhub.core.rooms.room import Room, SlidingWindow, Windows
 from signalhub.core.rooms.values import (
@@ -29,6 +29,7 @@ from signalhub.core.rooms.values import (
 )
 from signalhub.wire.entry import Entry, Kind, RoomEffect, RoomMessageBody, encode_body
 from signalhub.wire.errors import RoomError
+from signalhub.wire.room_ids import is_other_content
 
 if TYPE_CHECKING:
     from signalhub.core.log_state import LogState
@@ -122,6 +123,7 @@ class Acceptance:
             if answer is not None:
                 return answer
         self._check_storage()
+        self._check_disk()
         windows = self._check_rates(claimed.room, request)
         self._check_cap(inbox)
         if request.type in ABOUT_PROPOSALS:
@@ -147,7 +149,8 @@ class Acceptance:
             if answer is not None:
                 return answer
         self._check_storage()
-        window = self._appends.of(name)
+        self._check_disk()
+        window = self._appends.of(f"{name} {request.requester.key}")
         wait_ms = window.wait_ms(request.mono_ms)
         if wait_ms:
             raise self._limited(wait_ms)
@@ -172,21 +175,20 @@ class Acceptance:
         ids = self.messages.ids
         pending = inbox.pending.get(request.message_id)
         if pending is not None:
+            if is_other_content(pending.digest, self.digest_of(request)):
+                raise self._conflict()
             pending.repeats.append(request)
             self.tally.repeats += 1
-            self.tally.conflicts += pending.request.ciphertext != request.ciphertext
             return []
         ack = ids.find(key, now)
         if ack is not None:
-            kept = inbox.recent.get(ack.seq)
-            if kept is not None and b'"ciphertext":"%b"' % request.ciphertext not in kept.json:
-                self.tally.conflicts += 1
-            return self._repeat(request, ack.seq, self.times.shown(ack.at_ms))
+            known = Recalled(ack.seq, ack.stream)
+            return self._repeat(request, known, self.times.shown(ack.at_ms))
         if key == looked_up:
             return None
-        seq = ids.find_unsaved(key)
-        if seq:
-            return self._repeat(request, seq, None)
+        unsaved = ids.find_unsaved(key)
+        if unsaved is not None:
+            return self._repeat(request, unsaved, None)
         if inbox.queue is not None:
             if len(inbox.queue) >= _QUEUE_MAX:
                 raise refusals.busy()
@@ -197,11 +199,23 @@ class Acceptance:
         inbox.queue = deque([WaitingMessage(request, key)])
         return [self._recall(inbox, now)]
 
+    def digest_of(self, request: SendToRoom | Deposit) -> int:
+        """Return a digest of what makes a message this one: its ciphertext and its sender."""
+        pseudonym = request.pseudonym if isinstance(request, SendToRoom) else ""
+        return self.directory.names.content(pseudonym, request.ciphertext)
+
+    def _conflict(self) -> RoomError:
+        self.tally.conflicts += 1
+        return refusals.reused_id()
+
     def _repeat(
-        self, request: SendToRoom | Deposit, seq: int, created_ms: int | None
+        self, request: SendToRoom | Deposit, known: Recalled, created_ms: int | None
     ) -> list[Effect]:
+        """Answer a repeat; raises `RoomError` if it has other content than the first message."""
+        if known.digest and is_other_content(known.digest, self.digest_of(request)):
+            raise self._conflict()
         self.tally.repeats += 1
-        accepted = Accepted(request.message_id, seq, True, created_ms)
+        accepted = Accepted(request.message_id, known.seq, True, created_ms)
         return [Answer(request.caller, accepted, request.message_id)]
 
     def _recall(self, inbox: Inbox, now: int) -> Recall:
@@ -210,14 +224,14 @@ class Acceptance:
         keys = [one.key for one in inbox.queue]
         self.tally.recalls += len(keys)
 
-        def then(seqs: list[int] | None, now: int) -> list[Effect]:
+        def then(found: list[Recalled] | None, now: int) -> list[Effect]:
             queue, inbox.queue = inbox.queue, None
             assert queue
             effects: list[Effect] = []
             for at, key in enumerate(keys):
                 request = queue.popleft().request
                 recalled = guarded(request.caller, self._recalled(request, key), request.message_id)
-                effects += recalled(None if seqs is None else seqs[at], now)
+                effects += recalled(None if found is None else found[at], now)
             if queue:
                 # These arrived during the look-up.
                 inbox.queue = queue
@@ -228,15 +242,18 @@ class Acceptance:
 
     def _recalled(
         self, request: SendToRoom | Deposit, key: bytes
-    ) -> Callable[[int | None, int], list[Effect]]:
+    ) -> Callable[[Recalled | None, int], list[Effect]]:
         """Return the continuation for a message whose id was looked up."""
 
-        def then(seq: int | None, now: int) -> list[Effect]:
-            if seq is None:
+        def then(known: Recalled | None, now: int) -> list[Effect]:
+            if known is None:
                 return [Answer(request.caller, refusals.unreadable(), request.message_id)]
-            if seq:
-                return self._repeat(request, seq, None)
-            return self._attempt(request, now, key)
+            if not known.seq:
+                return self._attempt(request, now, key)
+            try:
+                return self._repeat(request, known, None)
+            except RoomError as error:
+                return [Answer(request.caller, error, request.message_id)]
 
         return then
 
@@ -246,6 +263,18 @@ class Acceptance:
         if self._storage.fault is not None:
             self.tally.refused += 1
             raise refusals.storage()
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Do rooms hold as much of the log as they may?"""
+        messages = self.messages
+        return messages.disk_bytes + messages.pending_bytes >= self.settings.disk_bytes_max
+
+    def _check_disk(self) -> None:
+        if self.is_disk_full:
+            self.tally.refused += 1
+            self.tally.disk_full += 1
+            raise refusals.disk_full()
 
     def _limited(self, wait_ms: int) -> RoomError:
         self.tally.limited += 1
@@ -302,7 +331,9 @@ class PendingMessage:
         "_inbox",
         "_key",
         "_room",
+        "_size",
         "_windows",
+        "digest",
         "repeats",
         "request",
         "seq",
@@ -327,8 +358,11 @@ class PendingMessage:
         self._inbox = inbox
         self._room = room
         self._began_ms = 0
+        self.digest = acceptance.digest_of(request)
         self.request = request
         self.repeats: list[SendToRoom | Deposit] = []
+        self._size = size_in_log(request.message_id, request.ciphertext)
+        acceptance.messages.pending_bytes += self._size
         self.seq = inbox.assign()
         inbox.pending[request.message_id] = self
 
@@ -347,6 +381,7 @@ class PendingMessage:
             at_ms + int(retention_s * 1000),
             self._room is None,
             self._control(),
+            self.digest,
         )
         body = encode_body(self._body)
         entry = Entry(Kind.ROOM_MESSAGE, inbox.name, STREAM_EPOCH, self.seq, at_ms, body)
@@ -368,6 +403,7 @@ class PendingMessage:
         messages, tally, times = acceptance.messages, acceptance.tally, acceptance.times
         request, seq = self.request, self.seq
         del inbox.pending[request.message_id]
+        messages.pending_bytes -= self._size
         at_ms = messages.remember(inbox, body, self._key, seq, offset, self._began_ms)
         alike = values.members(seq, body.message_id, body.ciphertext)
         item = values.page_item(alike, body.created_ms, is_exact=times.is_exact)
@@ -399,6 +435,7 @@ class PendingMessage:
         """The log refused the message: release its position and its slot in the rate windows."""
         inbox, room = self._inbox, self._room
         inbox.pending.pop(self.request.message_id, None)
+        self._acceptance.messages.pending_bytes -= self._size
         inbox.take_back(self.seq)
         if inbox.head == 0 and self.seq == 1:
             inbox.since_ms = 0

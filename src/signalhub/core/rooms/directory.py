@@ -20,7 +20,7 @@ from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox
 from signalhub.core.rooms.room import Room
 from signalhub.wire.entry import Entry, InboxKeyBody, Kind, RoomBoundBody, encode_body
 from signalhub.wire.errors import RoomError
-from signalhub.wire.room_ids import Names, default_inbox
+from signalhub.wire.room_ids import Names, default_inbox, name_behind
 
 if TYPE_CHECKING:
     from signalhub.core.log_state import LogState
@@ -43,6 +43,7 @@ class RoomDirectory:
 
     def __init__(self, settings: RoomSettings, times: Times, storage: LogState) -> None:
         self._settings = settings
+        self._is_blind = settings.mode == "blind"
         self._times = times
         self._storage = storage
         # A placeholder; no request is served before the key is set.
@@ -117,6 +118,20 @@ class RoomDirectory:
         """Return the hashed name of the inbox a room has by default."""
         return self.names.inbox(self._default_inbox_id(room_name))
 
+    def owner_of(self, inbox_id: str) -> str | None:
+        """Return the room that has this inbox by default; `None` if the id follows from no name."""
+        name = name_behind(inbox_id)
+        return name if name is not None and self._default_inbox_id(name) == inbox_id else None
+
+    def _check_owner(self, room_name: str, inbox_id: str | None) -> None:
+        """Raise unless an unbound room may have the inbox.
+
+        The default inbox of another room is what those will use who know only its name.
+        """
+        chosen = inbox_id or self._default_inbox_id(room_name)
+        if self.owner_of(chosen) not in (None, room_name):
+            raise refusals.owned_by_name()
+
     def claim(self, room_name: str, inbox_id: str | None) -> Claim:
         """Find the room and inbox of a message without creating them; raises `RoomError`."""
         claimed = self._checked(room_name, inbox_id)
@@ -125,6 +140,7 @@ class RoomDirectory:
         if room is not None and room.inbox is not None:
             _check_fits(room, None, claimed)
             return Claim(name, room.inbox.name, room, room.inbox)
+        self._check_owner(room_name, inbox_id)
         inbox_name = claimed or self.default_inbox(room_name)
         inbox = self.inboxes.get(inbox_name)
         _check_fits(room, inbox, inbox_name)
@@ -134,6 +150,8 @@ class RoomDirectory:
         """Return the room if it exists; raises `RoomError` if the inbox id does not match."""
         claimed = self._checked(room_name, inbox_id)
         room = self.rooms.get(self.names.room(room_name))
+        if room is None or room.inbox is None:
+            self._check_owner(room_name, inbox_id)
         _check_fits(room, None if claimed is None else self.inboxes.get(claimed), claimed)
         return room
 
@@ -168,16 +186,18 @@ class RoomDirectory:
         return room, effects
 
     def _default_inbox_id(self, room_name: str) -> str:
-        is_blind = self._settings.mode == "blind" and ":" not in room_name
-        return room_name if is_blind else default_inbox(room_name)
+        return room_name if self._is_blind and ":" not in room_name else default_inbox(room_name)
 
     def _checked(self, room_name: str, inbox_id: str | None) -> str | None:
         """Return the hashed name of the given inbox; raises `RoomError` if the mode forbids it."""
+        is_required = self._settings.require_capability
         if inbox_id is None:
-            if self._settings.require_capability:
+            if is_required:
                 raise refusals.capability_missing()
             return None
-        if self._settings.mode == "blind" and inbox_id != self._default_inbox_id(room_name):
+        if is_required and not self._is_blind and self.owner_of(inbox_id) is not None:
+            raise refusals.capability_missing()
+        if self._is_blind and inbox_id != self._default_inbox_id(room_name):
             raise refusals.not_blind()
         return self.names.inbox(inbox_id)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from signalhub.core.messages.dedup import DELAY_MS_MIN, Dedup, KnownAck, Remembered
+from signalhub.core.messages.dedup import DELAY_MS_MIN, Dedup, KnownAck, Recalled, Remembered
 from signalhub.core.rooms import values
 from signalhub.wire.entry import RoomMessageBody, StoredEntry, decode_body
 
@@ -231,17 +232,26 @@ class Buffer:
             self._stale -= 1
 
 
+# Ids that wait for a snapshot, of about 250 bytes each. There is one for every 50 000 entries.
+_UNSAVED_MAX: Final = 200_000
+
+
 class KnownIds:
     """Positions by the fingerprint of inbox and message id, within the dedup window."""
 
     def __init__(self, window_ms: int, memory_bytes_max: int, grid_ms: int) -> None:
         self.memory = Dedup(window_ms, memory_bytes_max)
         # Ids in no snapshot yet, and ids in a snapshot that is being written, with its offset.
-        self.unsaved: dict[bytes, int] = {}
-        self._saving: list[tuple[int, dict[bytes, int]]] = []
+        self.unsaved: dict[bytes, Recalled] = {}
+        self._saving: list[tuple[int, dict[bytes, Recalled]]] = []
         self._window_ms = window_ms
         self._grid_ms = grid_ms
         self._slot_ms = self._id_ms = 0
+        # Unsaved ids, how many were dropped because there were too many, and when.
+        self._unsaved_count = 0
+        self.dropped = 0
+        self._dropped_ms = -1
+        self.is_dropping = False
 
     def time(self, now: int) -> int:
         """Return the time to record ids with: on the grid, plus 1 ms for each id since.
@@ -262,33 +272,52 @@ class KnownIds:
         """Look up an id in memory."""
         return self.memory.find_by(key, self.time(now))
 
-    def find_unsaved(self, key: bytes) -> int:
-        """Return the position of an id evicted from memory before a snapshot held it; 0 if none."""
+    def find_unsaved(self, key: bytes) -> Recalled | None:
+        """Look up an id that was evicted from memory before a snapshot held it."""
         if not self.memory.is_shortened:
-            return 0
-        seq = self.unsaved.get(key, 0)
+            return None
+        found = self.unsaved.get(key)
         for _, keys in self._saving:
-            seq = seq or keys.get(key, 0)
-        return seq
+            found = found or keys.get(key)
+        return found
 
     def may_be_on_disk(self, since_ms: int, now: int) -> bool:
         """May ids of an inbox that exists since `since_ms` be on disk only?"""
         memory = self.memory
         return memory.is_shortened and since_ms <= self.time(now) - memory.window_ms
 
-    def remember(self, key: bytes, seq: int, now: int, at_ms: int) -> None:
+    def remember(self, key: bytes, known: Recalled, now: int, at_ms: int) -> None:
         """Record an accepted message; `at_ms` is the time shown to clients."""
         id_ms = self.time(now)
         if id_ms < self._slot_ms + self._grid_ms - 1:
             self._id_ms += 1
         # A record stores the time relative to `id_ms`, in a limited range.
         told_ms = max(at_ms, id_ms + DELAY_MS_MIN)
-        self.memory.remember_by(key, id_ms, KnownAck(told_ms, seq=seq))
-        self.unsaved[key] = seq
+        ack = KnownAck(told_ms, seq=known.seq, stream=known.digest)
+        self.memory.remember_by(key, id_ms, ack)
+        self._unsaved_count += key not in self.unsaved
+        self.unsaved[key] = known
+        if self._unsaved_count > _UNSAVED_MAX:
+            self._drop_oldest_unsaved(now)
 
     def sweep(self, now: int) -> None:
         """Remove some of the ids that have left the window."""
         self.memory.sweep(self.time(now))
+        self.is_dropping = self._dropped_ms >= self.oldest_ms(now)
+
+    def _drop_oldest_unsaved(self, now: int) -> None:
+        """Snapshots cannot be written: forget the oldest ids that wait for one.
+
+        They are still known as long as `memory` has them, and after a restart that reads them from
+        the log.
+        """
+        keys = self._saving.pop(0)[1] if self._saving else self.unsaved
+        if keys is self.unsaved:
+            self.unsaved = {}
+        self._unsaved_count -= len(keys)
+        self.dropped += len(keys)
+        self._dropped_ms = self.time(now)
+        self.is_dropping = True
 
     # Snapshots.
 
@@ -308,7 +337,7 @@ class KnownIds:
     def saved(self, offset: int) -> None:
         """Forget unsaved ids: the snapshot at this offset is on disk."""
         while self._saving and self._saving[0][0] <= offset:
-            self._saving.pop(0)
+            self._unsaved_count -= len(self._saving.pop(0)[1])
 
 
 # Offsets per pin at first; beyond the maximum number of pins, neighbours are merged.
@@ -316,25 +345,36 @@ _PIN_OFFSETS: Final = 1_024
 _PINS_MAX: Final = 4_096
 
 
+class Pin(NamedTuple):
+    """A range of the log: its first offset, when its last message expires, and bytes of those."""
+
+    first: int
+    expires_ms: int
+    bytes: int
+
+
 class Pins:
     """Ranges of the log with messages that can still be fetched, and when they expire."""
 
     def __init__(self) -> None:
-        # First offset and latest expiry of each range, oldest first.
-        self._pins: deque[tuple[int, int]] = deque()
+        # Oldest first.
+        self._pins: deque[Pin] = deque()
         self._pin_offsets = _PIN_OFFSETS
+        # After the newest message; unknown after a restart.
+        self._end: int | None = None
 
-    def add(self, offset: int, expires_ms: int) -> None:
-        """Pin a message at `offset` until `expires_ms`."""
+    def add(self, offset: int, expires_ms: int, size: int = 0) -> None:
+        """Pin a message of this size at `offset` until `expires_ms`."""
+        self._end = offset + 1
         if self._pins:
-            first, latest = self._pins[-1]
-            if offset < first:
+            last = self._pins[-1]
+            if offset < last.first:
                 return
-            if offset - first < self._pin_offsets:
-                if expires_ms > latest:
-                    self._pins[-1] = (first, expires_ms)
+            if offset - last.first < self._pin_offsets:
+                latest_ms = max(expires_ms, last.expires_ms)
+                self._pins[-1] = Pin(last.first, latest_ms, last.bytes + size)
                 return
-        self._pins.append((offset, expires_ms))
+        self._pins.append(Pin(offset, expires_ms, size))
         if len(self._pins) > _PINS_MAX:
             self._merge()
 
@@ -343,20 +383,35 @@ class Pins:
 
         Expired pins are kept, because the clock may be wrong now and corrected later.
         """
-        return next((first for first, expires_ms in self._pins if expires_ms > now), None)
+        return next((pin.first for pin in self._pins if pin.expires_ms > now), None)
+
+    def bytes_held(self, now: int, archived: int | None) -> int:
+        """Return the bytes in ranges that have not expired and are not archived as a whole."""
+        held, end = 0, self._end
+        for pin in reversed(self._pins):
+            if archived is not None and end is not None and end <= archived:
+                break
+            held += pin.bytes if pin.expires_ms > now else 0
+            end = pin.first
+        return held
 
     def cut(self, offset: int) -> None:
         """Remove pins before the new start of the log."""
-        while len(self._pins) > 1 and self._pins[1][0] <= offset:
+        while len(self._pins) > 1 and self._pins[1].first <= offset:
             self._pins.popleft()
 
     def all(self) -> list[tuple[int, int]]:
-        """Return all pins for a snapshot."""
-        return list(self._pins)
+        """Return all pins for a snapshot, without their sizes."""
+        return [(pin.first, pin.expires_ms) for pin in self._pins]
 
-    def restore(self, pins: Iterable[tuple[int, int]]) -> None:
-        """Restore the pins of a snapshot."""
-        self._pins = deque(pins)
+    def sizes(self) -> list[int]:
+        """Return the sizes of all pins for a snapshot."""
+        return [pin.bytes for pin in self._pins]
+
+    def restore(self, pins: Iterable[tuple[int, int]], sizes: Iterable[int] = ()) -> None:
+        """Restore the pins of a snapshot; one of 0.1.0 has no sizes."""
+        known = chain(sizes, repeat(0))
+        self._pins = deque(Pin(*pin, size) for pin, size in zip(pins, known, strict=False))
 
     def _merge(self) -> None:
         """Merge neighbouring ranges, two into one."""
@@ -364,8 +419,20 @@ class Pins:
         pins = list(self._pins)
         odd = [pins.pop()] if len(pins) % 2 else []
         pairs = zip(pins[::2], pins[1::2], strict=True)
-        self._pins = deque((one[0], max(one[1], other[1])) for one, other in pairs)
+        self._pins = deque(
+            Pin(one.first, max(one.expires_ms, other.expires_ms), one.bytes + other.bytes)
+            for one, other in pairs
+        )
         self._pins.extend(odd)
+
+
+# What an entry takes in the log besides its id and ciphertext.
+_ENTRY_BYTES: Final = 128
+
+
+def size_in_log(message_id: str, ciphertext: bytes) -> int:
+    """Return about how many bytes a message takes in the log."""
+    return _ENTRY_BYTES + len(message_id) + len(ciphertext)
 
 
 class Messages:
@@ -390,6 +457,10 @@ class Messages:
         self.archived: int | None = None
         # Inboxes with unarchived messages.
         self._waiting: set[Inbox] = set()
+        # Bytes of messages that rooms hold in the log, as of the last `measure` and since, and of
+        # messages that are being written.
+        self.disk_bytes = 0
+        self.pending_bytes = 0
 
     def remember(
         self, inbox: Inbox, body: RoomMessageBody, key: bytes, seq: int, offset: int, now: int
@@ -397,13 +468,19 @@ class Messages:
         """Record a committed message and its id; return the time of its entry."""
         inbox.committed(seq, offset, body.expires_ms)
         self._dirty.add(inbox)
-        self.pins.add(offset, body.expires_ms)
+        size = size_in_log(body.message_id, body.ciphertext)
+        self.pins.add(offset, body.expires_ms, size)
+        self.disk_bytes += size
         at_ms = self._times.floored(now)
-        self.ids.remember(key, seq, now, at_ms)
+        self.ids.remember(key, Recalled(seq, body.digest), now, at_ms)
         if self.archived is not None and offset >= self.archived:
             inbox.count_unarchived(offset, len(body.ciphertext))
             self._waiting.add(inbox)
         return at_ms
+
+    def measure(self, now: int) -> None:
+        """Measure again what rooms hold in the log: what has expired or is archived is free."""
+        self.disk_bytes = self.pins.bytes_held(now, self.archived)
 
     def await_archive(self, inbox: Inbox, groups: Iterable[UnarchivedGroup]) -> None:
         """Restore the unarchived messages of an inbox from a snapshot."""

@@ -68,9 +68,9 @@ class Pages:
         self._fetches = Windows(settings.fetch_rate, _MINUTE_MS)
 
     def read(self, request: Read, now: int) -> list[Effect]:
-        """Answer with a page, immediately if it is in memory."""
+        """Answer with a page, immediately if it is in memory; the requester may read it."""
         name = self.directory.names.inbox(request.inbox)
-        wait_ms = self._fetches.of(name).take(request.mono_ms)
+        wait_ms = self._fetches.of(f"{name} {request.requester.key}").take(request.mono_ms)
         if wait_ms:
             self.tally.limited += 1
             return [Answer(request.caller, refusals.limited(wait_ms))]

@@ -52,6 +52,7 @@ class SharedState(Body):
 
     key: InboxKeyBody | None
     pins: list[tuple[int, int]]
+    pin_sizes: tuple[int, ...] = ()
 
 
 class InboxState(Body):
@@ -95,8 +96,9 @@ def take_states(rooms: Rooms, *, is_whole: bool) -> dict[str, bytes | None]:
             states[one.name] = None
     if states or is_whole or directory.is_key_dirty:
         directory.is_key_dirty = False
+        pins = rooms.messages.pins
         key = directory.key_mark if directory.is_key_marked else None
-        states[SHARED] = encode_body(SharedState(key, rooms.messages.pins.all()))
+        states[SHARED] = encode_body(SharedState(key, pins.all(), tuple(pins.sizes())))
     return states
 
 
@@ -136,7 +138,9 @@ def restore(rooms: Rooms, states: dict[str, bytes]) -> None:
     if shared is not None:
         rooms.directory.key_mark = shared.key
         rooms.directory.is_key_marked = shared.key is not None
-        rooms.messages.pins.restore(shared.pins)
+        rooms.messages.pins.restore(shared.pins, shared.pin_sizes)
+        # Until it is measured, as if nothing had expired meanwhile.
+        rooms.messages.disk_bytes = sum(shared.pin_sizes)
     for name, one in found:
         if isinstance(one, InboxState):
             _restore_inbox(rooms, name, one)

@@ -14,10 +14,44 @@ def limited(wait_ms: int) -> RoomError:
     return RoomError(RoomCode.RATE_LIMIT_EXCEEDED, "Rate limit exceeded", retry_after_ms=wait_ms)
 
 
+def unauthorized() -> RoomError:
+    """The request has neither a token nor the capability of the room."""
+    return RoomError(
+        RoomCode.UNAUTHORIZED,
+        "This hub requires a token (Authorization: Bearer …, or the subprotocol token.…) or the"
+        " inbox id of an existing room (X-Inbox-ID). An id that follows from the room's name does"
+        " not count.",
+    )
+
+
+def bad_token(reason: str) -> RoomError:
+    """The token is invalid, or no longer accepted."""
+    return RoomError(RoomCode.UNAUTHORIZED, f"{reason} Get a new token and try again.")
+
+
+def forbidden() -> RoomError:
+    """The token does not cover the room."""
+    return RoomError(
+        RoomCode.FORBIDDEN,
+        "The token does not permit this room: use one whose permission rooms covers its name, or"
+        " send the room's inbox id (X-Inbox-ID).",
+    )
+
+
 def capability_missing() -> RoomError:
     """This hub requires the inbox id in every request."""
     return RoomError(
-        RoomCode.BAD_REQUEST, "This hub requires the room's inbox id: send the header X-Inbox-ID."
+        RoomCode.BAD_REQUEST,
+        "This hub requires the room's inbox id: send the header X-Inbox-ID. An id that follows"
+        " from the room's name does not count.",
+    )
+
+
+def owned_by_name() -> RoomError:
+    """The inbox id is the default of another room."""
+    return RoomError(
+        RoomCode.CONFLICT,
+        "This inbox id follows from the name of another room and belongs to it: use a random id.",
     )
 
 
@@ -27,6 +61,15 @@ def bound_elsewhere() -> RoomError:
         RoomCode.CONFLICT,
         "The room or the inbox is bound to another one permanently: send the X-Inbox-ID this room"
         " was first used with, or omit it if the room was first used without one.",
+    )
+
+
+def reused_id() -> RoomError:
+    """The message id belongs to another message."""
+    return RoomError(
+        RoomCode.CONFLICT,
+        "This messageId was used for a message with another ciphertext or pseudonym. Repeat a"
+        " message unchanged, or send it with a new messageId.",
     )
 
 
@@ -77,6 +120,17 @@ def over_cap() -> RoomError:
         RoomCode.UNAVAILABLE,
         "Too many messages of this inbox wait to be archived. Try again later.",
         retry_after_ms=5 * _RETRY_MS,
+    )
+
+
+def disk_full() -> RoomError:
+    """Rooms hold as much of the log as they may."""
+    return RoomError(
+        RoomCode.UNAVAILABLE,
+        "The messages of all rooms take as much disk as they may (rooms.disk_bytes_max), so nothing"
+        " was accepted. Wait until older messages expire or are archived; the operator can raise"
+        " the limit.",
+        retry_after_ms=60 * _RETRY_MS,
     )
 
 

@@ -7,20 +7,25 @@ from memory, the log and the archive, in this order.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from signalhub.core.effects import Answer, Dismiss, Effect
 from signalhub.core.rooms import refusals
 from signalhub.core.rooms.accept import Acceptance
+from signalhub.core.rooms.access import ANYBODY, Access, Requester
 from signalhub.core.rooms.directory import RoomDirectory
 from signalhub.core.rooms.inbox import Inbox, Messages
 from signalhub.core.rooms.read import Pages
 from signalhub.core.rooms.room import Windows, welcome
 from signalhub.core.rooms.state import RoomStates, every_proposal, find_blob, find_proposal
 from signalhub.core.rooms.values import Blob, Deposit, Guest, PutBlob, Read, SendToRoom, Times
+from signalhub.wire.errors import RoomError
 from signalhub.wire.frames import CloseCode
 
 if TYPE_CHECKING:
+    from signalhub.auth.tokens import Authenticator, Claims
     from signalhub.core.erasure import Erasures
     from signalhub.core.log_state import LogState
     from signalhub.counters import RoomTally
@@ -37,12 +42,18 @@ class Rooms:
     """Handles requests and sockets of rooms. Not thread-safe; used on the hub's loop."""
 
     def __init__(
-        self, settings: RoomSettings, tally: RoomTally, storage: LogState, erasures: Erasures
+        self,
+        settings: RoomSettings,
+        tally: RoomTally,
+        storage: LogState,
+        erasures: Erasures,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self.settings = settings
         self.tally = tally
         self.times = times = Times(settings.timestamps)
         self.directory = directory = RoomDirectory(settings, times, storage)
+        self.access = Access(settings, tally, directory, authenticator)
         self.messages = messages = Messages(settings, times, erasures, directory.dirty)
         self.state = state = RoomStates(settings, tally, times, directory, storage)
         self._acceptance = Acceptance(settings, tally, times, directory, messages, state, storage)
@@ -50,6 +61,9 @@ class Rooms:
         self._looks = Windows(settings.state_rate, _MINUTE_MS)
         # Number of sockets in all rooms.
         self.guests = 0
+        # When the tokens of sockets end, for those that were opened with one.
+        self._token_ends_ms: dict[Guest, float] = {}
+        self._next_token_end_ms = math.inf
         # The monotonic clock at the last request.
         self._mono_ms = 0
         self._ticked_ms = 0
@@ -60,29 +74,63 @@ class Rooms:
 
     # Requests.
 
+    def identify(
+        self, token: str | None, source: str, now: int, mono_ms: int, *, has_inbox: bool
+    ) -> Requester:
+        """Return who makes a request; raises `RoomError` for an invalid token."""
+        self._mono_ms = mono_ms
+        return self.access.identify(token, source, now, mono_ms, has_inbox=has_inbox)
+
     def send(self, request: SendToRoom, now: int) -> list[Effect]:
-        """Accept a message for a room."""
+        """Accept a message for a room. A socket was checked when it entered the room."""
         self._mono_ms = request.mono_ms
+        if request.guest is None:
+            try:
+                self.access.check_room(
+                    request.requester, request.room, request.inbox, request.mono_ms
+                )
+            except RoomError as error:
+                return [Answer(request.caller, error, request.message_id)]
         return self._acceptance.send(request, now)
 
     def deposit(self, request: Deposit, now: int) -> list[Effect]:
         """Accept a message for an inbox only."""
         self._mono_ms = request.mono_ms
+        try:
+            self.access.check_inbox(
+                request.requester, request.inbox, request.mono_ms, is_writing=True
+            )
+        except RoomError as error:
+            return [Answer(request.caller, error, request.message_id)]
         return self._acceptance.deposit(request, now)
 
     def read(self, request: Read, now: int) -> list[Effect]:
         """Read a page of an inbox."""
         self._mono_ms = request.mono_ms
+        try:
+            self.access.check_inbox(
+                request.requester, request.inbox, request.mono_ms, is_writing=False
+            )
+        except RoomError as error:
+            return [Answer(request.caller, error)]
         return self._pages.read(request, now)
 
     def put_blob(self, request: PutBlob, now: int) -> list[Effect]:
         """Write a new version of a blob."""
         return self.state.put(request, now)
 
-    def look(self, room: str, mono_ms: int) -> None:
-        """Count a request for blobs or proposals; raises `RoomError` above the rate limit."""
+    def look(
+        self, room: str, inbox: str | None, mono_ms: int, requester: Requester = ANYBODY
+    ) -> None:
+        """Check and count a request for blobs or proposals; raises `RoomError`.
+
+        Only what is permitted counts, so that nobody uses up what others may ask.
+        """
         self._mono_ms = mono_ms
-        wait_ms = self._looks.of(self.directory.names.room(room)).take(mono_ms)
+        self.access.check_room(requester, room, inbox, mono_ms)
+        self.directory.find(room, inbox)
+        name = self.directory.names.room(room)
+        wait_ms = self._looks.of(f"{name} {requester.key}").take(mono_ms)
         if wait_ms:
             self.tally.limited += 1
             raise refusals.limited(wait_ms)
@@ -102,12 +150,22 @@ class Rooms:
     # Sockets.
 
     def join(
-        self, link: object, room_name: str, inbox_id: str | None, pseudonym: str, now: int
+        self,
+        link: object,
+        room_name: str,
+        inbox_id: str | None,
+        pseudonym: str,
+        now: int,
+        requester: Requester = ANYBODY,
     ) -> tuple[Guest, list[Effect]]:
         """Add a socket to a room and welcome it; raises `RoomError` if it cannot enter."""
         directory = self.directory
+        self.access.check_room(requester, room_name, inbox_id, self._mono_ms)
         room, effects = directory.open(room_name, inbox_id, now)
-        guest = Guest(link, room, pseudonym)
+        guest = Guest(link, room, pseudonym, requester)
+        if requester.claims is not None:
+            self._token_ends_ms[guest] = ends_ms = requester.claims.expires_at_s * 1000
+            self._next_token_end_ms = min(self._next_token_end_ms, ends_ms)
         self.guests += 1
         self.tally.joined += 1
         if not room.enter(guest):
@@ -119,9 +177,33 @@ class Rooms:
         """Remove a socket. May be called more than once."""
         if guest.room.leave(guest):
             self.guests -= 1
+            self._token_ends_ms.pop(guest, None)
             self.tally.left += 1
             self.directory.forget_blank(guest.room)
         return []
+
+    def end_matching(self, is_ended: Callable[[Claims], bool], reason: str) -> list[Effect]:
+        """Close the sockets whose token matches; `reason` is a sentence for their clients."""
+        ended = [
+            guest
+            for guest in self._token_ends_ms
+            if guest.requester.claims is not None and is_ended(guest.requester.claims)
+        ]
+        effects: list[Effect] = []
+        for guest in ended:
+            del self._token_ends_ms[guest]
+            effects.append(Answer(guest.link, refusals.bad_token(reason)))
+            effects.append(Dismiss(guest, CloseCode.POLICY_VIOLATION, "unauthorized"))
+        return effects
+
+    def _end_tokens(self, now: int) -> list[Effect]:
+        if now < self._next_token_end_ms:
+            return []
+        effects = self.end_matching(
+            lambda claims: claims.expires_at_s * 1000 <= now, "The token has expired."
+        )
+        self._next_token_end_ms = min(self._token_ends_ms.values(), default=math.inf)
+        return effects
 
     # Lifecycle.
 
@@ -132,10 +214,11 @@ class Rooms:
         self._ticked_ms = now
         self.messages.ids.sweep(now)
         self.messages.buffer.expire(now)
+        self.messages.measure(now)
         self._looks.sweep(self._mono_ms)
         self._pages.tick(self._mono_ms)
         self._acceptance.tick(self._mono_ms)
-        return self.state.tick(now)
+        return [*self._end_tokens(now), *self.state.tick(now)]
 
     def _clock_was_set_back(self) -> None:
         for inbox in self.directory.inboxes.values():
@@ -149,6 +232,15 @@ class Rooms:
             for room in self.directory.rooms.values()
             for guest in room.guests
         ]
+
+    def degradations(self) -> list[str]:
+        """Return what an operator should know about rooms."""
+        found = []
+        if self._acceptance.is_disk_full:
+            found.append("rooms_disk_full")
+        if self.messages.ids.is_dropping:
+            found.append("room_ids_dropped")
+        return found
 
     def archived_to(self, offset: int) -> None:
         """Everything before this offset is archived."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from signalhub.core.rooms.access import ANYBODY, Requester
 from signalhub.wire.entry import ProposalBody
 from signalhub.wire.errors import RoomError
 
@@ -37,14 +38,17 @@ BLOBS: Final = ("metadata", "quorum")
 
 
 class Guest:
-    """A socket in a room. `link` belongs to the shell."""
+    """A socket in a room, and who opened it. `link` belongs to the shell."""
 
-    __slots__ = ("link", "pseudonym", "room")
+    __slots__ = ("link", "pseudonym", "requester", "room")
 
-    def __init__(self, link: object, room: Room, pseudonym: str) -> None:
+    def __init__(
+        self, link: object, room: Room, pseudonym: str, requester: Requester = ANYBODY
+    ) -> None:
         self.link = link
         self.room = room
         self.pseudonym = pseudonym
+        self.requester = requester
 
 
 class SendToRoom(msgspec.Struct):
@@ -60,6 +64,7 @@ class SendToRoom(msgspec.Struct):
     pseudonym: str = ""
     proposal: str = ""
     guest: Guest | None = None  # The socket it arrived on.
+    requester: Requester = ANYBODY
     at_ms: int = 0  # Arrival by the wall clock; set by the core.
 
 
@@ -71,6 +76,7 @@ class Deposit(msgspec.Struct):
     message_id: str
     ciphertext: bytes
     mono_ms: int
+    requester: Requester = ANYBODY
 
 
 class Read(msgspec.Struct):
@@ -81,6 +87,7 @@ class Read(msgspec.Struct):
     from_seq: int
     limit: int
     mono_ms: int
+    requester: Requester = ANYBODY
 
 
 class PutBlob(msgspec.Struct, frozen=True):

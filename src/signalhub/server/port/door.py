@@ -203,6 +203,8 @@ class Door(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if self._reader is not None:
+            self._reader.source = self.source
         self._listener.expect(self)
 
     def give_up(self) -> None:

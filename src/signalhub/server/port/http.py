@@ -67,6 +67,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
     body: bytes = b""
     version: str = "1.1"
     keep_alive: bool = True
+    source: str = ""  # The address it came from, without the port.
 
     def has_token(self, header: str, token: str) -> bool:
         """Is `token`, in lower case, in the header's comma-separated list?"""
@@ -300,6 +301,7 @@ class RequestReader:
         "_version",
         "failure",
         "rest",
+        "source",
         "wants_continue",
     )
     _body: bytes | bytearray
@@ -307,6 +309,7 @@ class RequestReader:
     def __init__(self) -> None:
         self.failure: Response | None = None
         self.rest: bytes | None = None
+        self.source = ""
         self.wants_continue = False
         self._complete: list[HttpRequest] = []
         self._unparsed_bytes = 0
@@ -402,6 +405,7 @@ class RequestReader:
             bytes(self._body),
             self._version,
             parser.should_keep_alive() and not parser.should_upgrade(),
+            self.source,
         )
         self._complete.append(request)
         self._begin()

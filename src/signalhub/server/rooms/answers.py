@@ -33,6 +33,8 @@ STATUS: Final = {
     RoomCode.BAD_ENVELOPE: 400,
     RoomCode.BAD_FRAME: 400,
     RoomCode.BAD_REQUEST: 400,
+    RoomCode.UNAUTHORIZED: 401,
+    RoomCode.FORBIDDEN: 403,
     RoomCode.NOT_FOUND: 404,
     RoomCode.METHOD_NOT_ALLOWED: 405,
     RoomCode.CONFLICT: 409,
@@ -49,6 +51,7 @@ _REPLAYED = {REPLAY: "true"}
 _NOTHING: dict[str, str] = {}
 # A header selects the inbox or room, so a cache could return the answer of another one.
 _NOT_STORED = {"Cache-Control": "no-store"}
+_CHALLENGE = {**_NOT_STORED, "WWW-Authenticate": "Bearer"}
 
 Timestamps = Literal["exact", "coarse", "none"]
 
@@ -63,6 +66,8 @@ def error_response(error: RoomError) -> Response:
     code = RoomCode(error.code)
     body: dict[str, object] = {"error": error.text, "errorCode": code.value}
     headers = _NOT_STORED
+    if code is RoomCode.UNAUTHORIZED:
+        headers = _CHALLENGE
     if code is RoomCode.RATE_LIMIT_EXCEEDED:
         body["error"] = RATE_LIMITED
     if is_retried(code):

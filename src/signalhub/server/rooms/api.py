@@ -1,7 +1,7 @@
 """The HTTP API of rooms and inboxes.
 
-Requests are validated before they reach the core, in a fixed order: for a message the content type,
-then the envelope, then the headers; for an inbox its header first.
+Requests are validated before they reach the core, in a fixed order: the token first; for a message
+the content type, then the envelope, then the headers; for an inbox its header.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from signalhub.clock import Clock
 from signalhub.core.hub import Hub
+from signalhub.core.rooms.access import Requester
 from signalhub.core.rooms.values import BLOBS, Deposit, Read, Result, SendToRoom
 from signalhub.server.port.door import ORIGIN_REFUSED, origin_allowed
 from signalhub.server.port.http import HttpRequest, Later, Response, Routes
@@ -32,7 +33,8 @@ _PREFLIGHT: Final = {
     "Vary": "Origin",
     "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT",
     "Access-Control-Allow-Headers": (
-        "Content-Type, If-Match, If-None-Match, X-Inbox-ID, X-Pseudonym-ID, X-Room-ID"
+        "Authorization, Content-Type, If-Match, If-None-Match, X-Inbox-ID, X-Pseudonym-ID,"
+        " X-Room-ID"
     ),
     "Access-Control-Max-Age": "600",
 }
@@ -111,6 +113,7 @@ class Api:
     def __init__(self, hub: Hub, runner: HubRunner, clock: Clock) -> None:
         self._rooms = hub.rooms
         self._run = runner.run
+        self._now_ms = clock.now_ms
         self._mono_s = clock.mono_s
         self._settings = settings = hub.settings.rooms
         self._cors = Cors(hub.settings.origins)
@@ -139,14 +142,23 @@ class Api:
             return ORIGIN_REFUSED
         asked = Asked(self._cors, origin)
         try:
-            step, asked.render = prepare(request, asked, *parts)
+            requester = self._rooms.identify(
+                envelopes.bearer_token(request.headers),
+                request.source,
+                self._now_ms(),
+                self._mono_ms(),
+                has_inbox="x-inbox-id" in request.headers,
+            )
+            step, asked.render = prepare(request, asked, requester, *parts)
         except RoomError as error:
             return self._cors.dress(answers.error_response(error), origin)
         if not self._run(step):
             asked.fail()
         return asked
 
-    def _send(self, request: HttpRequest, caller: object) -> tuple[Step, Render]:
+    def _send(
+        self, request: HttpRequest, caller: object, requester: Requester
+    ) -> tuple[Step, Render]:
         headers, settings = request.headers, self._settings
         members = _members(request)
         envelope = envelopes.read_envelope(members, settings.ciphertext_bytes_max)
@@ -161,23 +173,28 @@ class Api:
             envelope.type,
             _pseudonym(envelope, headers.get("x-pseudonym-id")),
             envelope.proposal,
+            requester=requester,
         )
         rooms = self._rooms
         return lambda now: rooms.send(send, now), answers.sent
 
-    def _fetch(self, request: HttpRequest, caller: object) -> tuple[Step, Render]:
+    def _fetch(
+        self, request: HttpRequest, caller: object, requester: Requester
+    ) -> tuple[Step, Render]:
         inbox = _inbox(request)
         from_seq, limit = envelopes.read_range(request.query)
-        read = Read(caller, inbox, from_seq, limit, self._mono_ms())
+        read = Read(caller, inbox, from_seq, limit, self._mono_ms(), requester)
         rooms = self._rooms
         return lambda now: rooms.read(read, now), answers.page
 
-    def _append(self, request: HttpRequest, caller: object) -> tuple[Step, Render]:
+    def _append(
+        self, request: HttpRequest, caller: object, requester: Requester
+    ) -> tuple[Step, Render]:
         inbox = _inbox(request)
         message_id, ciphertext = envelopes.read_deposit(
             _members(request), self._settings.ciphertext_bytes_max
         )
-        deposit = Deposit(caller, inbox, message_id, ciphertext, self._mono_ms())
+        deposit = Deposit(caller, inbox, message_id, ciphertext, self._mono_ms(), requester)
         rooms = self._rooms
         return lambda now: rooms.deposit(deposit, now), self._deposited
 

@@ -198,6 +198,12 @@ def inbox_id(text: str) -> str:
     )
 
 
+def bearer_token(headers: dict[str, str]) -> str | None:
+    """Return the token of a request, if it has one."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
 def pseudonym_id(text: str) -> str:
     """Validate a pseudonym."""
     if not WITH_COLON.admits(text):

@@ -306,7 +306,7 @@ def _capability(settings: RoomSettings) -> Json:
         if settings.mode == "linked"
         else "The room's inbox, which is the room id."
     )
-    return _inbox(settings.require_capability, about)
+    return _inbox(settings.require_capability is True, about)
 
 
 def _query(parameter: Parameter, about: str) -> Json:

@@ -13,6 +13,7 @@ import msgspec
 from signalhub.clock import Clock
 from signalhub.core.effects import Effect
 from signalhub.core.rooms import refusals
+from signalhub.core.rooms.access import ANYBODY, Requester
 from signalhub.core.rooms.values import Accepted, Guest, Result, RoomWelcome, SendToRoom
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.server.rooms.answers import RATE_LIMITED, RETRY_AFTER_MS, is_retried
@@ -89,6 +90,7 @@ class Terms:
         self.bounds = msgspec.structs.replace(
             settings.outbound, messages_max=settings.rooms.socket_queue
         )
+        self.now_ms = clock.now_ms
         self._mono_s = clock.mono_s
 
     def mono_ms(self) -> int:
@@ -102,6 +104,7 @@ class RoomSocket:
     __slots__ = (
         "_bad_frames",
         "_early",
+        "_requester",
         "_terms",
         "_visit",
         "connection",
@@ -114,7 +117,8 @@ class RoomSocket:
     id = "room"
     slow_code = CloseCode.TRY_AGAIN_LATER
 
-    def __init__(self, terms: Terms, visit: Visit) -> None:
+    def __init__(self, terms: Terms, visit: Visit, requester: Requester = ANYBODY) -> None:
+        self._requester = requester
         self._terms = terms
         self._visit = visit
         self._bad_frames = 0
@@ -146,7 +150,7 @@ class RoomSocket:
             nonlocal refusal
             try:
                 self.guest, effects = terms.rooms.join(
-                    self, visit.name, visit.inbox, visit.pseudonym, now
+                    self, visit.name, visit.inbox, visit.pseudonym, now, self._requester
                 )
             except RoomError as error:
                 refusal = error

@@ -14,6 +14,7 @@ import msgspec
 
 from signalhub.core.effects import Answer, Effect
 from signalhub.core.rooms import refusals
+from signalhub.core.rooms.access import Requester
 from signalhub.core.rooms.rooms import Rooms
 from signalhub.core.rooms.values import Blob, Proposals, PutBlob, Result
 from signalhub.server.port.http import HttpRequest, Response
@@ -52,9 +53,11 @@ class StateApi:
         self._bytes_max = settings.blob_bytes_max
         self._timestamps = settings.timestamps
 
-    def blob(self, name: str, request: HttpRequest, caller: object) -> tuple[Step, Render]:
+    def blob(
+        self, name: str, request: HttpRequest, caller: object, requester: Requester
+    ) -> tuple[Step, Render]:
         """Read or write one of the blobs."""
-        room, inbox = self._asked(request)
+        room, inbox = self._asked(request, requester)
         if request.method == "PUT":
             write = PutBlob(caller, room, inbox, name, request.body)
             return self._writing(request, write), answers.blob_written
@@ -67,9 +70,11 @@ class StateApi:
 
         return _finding(caller, lambda now: self._rooms.blob(room, inbox, name, now)), render
 
-    def proposals(self, request: HttpRequest, caller: object) -> tuple[Step, Render]:
+    def proposals(
+        self, request: HttpRequest, caller: object, requester: Requester
+    ) -> tuple[Step, Render]:
         """Read all proposals of a room."""
-        room, inbox = self._asked(request)
+        room, inbox = self._asked(request, requester)
 
         def find(now: int) -> Proposals:
             return Proposals(self._rooms.proposals(room, inbox, now))
@@ -79,9 +84,11 @@ class StateApi:
 
         return _finding(caller, find), render
 
-    def proposal(self, request: HttpRequest, caller: object, text: str) -> tuple[Step, Render]:
+    def proposal(
+        self, request: HttpRequest, caller: object, requester: Requester, text: str
+    ) -> tuple[Step, Render]:
         """Read one proposal."""
-        room, inbox = self._asked(request)
+        room, inbox = self._asked(request, requester)
         wanted = envelopes.proposal_id(text)
 
         def find(now: int) -> Proposals:
@@ -92,10 +99,10 @@ class StateApi:
 
         return _finding(caller, find), render
 
-    def _asked(self, request: HttpRequest) -> tuple[str, str | None]:
-        """Return the room and inbox of a request; raises `RoomError` above the rate limit."""
+    def _asked(self, request: HttpRequest, requester: Requester) -> tuple[str, str | None]:
+        """Return the room and inbox of a permitted request; raises `RoomError`."""
         room, inbox = _room(request)
-        self._rooms.look(room, self._mono_ms())
+        self._rooms.look(room, inbox, self._mono_ms(), requester)
         return room, inbox
 
     def _writing(self, request: HttpRequest, write: PutBlob) -> Step:

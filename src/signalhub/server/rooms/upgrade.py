@@ -2,7 +2,8 @@
 
 Ids are sent in headers, so that they do not appear in the access logs of proxies. Browsers cannot
 set headers on a WebSocket; they send ids as subprotocols, or use the path with tenant and room. An
-id that is given more than once must be the same each time.
+id that is given more than once must be the same each time. A token is sent in the header
+`Authorization`, or as the subprotocol `token.<jwt>`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from signalhub.clock import Clock
 from signalhub.server.port.door import Door
 from signalhub.server.port.http import HttpRequest, Response, Routes, Upgrade
 from signalhub.server.rooms.answers import error_response
-from signalhub.server.rooms.envelopes import inbox_id, pseudonym_id, room_name
+from signalhub.server.rooms.envelopes import bearer_token, inbox_id, pseudonym_id, room_name
 from signalhub.server.rooms.socket import RoomSocket, Terms, Visit
 from signalhub.server.runner import HubRunner
 from signalhub.wire.errors import RoomCode, RoomError
@@ -27,6 +28,7 @@ PATH: Final = "/room"
 TENANT_PATH: Final = "/ws/{}/{}"
 
 _HEADERS = {"room": "x-room-id", "pseudonym": "x-pseudonym-id", "inbox": "x-inbox-id"}
+_TOKEN: Final = "token."  # noqa: S105
 _CODES = {
     400: RoomCode.BAD_REQUEST,
     426: RoomCode.UPGRADE_REQUIRED,
@@ -53,9 +55,16 @@ class Gate:
         """Enter the room of the request; `tenant` and `room` are from the path."""
         try:
             visit = visit_of(request, tenant, room)
+            requester = self._terms.rooms.identify(
+                token_of(request),
+                request.source,
+                self._terms.now_ms(),
+                self._terms.mono_ms(),
+                has_inbox=visit.inbox is not None,
+            )
         except RoomError as error:
             return error_response(error)
-        socket = RoomSocket(self._terms, visit)
+        socket = RoomSocket(self._terms, visit, requester)
         refusal = socket.join()
         if refusal is not None:
             return error_response(refusal)
@@ -82,6 +91,14 @@ def visit_of(request: HttpRequest, tenant: str | None = None, room: str | None =
     inboxes = [inbox_id(one) for one in said["inbox"]]
     inbox = _only("inbox", inboxes) if inboxes else None
     return Visit(room_name(tenant, chosen), tenant, chosen, speaker, inbox)
+
+
+def token_of(request: HttpRequest) -> str | None:
+    """Return the token of an upgrade request, if it has one; raises `RoomError` for several."""
+    offered = [one.removeprefix(_TOKEN) for one in _protocols(request) if one.startswith(_TOKEN)]
+    header = bearer_token(request.headers)
+    tokens = offered if header is None else [header, *offered]
+    return _only("token", tokens) if tokens else None
 
 
 def _said(request: HttpRequest) -> dict[str, list[str]]:

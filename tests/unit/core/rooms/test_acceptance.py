@@ -134,19 +134,23 @@ def test_repeats_are_answered_while_room_or_inbox_is_limited_and_cost_nothing() 
     assert [shell.send(one).seq for one in ("x", "y")] == [4, 5]
 
 
-def test_a_repeat_with_another_ciphertext_gets_the_first_position_and_is_counted() -> None:
+def test_a_repeat_with_another_ciphertext_or_pseudonym_is_a_conflict_and_counted() -> None:
     shell = room_shell()
-    shell.send("a", b"b25lAA")
+    shell.send("a", b"b25lAA", pseudonym="alice")
     shell.hold()
-    shell.send("b", b"b25lAA")
+    shell.send("b", b"b25lAA", pseudonym="alice")
 
     # The beginning of a ciphertext is another one.
-    conflicts = [shell.send(name, b"b25l") for name in "ab"]
-    same = [shell.send(name, b"b25lAA") for name in "ab"]
+    conflicts = [shell.send(name, b"b25l", pseudonym="alice") for name in "ab"]
+    conflicts += [shell.send(name, b"b25lAA", pseudonym="mallory") for name in "ab"]
+    conflicts += [shell.deposit(name, b"b25l") for name in "ab"]
+    same = [shell.send(name, b"b25lAA", pseudonym="alice") for name in "ab"]
+    same += [shell.deposit(name, b"b25lAA") for name in "ab"]
     shell.commit()
 
-    assert [one.seq for one in (*conflicts, *same)] == [1, 2, 1, 2]
-    assert shell.counts.conflicts == 2
+    assert {one.code for one in conflicts} == {RoomCode.CONFLICT}
+    assert [one.seq for one in same] == [1, 2, 1, 2]
+    assert shell.counts.conflicts == 6
     assert [body.ciphertext for body in shell.bodies()] == [b"b25lAA"] * 2
 
 

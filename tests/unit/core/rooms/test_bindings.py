@@ -88,10 +88,19 @@ def test_an_inbox_that_already_holds_messages_can_still_get_its_room() -> None:
 
     assert (visitor.welcome, visitor.seqs) == (RoomWelcome(1, 1), [2])
     assert shell.read(inbox=SECRET).ids == ["d", "a"]
-    # A room whose own inbox is taken needs another one.
-    shell.send("a", room="thief", inbox=default_inbox("victim"))
-    assert shell.send("b", room="victim").code == CONFLICT
-    assert shell.send("b", room="victim", inbox="another").seq == 1
+
+
+def test_the_inbox_that_follows_from_a_name_belongs_to_that_room_alone() -> None:
+    shell = room_shell()
+    refused_everywhere(shell, "thief", default_inbox("victim"), CONFLICT)
+    refused_everywhere(shell, "thief", default_inbox("t:victim"), CONFLICT)
+
+    assert shell.send("a", room="victim").seq == 1
+    assert shell.send("b", room="victim", inbox=default_inbox("victim")).seq == 2
+    blind = room_shell(mode="blind")
+    # There it follows from names with a tenant only.
+    refused_everywhere(blind, default_inbox("t:victim"), None, CONFLICT)
+    assert blind.send("a", room=default_inbox("victim")).seq == 1
 
 
 # Bindings in flight.

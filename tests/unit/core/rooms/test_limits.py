@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from signalhub.core.rooms.room import SlidingWindow, Windows
+from signalhub.core.streams.recovery import take_snapshot
 from signalhub.wire.errors import RoomCode, RoomError
-from tests.support.memory.rooms import ROOM, SECRET, Restart, restarts, room_shell
+from tests.support.memory.rooms import ROOM, SECRET, Restart, restarts, room_shell, unreachable
 
 LIMITED = RoomCode.RATE_LIMIT_EXCEEDED
 
@@ -91,14 +92,14 @@ def test_the_state_of_a_room_is_read_as_often_as_the_setting_says() -> None:
     shell = room_shell(state_rate=3)
     rooms, at_ms = shell.rooms, 1_000_000
     for _ in range(3):
-        rooms.look(ROOM, at_ms)
+        rooms.look(ROOM, None, at_ms)
 
     with pytest.raises(RoomError) as limited:
-        rooms.look(ROOM, at_ms + 10_000)
+        rooms.look(ROOM, None, at_ms + 10_000)
 
     assert (limited.value.code, limited.value.retry_after_ms) == (LIMITED, 50_000)
-    rooms.look("other", at_ms + 10_000)
-    rooms.look(ROOM, at_ms + 60_000)
+    rooms.look("other", None, at_ms + 10_000)
+    rooms.look(ROOM, None, at_ms + 60_000)
 
 
 def test_room_pseudonym_and_inbox_get_their_share_back_when_the_log_refuses() -> None:
@@ -206,3 +207,80 @@ def test_appends_do_not_count_for_the_room_after_a_restart_either() -> None:
 
     assert again.send("b").seq == 7
     assert again.send("c").code == LIMITED
+
+
+# The disk.
+
+LARGE = b"A" * 1_000
+# What a message of that size takes: its id, and what surrounds it.
+LARGE_BYTES = 1_128 + 2
+
+
+@restarts
+def test_rooms_take_no_more_disk_than_they_may_until_messages_expire(restart: Restart) -> None:
+    shell = room_shell(disk_bytes_max=3 * LARGE_BYTES, retention_s=100.0)
+    for number in range(3):
+        assert shell.send(f"m{number}", LARGE, room=f"room{number}").accepted
+    shell.save_snapshot()
+
+    for one in (shell, restart(shell)):
+        refused = [one.send("m9", room="room9"), one.deposit("m9", inbox=SECRET)]
+        assert {caller.code for caller in refused} == {RoomCode.UNAVAILABLE}
+        assert all("rooms.disk_bytes_max" in caller.error.text for caller in refused)
+        assert one.hub.degradations() == ["rooms_disk_full"]
+        assert (one.counts.disk_full, one.rooms.messages.disk_bytes) == (2, 3 * LARGE_BYTES)
+        # A repeat takes nothing.
+        assert one.send("m0", LARGE, room="room0").accepted.is_repeat
+    shell.clock.advance(106)
+    shell.perform(shell.rooms.tick(shell.now))
+    assert shell.hub.degradations() == []
+    assert shell.send("m9", room="room9").seq == 1
+
+
+def test_what_is_being_written_counts_and_what_was_refused_does_not() -> None:
+    shell = room_shell(disk_bytes_max=2 * LARGE_BYTES)
+    shell.hold()
+    for number in range(2):
+        shell.send(f"m{number}", LARGE)
+    assert shell.send("m2").code == RoomCode.UNAVAILABLE
+    shell.refuse()
+
+    assert (shell.rooms.messages.pending_bytes, shell.rooms.messages.disk_bytes) == (0, 0)
+    assert shell.send("m2").seq == 1
+
+
+def test_what_is_archived_takes_no_disk() -> None:
+    shell = room_shell(disk_bytes_max=10 * LARGE_BYTES)
+    shell.use_archive(unreachable)
+    for number in range(10):
+        shell.send(f"m{number}", LARGE)
+    assert shell.hub.degradations() == ["rooms_disk_full"]
+    shell.rooms.archived_to(shell.engine.head)
+    shell.perform(shell.rooms.tick(shell.now))
+
+    assert shell.hub.degradations() == []
+    assert shell.send("more").accepted
+
+
+def test_ids_do_not_pile_up_while_no_snapshot_can_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("signalhub.core.rooms.inbox._UNSAVED_MAX", 100)
+    shell, ids = room_shell(repeat_s=1_000.0), None
+    for number in range(1_000):
+        shell.send(f"m{number}")
+        if number % 30 == 0:
+            # It is taken, and gets nowhere.
+            take_snapshot(shell.hub.parts, shell.engine.head)
+    ids = shell.rooms.messages.ids
+
+    held = len(ids.unsaved) + sum(len(keys) for _, keys in ids._saving)
+    assert held <= 100
+    assert held + ids.dropped == 1_000
+    assert shell.hub.degradations() == ["room_ids_dropped"]
+    assert shell.send("m0").accepted.is_repeat
+    shell.save_snapshot()
+    shell.clock.advance(1_010)
+    shell.perform(shell.rooms.tick(shell.now))
+    assert shell.hub.degradations() == []
+    assert (ids._unsaved_count, ids._saving) == (0, [])

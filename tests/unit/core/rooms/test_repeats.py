@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from signalhub.core.effects import Recall
-from signalhub.core.messages.dedup import fingerprint
+from signalhub.core.messages.dedup import Recalled, fingerprint
 from signalhub.core.rooms.values import Accepted
 from signalhub.core.streams.recovery import take_snapshot
 from signalhub.state import schema
@@ -121,7 +121,7 @@ def test_a_clock_that_is_set_back_costs_no_id() -> None:
     room_ids.add(fresh.records)
 
     name = shell.inbox().name
-    found = [room_ids.recall(fingerprint(name, f"m{number}"), 0) for number in (1, 2, 3)]
+    found = [room_ids.recall(fingerprint(name, f"m{number}"), 0).seq for number in (1, 2, 3)]
 
     assert (found, fresh.aside) == ([1, 2, 3], {})
     shell = room_shell()
@@ -171,7 +171,8 @@ def aged(shell: RoomShell, count: int = 200, *, room: str = "general") -> RoomSh
 
 def unsaved(shell: RoomShell, message_id: str) -> int:
     """The position of an id that is known to be in no snapshot."""
-    return shell.rooms.messages.ids.find_unsaved(fingerprint(shell.inbox().name, message_id))
+    found = shell.rooms.messages.ids.find_unsaved(fingerprint(shell.inbox().name, message_id))
+    return 0 if found is None else found.seq
 
 
 @pytest.mark.usefixtures("scarce")
@@ -267,7 +268,7 @@ class TestWithLittleMemory:
         shell = aged(room_shell())
         shell.hold_reads()
         callers = [shell.send(name) for name in ("m1", "new", "m2")]
-        answers = iter([None, 0, 2])
+        answers = iter([None, Recalled(0), Recalled(2)])
         monkeypatch.setattr(shell.shelf, "recall", lambda *given: next(answers))
         shell.answer_reads()
 

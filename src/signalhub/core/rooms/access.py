@@ -1,0 +1,170 @@
+"""Who may use a room.
+
+With authentication a request needs a token whose permission `rooms` covers the clear name of the
+room, or the capability of the room: the id of its inbox. An id that follows from a name is none,
+because everybody can compute it. A capability opens what exists; to create a room or an inbox, and
+so to decide what its capability is, a token is needed. Otherwise a stranger could take a name
+first, and read what those write who know only the name.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from signalhub.auth.permissions import Allowance
+from signalhub.auth.tokens import Claims
+from signalhub.core.rooms import refusals
+from signalhub.wire.errors import Refusal, RoomError
+from signalhub.wire.room_ids import CAPABILITY_CHARS
+
+if TYPE_CHECKING:
+    from signalhub.auth.tokens import Authenticator
+    from signalhub.core.rooms.directory import RoomDirectory
+    from signalhub.counters import RoomTally
+    from signalhub.settings.model import RoomsSettings as RoomSettings
+
+_MINUTE_MS: Final = 60_000
+# Addresses that are counted separately; all others share one count.
+_SOURCES_MAX: Final = 10_000
+_OTHERS: Final = ""
+
+
+class Requester(msgspec.Struct, frozen=True):
+    """Who makes a request: an address, and what its token says if it has one."""
+
+    source: str = ""
+    claims: Claims | None = None
+    allowance: Allowance | None = None
+
+    @property
+    def key(self) -> str:
+        """What limits are counted by: who the token was made for, or else the address."""
+        return self.source if self.claims is None else f"token {self.claims.subject}"
+
+
+# Whoever asks a hub that does not check.
+ANYBODY: Final = Requester()
+
+
+class Access:
+    """Decides about requests, and counts the refused ones."""
+
+    def __init__(
+        self,
+        settings: RoomSettings,
+        tally: RoomTally,
+        directory: RoomDirectory,
+        authenticator: Authenticator | None,
+    ) -> None:
+        self._is_blind = settings.mode == "blind"
+        self._is_required = settings.require_capability is True
+        self._tally = tally
+        self._directory = directory
+        self._authenticator = None if settings.public else authenticator
+        self._attempts = RefusedAttempts(settings.refused_rate)
+
+    def identify(
+        self, token: str | None, source: str, now: int, mono_ms: int, *, has_inbox: bool
+    ) -> Requester:
+        """Return who asks; raises `RoomError` for an invalid token, or if nothing is presented."""
+        if self._authenticator is None:
+            return Requester(source)
+        if token is None:
+            if not has_inbox and not self._is_blind:
+                raise self._refused(source, refusals.unauthorized(), mono_ms)
+            return Requester(source)
+        try:
+            claims = self._authenticator.verify(token, now / 1000)
+        except Refusal as refusal:
+            raise self._refused(source, refusals.bad_token(refusal.message), mono_ms) from None
+        allowance = Allowance(claims.actor, claims.permissions, claims.subject)
+        return Requester(source, claims, allowance)
+
+    def check_room(
+        self, requester: Requester, room_name: str, inbox_id: str | None, mono_ms: int
+    ) -> None:
+        """Raise `RoomError` unless the requester may use the room."""
+        if self._authenticator is None or self._opens(room_name, inbox_id):
+            return
+        self._check_token(requester, room_name, mono_ms)
+
+    def check_inbox(
+        self, requester: Requester, inbox_id: str, mono_ms: int, *, is_writing: bool
+    ) -> None:
+        """Raise `RoomError` unless the requester may use the inbox.
+
+        Reading an inbox that does not exist looks like reading an empty one.
+        """
+        if self._authenticator is None:
+            return
+        room_name = self._room_behind(inbox_id)
+        if room_name is None:
+            is_known = self._directory.names.inbox(inbox_id) in self._directory.inboxes
+            if is_known or not is_writing:
+                return
+            room_name = inbox_id
+        elif self._is_required:
+            raise self._refused(requester.source, refusals.capability_missing(), mono_ms)
+        self._check_token(requester, room_name, mono_ms)
+
+    def _check_token(self, requester: Requester, room_name: str, mono_ms: int) -> None:
+        if requester.allowance is None:
+            raise self._refused(requester.source, refusals.unauthorized(), mono_ms)
+        if not requester.allowance.may_use_room(room_name):
+            raise self._refused(requester.source, refusals.forbidden(), mono_ms)
+
+    def _opens(self, room_name: str, inbox_id: str | None) -> bool:
+        """Is this the capability of the room?"""
+        directory = self._directory
+        if self._is_blind and inbox_id is None:
+            inbox_id = room_name
+        if inbox_id is None or self._room_behind(inbox_id) is not None:
+            return False
+        room = directory.rooms.get(directory.names.room(room_name))
+        if room is None or room.inbox is None:
+            # In blind mode an inbox that was written to directly has no room yet.
+            is_same = inbox_id == room_name
+            return (
+                self._is_blind
+                and is_same
+                and directory.names.inbox(inbox_id) in (directory.inboxes)
+            )
+        return hmac.compare_digest(room.inbox.name, directory.names.inbox(inbox_id))
+
+    def _room_behind(self, inbox_id: str) -> str | None:
+        """Return the room whose name everybody can compute this id from; `None` if there is none.
+
+        A blind hub uses ids as names, so there an id is secret only if it is long enough.
+        """
+        if self._is_blind and len(inbox_id) != CAPABILITY_CHARS:
+            return self._directory.owner_of(inbox_id) or inbox_id
+        return self._directory.owner_of(inbox_id)
+
+    def _refused(self, source: str, error: RoomError, mono_ms: int) -> RoomError:
+        """Count a refusal; return the error to answer with."""
+        self._tally.denied += 1
+        wait_ms = self._attempts.count(source, mono_ms)
+        return refusals.limited(wait_ms) if wait_ms else error
+
+
+class RefusedAttempts:
+    """Counts refused requests by address, minute by minute, in bounded memory."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._began_ms = -_MINUTE_MS
+        self._counts: dict[str, int] = {}
+
+    def count(self, source: str, mono_ms: int) -> int:
+        """Count one; return how long its source should wait, 0 while it is below the limit."""
+        if mono_ms >= self._began_ms + _MINUTE_MS:
+            self._began_ms = mono_ms
+            self._counts.clear()
+        counts = self._counts
+        if source not in counts and len(counts) >= _SOURCES_MAX:
+            source = _OTHERS
+        counts[source] = count = counts.get(source, 0) + 1
+        return 0 if count <= self._rate else max(1, self._began_ms + _MINUTE_MS - mono_ms)
