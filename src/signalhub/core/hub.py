@@ -18,6 +18,7 @@ from signalhub.clock import Ids
 from signalhub.core import refusals
 from signalhub.core.effects import Append, Close, Effect, Note, Reply
 from signalhub.core.erasure import Eraser, Erasures
+from signalhub.core.limits.degradations import Degraded, near_capacity
 from signalhub.core.limits.quotas import Quotas
 from signalhub.core.limits.scans import Scans
 from signalhub.core.limits.usage import Usage
@@ -118,7 +119,9 @@ class Hub:
         self.placements = placements = Placements(quotas)
         self.replays = replays = Replays()
         self.erasures = erasures = Erasures()
-        self.rooms = rooms = Rooms(settings.rooms, tally.rooms, storage, erasures, authenticator)
+        self.rooms = rooms = Rooms(
+            settings.rooms, tally.rooms, storage, erasures, quotas, authenticator
+        )
 
         # Behaviour; each object is given what it uses.
         self.dispatcher = dispatcher = Dispatcher(streams, wakes=settings.dispatch.wakes)
@@ -406,13 +409,17 @@ class Hub:
         """Tell every session that the hub is shutting down."""
         return [*self._directory.drain(), *self.sessions.drain(now), *self.rooms.drain()]
 
-    def degradations(self) -> list[str]:
+    def degradations(self) -> list[Degraded]:
         """Problems an operator should know about; empty if there are none."""
         found = []
         if self.registry.utilization > self.settings.registry.warn_above:
-            found.append("registry_near_capacity")
+            found.append(Degraded.REGISTRY_NEAR_CAPACITY)
+        warn_above = self.settings.limits.warn_above
+        found += near_capacity(self.quotas, warn_above)
+        if self.rooms.state.bytes > warn_above * self.settings.rooms.state_bytes_max:
+            found.append(Degraded.ROOM_STATE_NEAR_CAPACITY)
         if self.dedup.is_shortened:
-            found.append("dedup_window_shortened")
+            found.append(Degraded.DEDUP_WINDOW_SHORTENED)
         return found + self.rooms.degradations()
 
     # Frames that cannot be served.

@@ -23,6 +23,7 @@ import uvloop
 from signalhub.auth.tokens import Authenticator, SessionTokens
 from signalhub.clock import Clock, Ids, SystemClock
 from signalhub.core.hub import Hub
+from signalhub.core.limits.degradations import Degraded
 from signalhub.core.streams import recovery
 from signalhub.counters import Tally
 from signalhub.engine.local import LocalEngine, Needs
@@ -90,7 +91,7 @@ class App:
         self._door_bucket = TokenBucket(
             settings.connection_rate, settings.connection_burst, self._clock.now_ms()
         )
-        self._known_degradations: list[str] = []
+        self._known_degradations: list[Degraded] = []
         self._known_store_errors = 0
         self._clean = Period(int(settings.registry.sweep_s * 1000))
         self._folder: LockedFolder
@@ -276,28 +277,35 @@ class App:
 
     # Health, metrics and periodic work.
 
-    def _degradations(self) -> list[str]:
+    def _degradations(self) -> list[Degraded]:
         found = self.hub.degradations()
         if self._store.errors > self._known_store_errors:
-            found.append("registry_not_written")
+            found.append(Degraded.REGISTRY_NOT_WRITTEN)
         if self._engine.recovery.epoch_changed:
-            found.append("log_entries_lost")
+            found.append(Degraded.LOG_ENTRIES_LOST)
         if self._engine.log.state != "open":
-            found.append(f"storage_{self._engine.log.state}")
-        found += [f"retention_held_by_{who}" for who in self._engine.held_by]
+            found.append(Degraded(f"storage_{self._engine.log.state}"))
+        found += [Degraded(f"retention_held_by_{who}") for who in self._engine.held.by]
         if self._lakeside is not None:
             found += self._lakeside.degradations(self._clock.now_ms())
         return found
 
+    def _details(self) -> dict[str, object]:
+        """What the degradations are about, for those who may know names."""
+        held = self._engine.held
+        return {"retention": held} if held.by else {}
+
     def _health(self, request: HttpRequest) -> Response:
         degradations = self._degradations()
-        body = {
+        body: dict[str, object] = {
             "status": "degraded" if degradations else "ok",
             "service": "signal-hub",
             "version": wire.PROTOCOL_VERSION,
             "timestamp": self._clock.now_ms(),
             "degradations": degradations,
         }
+        if not self.settings.auth.enabled and (details := self._details()):
+            body["details"] = details
         status = 503 if self._engine.log.fault else 200
         return Response(status, wire.encode(body), content_type="application/json")
 
@@ -335,7 +343,8 @@ class App:
         if degradations != self._known_degradations:
             self._known_degradations = degradations
             if degradations:
-                log.warning("the hub is degraded", extra={"degradations": degradations})
+                facts = {"degradations": degradations, "details": self._details()}
+                log.warning("the hub is degraded", extra=facts)
             else:
                 log.info("the hub is healthy again")
 

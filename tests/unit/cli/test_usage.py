@@ -31,7 +31,9 @@ from signalhub.wire.errors import (
     Unsubscribed,
 )
 
-VERBS = "serve sql audit replay erase tell ask broadcast listen publish subscribe discover ls ping"
+VERBS = (
+    "serve limits sql audit replay erase tell ask broadcast listen publish subscribe discover ls ping"
+)
 NOUNS = {
     "settings": "check show reference",
     "token": "mint inspect",

@@ -7,10 +7,25 @@ from typing import Any
 import pytest
 
 from signalhub.auth.permissions import Allowance, Permissions
+from signalhub.auth.tokens import Claims
 from signalhub.core import refusals
+from signalhub.core.limits.degradations import DESCRIPTIONS, Degraded
 from signalhub.core.limits.quotas import LOOPBACK, Resource, source_of
-from signalhub.settings.model import LimitsSettings, RegistrySettings, Settings
+from signalhub.core.rooms.access import Requester
+from signalhub.settings.model import (
+    ActorsSettings,
+    DispatchSettings,
+    LimitsSettings,
+    MailboxSettings,
+    RegistrySettings,
+    RoomsSettings,
+    Settings,
+    TopicsSettings,
+)
+from signalhub.wire.entry import Kind, OperatedBody, decode_body
+from signalhub.wire.errors import RoomCode, RoomError
 from tests.support.memory.hosts import A, hosted
+from tests.support.memory.rooms import RoomShell, Visitor
 from tests.support.memory.shell import HELLO, MemoryShell, Message, Peer
 from tests.support.memory.tokens import guarded, token
 from tests.support.memory.topics import commit_all
@@ -272,3 +287,159 @@ def test_loopback_without_authentication_is_exempt() -> None:
 
     assert {code_of(one) for one in replies} == {None}
     assert dict(shell.hub.quotas.sources(Resource.REGISTRATIONS)) == {LOOPBACK: 90}
+
+
+def test_rooms_of_one_identity_and_of_one_source_are_limited_and_others_have_theirs() -> None:
+    limits = LimitsSettings(rooms_per_identity=4, source_share=0.3)
+    shell = RoomShell(Settings(limits=limits, rooms=RoomsSettings(limit=20)))
+    claims = Claims("eve", "@(a/eve)", (), Permissions(), 0, 9e9, None)
+    eve, stranger = Requester("198.51.100.7", claims), Requester("192.0.2.1")
+
+    def make(requester: Requester, count: int) -> list[str]:
+        # Each room has an inbox.
+        names = [f"{requester.key} {number}" for number in range(count)]
+        results = [shell.send(f"m-{name}", room=name, requester=requester) for name in names]
+        return [one.code if isinstance(one.result, RoomError) else "" for one in results]
+
+    assert make(eve, 3) == ["", "", RoomCode.FORBIDDEN]
+    assert make(stranger, 4) == ["", "", "", RoomCode.FORBIDDEN]
+    assert make(Requester("192.0.2.2"), 1) == [""]
+    assert make(eve, 2) == ["", ""]
+    assert shell.hub.quotas.total(Resource.ROOMS) == 12
+    refused = shell.send("m", room="another", requester=eve)
+    assert "limits.rooms_per_identity" in refused.error.text
+    assert "eve" not in refused.error.text
+
+
+def test_a_room_that_holds_nothing_any_more_makes_room() -> None:
+    shell = RoomShell(Settings(rooms=RoomsSettings(limit=20)))
+    requester = Requester("192.0.2.1")
+    guest, effects = shell.rooms.join(Visitor(), "a room", None, "", shell.now, requester)
+    shell.perform(effects)
+    assert dict(shell.hub.quotas.sources(Resource.ROOMS)) == {"192.0.2.1": 1}
+
+    shell.perform(shell.rooms.leave(guest, shell.now))
+
+    assert dict(shell.hub.quotas.sources(Resource.ROOMS)) == {}
+    assert shell.hub.quotas.total(Resource.ROOMS) == 0
+
+
+# Who uses what.
+
+
+def limits_of(peer: Peer, **payload: Any) -> dict[str, dict[str, Any]]:
+    reply = peer.ask("hub:limits", payload or None)
+    assert reply["type"] == "hub:limits_response", reply
+    return {one.pop("resource"): one for one in reply["payload"]["resources"]}
+
+
+def test_an_operator_sees_who_uses_what_and_is_recorded() -> None:
+    shell = MemoryShell(THREE)
+    eve, bob = person(shell, "eve"), person(shell, "bob")
+    for number in range(3):
+        register(eve, number)
+    register(bob, 0)
+    bob.block()
+    assert bob.session.outbound is not None
+    bob.session.outbound.queued(777)
+    boss = person(shell, "boss")
+    assert code_of(boss.ask("hub:limits")) == "unauthorized"
+    permissions = Permissions(admin=("limits",))
+    boss.session.allowance = Allowance(boss.address, permissions, "boss")
+
+    found = limits_of(boss)
+    top = limits_of(boss, limit=1)
+    of_bob = limits_of(boss, identity="bob")
+
+    used = [{"identity": "eve", "used": 3}, {"identity": "bob", "used": 1}]
+    assert found["registrations"] == {
+        "used": 4,
+        "limit": 50_000,
+        "perIdentity": 3,
+        "perSource": 20_000,
+        "identities": used,
+        "sources": [],
+    }
+    assert found["waiting_bytes"]["identities"] == [{"identity": "bob", "used": 777}]
+    assert top["registrations"]["identities"] == used[:1]
+    assert of_bob["registrations"]["identities"] == used[1:]
+    assert of_bob["topics"]["identities"] == [{"identity": "bob", "used": 0}]
+    assert found.keys() == {*Resource, "waiting_bytes"}
+    records = [one for one in shell.engine.entries if one.kind == Kind.OPERATED]
+    bodies = [decode_body(OperatedBody, one.body) for one in records]
+    assert [(one.by, one.verb, one.over) for one in bodies] == [("boss", "admin", "limits")] * 3
+    # A log that has failed is a reason to look.
+    shell.hub.storage.stop(refusals.storage_failed())
+    assert limits_of(boss) == found
+
+
+# What operators are warned of.
+
+
+def test_every_degradation_is_described_with_what_to_do() -> None:
+    assert DESCRIPTIONS.keys() == set(Degraded)
+    for one in DESCRIPTIONS.values():
+        assert one.meaning.endswith(".")
+        assert one.remedy.endswith(".")
+
+
+def fill_mailboxes(shell: MemoryShell, number: int) -> None:
+    register_durably(person(shell, "a", number), number)
+
+
+def fill_topics(shell: MemoryShell, number: int) -> None:
+    create(person(shell, "a"), number)
+
+
+def fill_subscriptions(shell: MemoryShell, number: int) -> None:
+    peer = person(shell, "a")
+    peer.ask("hub:topic_create", {"topic": "all"})
+    subscribe(peer, number)
+
+
+def fill_rooms(shell: MemoryShell, number: int) -> None:
+    shell.hub.rooms.directory.inbox(f"inbox {number}", Requester())
+
+
+def fill_places(shell: MemoryShell, number: int) -> None:
+    shell.hub.placements.note(f"order/{number}", A, 1, number)
+
+
+TEN = Settings(
+    limits=LimitsSettings(identity_share=1.0),
+    mailbox=MailboxSettings(count_max=10),
+    topics=TopicsSettings(limit=10),
+    dispatch=DispatchSettings(limit=10),
+    rooms=RoomsSettings(limit=10),
+    actors=ActorsSettings(limit=10),
+)
+
+
+@pytest.mark.parametrize(
+    ("fill", "warned"),
+    [
+        (fill_mailboxes, Degraded.MAILBOXES_NEAR_CAPACITY),
+        (fill_topics, Degraded.TOPICS_NEAR_CAPACITY),
+        (fill_subscriptions, Degraded.SUBSCRIPTIONS_NEAR_CAPACITY),
+        (fill_rooms, Degraded.ROOMS_NEAR_CAPACITY),
+        (fill_places, Degraded.PLACES_NEAR_CAPACITY),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_operators_are_warned_before_a_total_is_used_up(fill: Any, warned: Degraded) -> None:
+    shell = MemoryShell(TEN)
+
+    for number in range(9):
+        fill(shell, number)
+    before = shell.hub.degradations()
+    fill(shell, 9)
+
+    assert (before, shell.hub.degradations()) == ([], [warned])
+
+
+def test_operators_are_warned_before_the_state_of_rooms_uses_up_its_memory() -> None:
+    shell = MemoryShell(Settings(rooms=RoomsSettings(state_bytes_max=100)))
+
+    shell.hub.rooms.state.bytes = 91
+
+    assert shell.hub.degradations() == [Degraded.ROOM_STATE_NEAR_CAPACITY]

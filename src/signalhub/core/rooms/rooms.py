@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from signalhub.core.effects import Answer, Dismiss, Effect
+from signalhub.core.limits.degradations import Degraded
 from signalhub.core.rooms import refusals
 from signalhub.core.rooms.accept import Acceptance
 from signalhub.core.rooms.access import ANYBODY, Access, Requester
@@ -27,6 +28,7 @@ from signalhub.wire.frames import CloseCode
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator, Claims
     from signalhub.core.erasure import Erasures
+    from signalhub.core.limits.quotas import Quotas
     from signalhub.core.log_state import LogState
     from signalhub.counters import RoomTally
     from signalhub.settings.model import RoomsSettings as RoomSettings
@@ -47,12 +49,13 @@ class Rooms:
         tally: RoomTally,
         storage: LogState,
         erasures: Erasures,
+        quotas: Quotas,
         authenticator: Authenticator | None = None,
     ) -> None:
         self.settings = settings
         self.tally = tally
         self.times = times = Times(settings.timestamps)
-        self.directory = directory = RoomDirectory(settings, times, storage)
+        self.directory = directory = RoomDirectory(settings, times, storage, quotas)
         self.access = Access(settings, tally, directory, authenticator)
         self.messages = messages = Messages(settings, times, erasures, directory.dirty)
         self.state = state = RoomStates(settings, tally, times, directory, storage)
@@ -161,7 +164,7 @@ class Rooms:
         """Add a socket to a room and welcome it; raises `RoomError` if it cannot enter."""
         directory = self.directory
         self.access.check_room(requester, room_name, inbox_id, self._mono_ms)
-        room, effects = directory.open(room_name, inbox_id, now)
+        room, effects = directory.open(room_name, inbox_id, requester, now)
         guest = Guest(link, room, pseudonym, requester)
         if requester.claims is not None:
             self._token_ends_ms[guest] = ends_ms = requester.claims.expires_at_s * 1000
@@ -233,13 +236,13 @@ class Rooms:
             for guest in room.guests
         ]
 
-    def degradations(self) -> list[str]:
+    def degradations(self) -> list[Degraded]:
         """Return what an operator should know about rooms."""
         found = []
         if self._acceptance.is_disk_full:
-            found.append("rooms_disk_full")
+            found.append(Degraded.ROOMS_DISK_FULL)
         if self.messages.ids.is_dropping:
-            found.append("room_ids_dropped")
+            found.append(Degraded.ROOM_IDS_DROPPED)
         return found
 
     def archived_to(self, offset: int) -> None:

@@ -59,7 +59,7 @@ class StateApi:
         """Read or write one of the blobs."""
         room, inbox = self._asked(request, requester)
         if request.method == "PUT":
-            write = PutBlob(caller, room, inbox, name, request.body)
+            write = PutBlob(caller, room, inbox, name, request.body, requester=requester)
             return self._writing(request, write), answers.blob_written
         known = _tags(request, "if-none-match", is_weak_good=True)
 
