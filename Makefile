@@ -11,18 +11,20 @@ WORKERS = $(shell $(BIN)/python -c 'import os; print(1 + max(2, os.cpu_count() o
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench compare soak shape lock sbom clean
+.PHONY: help setup run test check format bench compare soak shape lock sbom notices clean
 
 help: ## print this menu
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## create .venv from the pinned versions
 
-$(READY): pyproject.toml constraints.txt src/signalhub/pipeline/run/setup.py src/signalhub/pipeline/run/jars.sha256
+$(READY): pyproject.toml requirements/build.txt requirements/dev.txt src/signalhub/pipeline/run/setup.py src/signalhub/pipeline/run/jars.sha256
 	@test -n "$(PYTHON)" && "$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed: install it, or run make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "Setting up $(VENV) (about three minutes, once)…"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(INSTALL) -c constraints.txt -e '.[pipeline,dev]'
+	@$(INSTALL) --require-hashes -r requirements/build.txt
+	@$(INSTALL) --require-hashes --no-build-isolation -r requirements/dev.txt
+	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m signalhub.pipeline.run.setup
 	@touch $(READY)
 
@@ -42,7 +44,7 @@ format: $(READY) ## rewrite the code in the project's format
 	@$(BIN)/ruff check --fix .
 
 bench: $(READY) ## ratios against peers, medians of interleaved runs
-	@$(INSTALL) -c constraints.txt -e '.[bench]'
+	@$(INSTALL) --require-hashes --no-build-isolation -r requirements/bench.txt
 	@$(BIN)/python -m bench $(ARGS)
 	@$(BIN)/python -m bench.lake $(LAKE_ARGS)
 	@$(BIN)/python -m bench.actors $(ACTORS_ARGS)
@@ -65,6 +67,9 @@ lock: ## write the hashes of all pinned packages into requirements/; needs uv
 
 sbom: $(READY) ## write dist/sbom.json (CycloneDX): every package and JAR with its version and hash
 	@mkdir -p dist && $(BIN)/python tools/sbom.py > dist/sbom.json && echo dist/sbom.json
+
+notices: $(READY) ## write THIRD-PARTY-NOTICES.md: the license of every package and JAR
+	@$(BIN)/python -m tools.notices
 
 clean: ## remove .venv and caches
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

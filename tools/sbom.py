@@ -67,10 +67,16 @@ def _package(name: str, version: str, hashes: list[str]) -> dict[str, Any]:
     }
 
 
-def _jar(file_name: str, digest: str) -> dict[str, Any]:
+def jar_of(file_name: str) -> tuple[str, str, str]:
+    """Return group, artifact and version of a JAR."""
     group, _, rest = file_name.removesuffix(".jar").partition("_")
     # A version starts with a digit and may contain dashes; an artifact's parts start with letters.
     artifact, version = re.split(r"-(?=\d)", rest, maxsplit=1)
+    return group, artifact, version
+
+
+def _jar(file_name: str, digest: str) -> dict[str, Any]:
+    group, artifact, version = jar_of(file_name)
     address = f"pkg:maven/{group}/{artifact}@{version}"
     return {
         "type": "library",

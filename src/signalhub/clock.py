@@ -1,6 +1,7 @@
 """Clocks and ids, passed in from outside, so that the core has no side effects.
 
-The hub uses wall time in milliseconds for timestamps and most intervals.
+The hub's own time is that of a `SteadyClock`: milliseconds like those of the wall clock, but
+without its jumps. See docs/decisions/0013-time.md.
 """
 
 from __future__ import annotations
@@ -30,6 +31,68 @@ class SystemClock:
 
     def mono_s(self) -> float:
         return time.monotonic()
+
+
+def boot_s() -> float:
+    """Return monotonic seconds that include the time in which the machine was suspended."""
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
+# Only Linux has a clock that counts while the machine is suspended.
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+# How fast a steady clock follows the wall clock: a hundredth, so that no duration is off by more.
+_FOLLOWED_MS_PER_S = 10.0
+# Readings of two clocks differ by this much without a reason.
+_READING_MS = 1.0
+
+
+class SteadyClock:
+    """Wall time at the start plus elapsed time; it never jumps, and follows the wall clock slowly.
+
+    May be read from any thread; only one thread may change it.
+    """
+
+    def __init__(self, clock: Clock, elapsed_s: Callable[[], float] | None = None) -> None:
+        """`elapsed_s` measures the time that has passed; the clock's monotonic time by default."""
+        self._elapsed_s = elapsed_s or clock.mono_s
+        self.wall_ms = clock.now_ms
+        self.mono_s = clock.mono_s
+        # Since when, the time then, and milliseconds per second.
+        self._line = (self._elapsed_s(), float(clock.now_ms()), 1000.0)
+
+    def now_ms(self) -> int:
+        # Sums of fractions of a second may fall short of a whole millisecond.
+        return int(self._precise_ms() + 0.001)
+
+    @property
+    def ahead_ms(self) -> int:
+        """How far the wall clock is ahead; negative if it is behind."""
+        return self.wall_ms() - self.now_ms()
+
+    def resume(self, *, ahead_ms: int = 0, newest_ms: int = 0) -> None:
+        """Continue the time of an earlier process.
+
+        Args:
+            ahead_ms: How far the wall clock was ahead then.
+            newest_ms: A time the earlier process has seen; if the wall clock was set back since,
+                time continues from there.
+        """
+        now_ms = max(self.wall_ms() - ahead_ms, newest_ms)
+        self._line = (self._elapsed_s(), float(now_ms), 1000.0)
+
+    def follow(self) -> None:
+        """Run a little faster or slower if the wall clock is ahead or behind; call regularly."""
+        elapsed_s, now_ms = self._elapsed_s(), self._precise_ms()
+        ahead_ms = self.wall_ms() - now_ms
+        if abs(ahead_ms) <= _READING_MS:
+            ahead_ms = 0.0
+        change = max(-_FOLLOWED_MS_PER_S, min(_FOLLOWED_MS_PER_S, ahead_ms))
+        self._line = (elapsed_s, now_ms, 1000.0 + change)
+
+    def _precise_ms(self) -> float:
+        since_s, began_ms, ms_per_s = self._line
+        return began_ms + (self._elapsed_s() - since_s) * ms_per_s
 
 
 _ENDINGS = [b"%03x" % number for number in range(16**3)]

@@ -161,6 +161,8 @@ class Tally:
     connections_refused: int = 0
     reconnections: int = 0  # Connects with an address that was already known.
 
+    logins_refused: int = 0  # By any door.
+
     registrations: int = 0
     registry_refused: int = 0
 
@@ -178,6 +180,7 @@ class Tally:
     dropped_tells: int = 0  # The recipient reads too slowly or is gone.
     slow_closed: int = 0
     floods_closed: int = 0
+    debtors_closed: int = 0  # Too much waited for all clients together, most of it for these.
     paused: int = 0
     resumed: int = 0
     rate_limited: int = 0

@@ -1,4 +1,4 @@
-"""Token buckets, periods and back-off."""
+"""Token buckets, shared ones, periods and back-off."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from signalhub.wire.errors import ClientError, OutcomeUnknown, Refused
 
 # Refilling adds fractions; a rounding error must not refuse a caller that waited long enough.
 _ONE = 1.0 - 1e-9
+# Of a shared bucket: the part that is kept for sources within their share, how long it is kept
+# after somebody was refused, and which sources are counted.
+_RESERVED = 8
+_CONTENDED_MS = 10_000
+_ASKED_LATELY_MS = 2_000
+_SOURCES_MAX = 4_096
 
 
 class TokenBucket:
@@ -49,6 +55,11 @@ class TokenBucket:
         self.tokens = max(0.0, self.tokens - wanted)
         return 0
 
+    def left(self, now_ms: int) -> float:
+        """Return the number of tokens."""
+        self._refill(now_ms)
+        return self.tokens
+
     def retry_after_ms(self, now_ms: int) -> int:
         """Return the time until a token is available; 0 if one is."""
         if not self.rate_s:
@@ -63,6 +74,65 @@ class TokenBucket:
         # A clock that jumps back must not empty the bucket.
         if elapsed_ms > 0:
             self.tokens = min(float(self.burst), self.tokens + elapsed_ms * self.rate_s / 1000)
+
+
+class SharedBucket:
+    """A token bucket that sources share fairly; a source alone may use all of it.
+
+    Anybody may take any token until the bucket is empty once. For a while after that, a source may
+    take only its share at once, or what exceeds a small reserve: with `n` sources that asked lately
+    a share is `1 / (n + 1)` of the rate. All shares together are less than the rate, so the bucket
+    does not stay empty: a source that asks for less than its share gets it, and so does one that
+    asks for the first time. The others get what is left.
+    """
+
+    __slots__ = ("_bucket", "_contended_until_ms", "_reserve", "_shares")
+
+    def __init__(self, rate_s: float, burst: float, now_ms: int) -> None:
+        self._bucket = TokenBucket(rate_s, burst, now_ms)
+        self._reserve = burst // _RESERVED
+        self._contended_until_ms = -1
+        # The sources that asked lately, with their share and the time: the longest silent first.
+        self._shares: dict[str, tuple[float, int]] = {}
+
+    @property
+    def rate_s(self) -> float:
+        return self._bucket.rate_s
+
+    def take(self, source: str, now_ms: int) -> bool:
+        """Take one token for a source; `False` if it has to wait."""
+        bucket = self._bucket
+        if not bucket.rate_s:
+            return True
+        share = self._share(source, now_ms)
+        is_fair = bucket.left(now_ms) - 1.0 >= self._reserve or share >= _ONE
+        is_taken = (is_fair or now_ms > self._contended_until_ms) and bucket.take(now_ms)
+        if is_taken:
+            share = max(0.0, share - 1.0)
+        else:
+            self._contended_until_ms = now_ms + _CONTENDED_MS
+        self._shares[source] = (share, now_ms)
+        return is_taken
+
+    def retry_after_ms(self, now_ms: int) -> int:
+        """Return the time until there is a token; 0 if there is one."""
+        return self._bucket.retry_after_ms(now_ms)
+
+    def _share(self, source: str, now_ms: int) -> float:
+        """Return what is left of the share of a source, and move it to the end."""
+        shares, bucket = self._shares, self._bucket
+        known = shares.pop(source, None)
+        while shares:
+            oldest, (_, at_ms) = next(iter(shares.items()))
+            if len(shares) < _SOURCES_MAX and at_ms > now_ms - _ASKED_LATELY_MS:
+                break
+            del shares[oldest]
+        parts = len(shares) + 2
+        full = max(1.0, bucket.burst / parts)
+        if known is None:
+            return full
+        left, at_ms = known
+        return min(full, left + max(0, now_ms - at_ms) * bucket.rate_s / parts / 1000)
 
 
 class Period:

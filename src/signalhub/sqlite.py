@@ -7,7 +7,8 @@ are migrated, newer ones refused. A file that cannot be used is left unchanged.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -77,6 +78,83 @@ def open_read_only(path: str, schema: Schema) -> apsw.Connection:
         lambda: apsw.Connection(name, flags=flags),
         lambda connection: _check(connection, path, schema),
     )
+
+
+class PinnedFile:
+    """A file as it was at one moment, to be copied while its owner goes on."""
+
+    def __init__(self, path: str | os.PathLike[str], application_id: int) -> None:
+        """Pin the last commit; raises `SettingsError` if it is no file of this kind."""
+        self.path = os.fspath(path)
+        try:
+            self._connection = _connected(self.path)
+            try:
+                self._connection.execute("BEGIN")
+                # The first read chooses the commit that all later ones see.
+                self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+                found = self._connection.pragma("application_id")
+                if found != application_id:
+                    raise SettingsError(f"{self.path} is a database of another program")
+            except BaseException:
+                self._connection.close()
+                raise
+        except apsw.Error as error:
+            raise SettingsError(f"{self.path} cannot be read: {error}") from error
+
+    def get(self, query: str) -> object:
+        """The first value of a query."""
+        return self._connection.execute(query).get
+
+    def copy_to(self, target: str | os.PathLike[str]) -> None:
+        """Write a checked copy that only its owner can read; raises `SettingsError`."""
+        name = os.fspath(target)
+        claim_file(name)
+        copy = apsw.Connection(name)
+        try:
+            with copy.backup("main", self._connection, "main") as running:
+                running.step()
+        except apsw.Error as error:
+            raise SettingsError(f"{self.path} cannot be copied: {error}") from error
+        finally:
+            copy.close()
+        if fault := damage_of(name):
+            raise SettingsError(f"{self.path} is damaged: {fault}")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def damage_of(path: str | os.PathLike[str]) -> str | None:
+    """The first fault of a file that no process uses; `None` if there is none."""
+    name = f"file:{quote(os.path.abspath(path))}?immutable=1"
+    try:
+        connection = apsw.Connection(name, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        try:
+            found = connection.execute("PRAGMA integrity_check(1)").get
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        return str(error)
+    return None if found == "ok" else str(found)
+
+
+@contextmanager
+def frozen(path: str | os.PathLike[str], wait_ms: int) -> Iterator[None]:
+    """Let no process commit to a file while the block runs; raises `SettingsError`."""
+    try:
+        connection = _connected(os.fspath(path))
+        try:
+            connection.set_busy_timeout(wait_ms)
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise SettingsError(f"{os.fspath(path)} cannot be locked: {error}") from error
+
+
+def _connected(path: str) -> apsw.Connection:
+    return apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
 
 
 def _opened(

@@ -101,10 +101,12 @@ def test_nothing_is_reported_as_committed_after_an_error(operation: Operation) -
             assert disk.operations == operations, "a failed sync is never repeated"
             assert not sender.has_unheard()
         disk.heal()
+        attempted = sender.ledger.acked if failure is None else failure.attempted
         for seed in range(5):
-            survive(disk.crash(seed), copy_of(sender.ledger))
+            found = survive(disk.crash(seed), copy_of(sender.ledger))
+            assert found.head <= attempted, "nothing else was written"
         restarted = disk.restart()
-        survive(restarted, sender.ledger)
+        assert survive(restarted, sender.ledger).head <= attempted
         go_on(restarted, sender.ledger)
     assert failures > 5
 
@@ -123,6 +125,7 @@ def test_a_full_disk_takes_offsets_back_so_that_they_stay_dense(written: int) ->
             if outcome is not None:
                 refusals += 1
                 assert isinstance(outcome.error, LogFull)
+                assert outcome.attempted == outcome.first, "that it did not happen is certain"
                 assert outcome.end == len(sender.ledger.submitted)
                 del sender.ledger.submitted[outcome.first :]
                 assert sender.commit.resume() == outcome.first

@@ -337,6 +337,26 @@ async def test_more_hosts_than_a_page_are_found(hub: RunningHub, shop: ActorHub)
     assert found.present["h102"] == {"order"}
 
 
+async def test_a_forgotten_actor_starts_anew_and_its_former_host_is_fenced_off(
+    hub: RunningHub, a: Host, shop: ActorHub, actors: Actors, tmp_path: Path
+) -> None:
+    await shop.ask("stock/a", "reserve", 4)
+    unsure = await actors("forget", "stock/a")
+    gone = await actors("forget", "stock/a", "--yes")
+    again = await actors("forget", "stock/a", "--yes")
+    await a.close()
+    async with host(hub, tmp_path, "b", Stock, Clerk):
+        left = await shop.ask("stock/a", "reserve", 1)
+        shown = await actors("show", "stock/a", "--json")
+
+    assert (unsure.code, gone.code, again.code) == (2, 0, 1)
+    assert "without confirmation" in unsure.err
+    assert gone.out == "stock/a lived on a; the next call places it anew\n"
+    assert "stock/a has no place" in again.err
+    assert left == 9, "it starts empty"
+    assert shown.rows()[0]["host"] == "b"
+
+
 async def test_an_actor_moves_with_its_state_and_takes_no_place_where_it_was(
     hub: RunningHub, a: Host, shop: ActorHub, actors: Actors, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from signalhub.settings.model import Settings
 from signalhub.wire.frames import CloseCode
 from tests.support.socket.frames import TEXT, masked_frame
 
-HEALTH = b"GET /health HTTP/1.1\r\nHost: hub\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 UPGRADE_LINES = (
     "Upgrade: websocket",
     "Connection: Upgrade",
@@ -65,7 +65,7 @@ class Porter:
         self.refusal: Response | None = None
         self.sessions: list[Doorstep] = []
 
-    def admit(self) -> Response | None:
+    def admit(self, source: str) -> Response | None:
         return self.refusal
 
     def accept(self, door: Door) -> picows.WSListener:
@@ -174,7 +174,7 @@ async def connect(hub: Hub, host: str = "127.0.0.1") -> AsyncIterator[Client]:
 
 def request(*lines: str, target: str = "/ws", method: str = "GET", version: str = "1.1") -> bytes:
     start = f"{method} {target} HTTP/{version}"
-    return "\r\n".join((start, "Host: hub", *lines, "", "")).encode()
+    return "\r\n".join((start, "Host: localhost", *lines, "", "")).encode()
 
 
 UPGRADE = request(*UPGRADE_LINES)
@@ -199,7 +199,7 @@ async def test_a_listed_origin_may_connect_and_loopback_then_may_not() -> None:
             async with connect(hub) as client:
                 client.send(request(f"Origin: {origin}", *UPGRADE_LINES))
                 assert await client.status() == status
-        hub.porter.refusal = too_many_connections(1, 1, 0)
+        hub.porter.refusal = too_many_connections(1, 1)
         async with connect(hub) as client:
             client.send(request("Origin: http://example.org", *UPGRADE_LINES))
             assert await client.status() == 403, "the gatekeeper is asked last"
@@ -210,7 +210,7 @@ async def test_a_listed_origin_may_connect_and_loopback_then_may_not() -> None:
     ("refusal", "status", "expected"),
     [
         (
-            too_many_connections(retry_after_s=2, limit=100, remaining=0),
+            too_many_connections(retry_after_s=2, limit=100),
             429,
             {"Retry-After": "2", "X-RateLimit-Limit": "100", "X-RateLimit-Remaining": "0"},
         ),

@@ -40,8 +40,8 @@ Event = Emitted | Handed | Closed
 class Exchange:
     """One thing that happened to the hub, and all it did about it.
 
-    `request` is the message that arrived, if it was one. `elapsed_ms` is how far the hub's clock
-    has moved forwards in all; being set back does not lessen it.
+    `request` is the message that arrived, if it was one. `elapsed_ms` is how much time has passed
+    in all, `ahead_ms` how far the wall clock is ahead of the hub's own time.
     """
 
     shell: MemoryShell
@@ -50,6 +50,10 @@ class Exchange:
     peer: Peer | None = None
     request: Message | None = None
     events: list[Event] = field(default_factory=list)
+    ahead_ms: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ahead_ms = self.shell.steady.ahead_ms
 
     def emitted(self) -> list[Emitted]:
         return [event for event in self.events if isinstance(event, Emitted)]

@@ -33,6 +33,7 @@ class Client:
     name: str
     last_seen_ms: int
     clock_behind_ms: float = 0
+    wall_ahead_ms: int = 0  # How far the hub's wall clock was ahead of its own time at the hello.
     addresses: list[str] = field(default_factory=list)
     topics: dict[tuple[str, str], None] = field(default_factory=dict)
 
@@ -65,8 +66,10 @@ class Reference:
         assert exchange.peer is not None
         if not request["ttl"]:
             return False
-        behind_ms = self.clients[exchange.peer].clock_behind_ms
-        return bool(request["timestamp"] + request["ttl"] + behind_ms < exchange.now)
+        client = self.clients[exchange.peer]
+        expires_at = request["timestamp"] + request["ttl"] + client.clock_behind_ms
+        ahead_ms = min(exchange.ahead_ms, client.wall_ahead_ms)
+        return bool(expires_at - ahead_ms < exchange.now)
 
     def check(self, exchange: Exchange) -> None:
         """Follow one exchange."""
@@ -115,10 +118,10 @@ class Reference:
     def _connect(self, exchange: Exchange, request: Message) -> None:
         peer, name = exchange.peer, request["from"]
         assert peer is not None
-        behind_ms = exchange.now - request["timestamp"]
+        behind_ms = exchange.now + exchange.ahead_ms - request["timestamp"]
         if not 0 < behind_ms <= CLOCK_BEHIND_MS_MAX:
             behind_ms = 0
-        self.clients[peer] = Client(name, name, exchange.now, behind_ms)
+        self.clients[peer] = Client(name, name, exchange.now, behind_ms, exchange.ahead_ms)
 
     def _register(self, exchange: Exchange, client: Client, payload: Message) -> None:
         peer, address = exchange.peer, payload["actorAddress"]

@@ -145,8 +145,8 @@ def becoming(part: str, cls: type[object]) -> Plant:
 def with_overflowing_buckets(shell: RecordingShell) -> None:
     opened = shell.hub.opened
 
-    def opened_with_a_hole(link: object, now: int) -> Session:
-        session = opened(link, now)
+    def opened_with_a_hole(link: object, now: int, source: str = "") -> Session:
+        session = opened(link, now, source)
         session.bucket = Overflowing(session.bucket.rate_s, session.bucket.burst, now)
         return session
 

@@ -49,12 +49,11 @@ async def test_1_1_health_answers_every_method_with_service_version_and_time() -
     }
 
 
-async def test_1_1_websocket_upgrades_on_two_paths_and_takes_no_offer(
+async def test_1_1_websocket_upgrades_on_two_paths_and_takes_no_extension(
     socket_stage: InProcess,
 ) -> None:
     offers: list[tuple[str, dict[str, str]]] = [
         *(("/ws", {}), ("/", {}), ("/ws?token=abc&x=1", {}), ("/?actor=a", {})),
-        ("/ws", {"Sec-WebSocket-Protocol": "chat, superchat"}),
         ("/ws", {"Sec-WebSocket-Extensions": "permessage-deflate; client_max_window_bits"}),
         ("/ws", {"Connection": "keep-alive, Upgrade"}),
     ]
@@ -62,9 +61,31 @@ async def test_1_1_websocket_upgrades_on_two_paths_and_takes_no_offer(
     for host in ("127.0.0.1", "::1"):
         for path, headers in offers:
             peer = await socket_stage.call(host)
-            # `upgrade` itself checks that neither protocol nor extension comes back.
+            # `upgrade` itself checks that no extension comes back.
             await peer.upgrade(path, headers)
+            assert peer.protocol is None
             assert (await peer.connect())["type"] == "hub:connected", (path, headers)
+
+
+async def test_r67_the_hubs_sub_protocol_or_the_first_one_offered_is_selected(
+    socket_stage: InProcess,
+) -> None:
+    token = "token.eyJhbGciOiJIUzI1NiJ9.e30.c2lnbmF0dXJl"
+    offers = {
+        "signalhub.v1": "signalhub.v1",
+        "chat, signalhub.v1": "signalhub.v1",
+        "chat , superchat": "chat",
+        f"{token}, signalhub.v1": "signalhub.v1",
+        f"{token}, chat": "chat",
+        token: None,
+        "": None,
+        'a b, "c", ' + "x" * 200: None,
+    }
+
+    for offer, selected in offers.items():
+        peer = await socket_stage.dial(headers={"Sec-WebSocket-Protocol": offer})
+        assert peer.protocol == selected, offer
+        assert (await peer.connect())["type"] == "hub:connected"
 
 
 async def test_1_1_other_requests_are_told_to_upgrade_or_not_found(socket_stage: InProcess) -> None:

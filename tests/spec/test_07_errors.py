@@ -113,6 +113,8 @@ def test_7_1_every_code_is_provoked_by_some_test() -> None:
         *(Code.SUBSCRIPTION_CONFLICT, Code.TOPIC_CONFLICT, Code.UNKNOWN_SUBSCRIPTION),
         Code.UNKNOWN_TOPIC,
     }
+    # Of operators: see tests/unit/core/test_operators.py.
+    elsewhere |= {Code.UNKNOWN_SESSION}
     # Of durable actors: see tests/unit/core/test_placing.py and those beside it.
     elsewhere |= {Code.DUPLICATE_HOST, Code.NO_HOST, Code.STALE_PLACEMENT}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.support.process.machine import descriptors, resident_bytes
 from tests.support.socket.bystanders import bystanders
 from tests.support.socket.peer import PATIENCE_S, Closed, Peer, Rejected, upgrade_request
 from tests.support.socket.slow_readers import barrier
@@ -41,19 +41,6 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def resident_bytes(pid: int) -> int:
-    """How much memory a process holds."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("the process has no memory")
-
-
-def descriptors(pid: int) -> int:
-    """How many files a process has open."""
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 async def open_many(stage: Spawned, count: int, is_upgraded: bool = True) -> list[Peer]:

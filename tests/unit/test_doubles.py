@@ -67,7 +67,7 @@ async def test_a_running_hub_takes_settings_and_returns_on_its_port_after_a_stop
 
 async def _get_health(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /health HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert (await reader.readline()).split()[1] == b"200"
     writer.close()
     await writer.wait_closed()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.pacing import TokenBucket
+from signalhub.pacing import SharedBucket, TokenBucket
 
 NOW_MS = 1_760_000_000_000
 HOUR_MS = 3_600_000
@@ -51,3 +51,60 @@ def test_a_clock_that_jumps_back_neither_gives_nor_takes() -> None:
 
     assert taken(bucket, 20, NOW_MS - HOUR_MS) == 3
     assert bucket.take(NOW_MS - HOUR_MS + 100)
+
+
+def taken_by(bucket: SharedBucket, asked: list[tuple[int, str]]) -> dict[str, list[bool]]:
+    """Ask for a token at each time for each source, in order."""
+    answers: dict[str, list[bool]] = {}
+    for at_ms, source in sorted(asked):
+        answers.setdefault(source, []).append(bucket.take(source, at_ms))
+    return answers
+
+
+def every(period_ms: float, source: str, from_ms: int, to_ms: int) -> list[tuple[int, str]]:
+    count = int((to_ms - from_ms) / period_ms)
+    return [(from_ms + int(number * period_ms), source) for number in range(count)]
+
+
+def test_a_source_alone_may_use_all_of_a_shared_bucket() -> None:
+    bucket = SharedBucket(100.0, 100, 0)
+
+    assert all(bucket.take("a", 0) for _ in range(100))
+    assert not bucket.take("a", 0)
+    later = taken_by(bucket, every(1000 / 350, "a", 1, 10_000))["a"]
+    # The rate, but for a reserve that is set aside once.
+    assert 980 <= sum(later) <= 1_000
+
+
+@pytest.mark.parametrize("attackers", [1, 10])
+def test_who_asks_for_less_than_a_share_gets_it_whatever_others_ask_for(attackers: int) -> None:
+    bucket = SharedBucket(100.0, 100, 0)
+    asked = every(200, "polite", 2_000, 12_000)
+    for number in range(attackers):
+        asked += every(1000 / 350, f"attacker {number}", 0, 12_000)
+
+    answers = taken_by(bucket, asked)
+
+    assert all(answers["polite"])
+    assert sum(map(sum, answers.values())) >= 100 * 12
+
+
+def test_sources_that_ask_for_too_much_share_the_rate() -> None:
+    bucket = SharedBucket(100.0, 100, 0)
+    asked = every(1000 / 350, "a", 0, 20_000) + every(1000 / 60, "b", 0, 20_000)
+
+    answers = taken_by(bucket, asked)
+
+    # Half of the rate would be 1 000 in 20 s.
+    assert sum(answers["b"]) > 600
+    assert sum(answers["a"]) > 800
+
+
+def test_a_shared_bucket_forgets_sources() -> None:
+    bucket = SharedBucket(100.0, 100, 0)
+    for number in range(10_000):
+        bucket.take(str(number), number // 100)
+
+    assert len(bucket._shares) <= 4_097
+    bucket.take("late", 10_000)
+    assert len(bucket._shares) == 1

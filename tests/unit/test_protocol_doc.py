@@ -217,6 +217,8 @@ PAYLOADS = {
     "hub:renew": payloads.Renewal,
     "hub:discover": payloads.DiscoverRequest,
     "hub:list_actors": payloads.ListActorsRequest,
+    "hub:list_sessions": payloads.ListSessionsRequest,
+    "hub:close_session": payloads.CloseSessionRequest,
     "hub:send": payloads.SendRequest,
     "hub:broadcast": payloads.BroadcastRequest,
     "hub:subscribe": payloads.SubscribeRequest,
@@ -296,6 +298,7 @@ async def join(peer: Peer, address: str) -> tuple[Frame, Frame]:
 MADE_UP = {
     "hub:refresh_token": ("token", "hub:connected", "metadata", "sessionToken"),
     "hub:renew": ("renewalToken", "hub:registered", "payload", "renewalToken"),
+    "hub:close_session": ("sessionId", "stranger", "payload", "sessionId"),
     "hub:credit": ("subscriptionId", "hub:subscribed", "payload", "subscriptionId"),
 }
 
@@ -313,8 +316,9 @@ async def test_the_examples_in_the_order_of_the_page_get_the_documented_replies(
     heard: dict[str, Frame] = {}
     wrong: dict[str, Frame] = {}
     async with run_stage(FakeClock()) as stage:
-        caller, neighbour = [await stage.dial() for _ in range(2)]
+        caller, neighbour, stranger = [await stage.dial() for _ in range(3)]
         await join(neighbour, NEIGHBOUR)
+        heard["stranger"], _ = await join(stranger, "@(far/stranger)")
         for section in REQUESTS.values():
             for example in section.examples:
                 reply = await request(caller, as_sent(example, heard))

@@ -130,7 +130,11 @@ class Allowance:
 
     def may_consume(self, topic: str, subscription: str, owner: str = "") -> bool:
         """Take messages of a named subscription; `owner` is empty if nobody owns it."""
-        if self.owns(owner) or _covers(self._manage, topic):
+        return self.consumes(topic, subscription, owner) or _covers(self._manage, topic)
+
+    def consumes(self, topic: str, subscription: str, owner: str = "") -> bool:
+        """May it do so without the permission to manage?"""
+        if self.owns(owner):
             return True
         if self._consume is not None:
             return _covers(self._consume, f"{topic}/{subscription}")

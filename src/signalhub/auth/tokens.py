@@ -5,6 +5,10 @@ determines the algorithm, so a token cannot choose how it is checked. PyJWT chec
 signature; times are compared with the caller's time, without tolerance. Refusals name the failed
 check and never repeat a part of the token.
 
+A refreshed token keeps its `jti`, and as `auth_time` when the first of its line was issued, so that
+a line can be denied as a whole and ends after `auth.refresh_max_s`. Keys of a key set and the
+denial list change while the hub runs; the shell hands them over.
+
 With authentication off, the hub issues session tokens, which prove only that the hub gave this one
 to this session.
 """
@@ -21,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 from jwt import PyJWS, PyJWTError
 from jwt.algorithms import HMACAlgorithm
 
+from signalhub.auth.denials import NOBODY_DENIED, Denials
 from signalhub.auth.permissions import Permissions
 from signalhub.settings.model import AuthSettings, Key
 from signalhub.wire import names
@@ -45,6 +50,8 @@ class Claims(msgspec.Struct, frozen=True):
     issued_at_s: float
     expires_at_s: float  # The earlier of its `exp` and the end of the age the hub accepts.
     kid: str | None
+    jti: str = ""  # Empty if it has none.
+    first_issued_at_s: float = 0.0  # Earlier than `issued_at_s` if it was refreshed.
 
 
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -56,6 +63,9 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
     iat: int | float
     exp: int | float | None = None
     nbf: int | float | None = None
+    aud: str | tuple[str, ...] | None = None
+    jti: str | None = None
+    auth_time: int | float | None = None
     capabilities: tuple[str, ...] = ()
     permissions: Permissions = Permissions()
 
@@ -90,8 +100,14 @@ class Authenticator:
 
     def __init__(self, auth: AuthSettings) -> None:
         self._issuer = auth.issuer
+        self._audience = frozenset(auth.audiences)
         self._age_s_max = auth.token_age_max_s
         self._refreshed_s = auth.refreshed_token_s
+        self._refresh_s_max = auth.refresh_max_s
+        self._has_key_set = bool(auth.jwks_file or auth.jwks_url)
+        self._key_set: dict[str, _VerifyingKey] = {}
+        self._denials = NOBODY_DENIED
+        self._is_key_missed = False
         self._keys = {
             kid: _verifying_key(f"auth.keys.{kid}", key) for kid, key in auth.keys.items()
         }
@@ -100,10 +116,27 @@ class Authenticator:
             self._key_without_kid = _verifying_key("auth", Key(secret=auth.secret))
         elif len(self._keys) == 1:
             (self._key_without_kid,) = self._keys.values()
-        if not self._keys and not self._key_without_kid:
+        if not self._keys and not self._key_without_kid and not self._has_key_set:
             raise SettingsError(
                 "auth: no key is configured; set auth.secret or add one to auth.keys"
             )
+
+    def use_key_set(self, keys: Mapping[str, Ed25519PublicKey]) -> None:
+        """Replace the keys of the key set; those of the settings come first."""
+        self._key_set = {kid: _VerifyingKey(EDDSA, key) for kid, key in keys.items()}
+
+    def take_missed_key(self) -> bool:
+        """Did a token since the last call name a key that may be in a newer key set?"""
+        is_missed, self._is_key_missed = self._is_key_missed, False
+        return is_missed
+
+    def use_denials(self, denials: Denials) -> None:
+        """Replace the denial list."""
+        self._denials = denials
+
+    def is_denied(self, claims: Claims, now_s: float) -> bool:
+        """Has a token been denied since it was verified?"""
+        return self._denials.covers(claims, now_s)
 
     def verify(self, token: str, now_s: float) -> Claims:
         """The claims of a valid token; raises `Refusal` with `unauthorized` for any other."""
@@ -111,7 +144,7 @@ class Authenticator:
         kid, key = self._key_of(token)
         body = self._checked(_signed_body(token, key), now_s)
         aged_out_s = body.iat + self._age_s_max
-        return Claims(
+        claims = Claims(
             subject=body.sub,
             actor=f"@({body.actor_id})",
             capabilities=body.capabilities,
@@ -119,7 +152,12 @@ class Authenticator:
             issued_at_s=body.iat,
             expires_at_s=aged_out_s if body.exp is None else min(body.exp, aged_out_s),
             kid=kid,
+            jti=body.jti or "",
+            first_issued_at_s=body.iat if body.auth_time is None else min(body.auth_time, body.iat),
         )
+        if self._denials.covers(claims, now_s):
+            raise _unauthorized("The token has been revoked.")
+        return claims
 
     def refresh(self, token: str, session: Claims, now_s: float) -> tuple[str, int]:
         """The token to use from now on and its expiry in milliseconds.
@@ -137,15 +175,16 @@ class Authenticator:
         if not isinstance(key.material, bytes):
             return _bare(token), int(claims.expires_at_s * 1000)
         issued_at_s = int(now_s)
-        expires_at_s = issued_at_s + int(self._refreshed_s)
-        body = _Body(
-            iss=self._issuer,
-            sub=claims.subject,
-            actor_id=names.path_of(claims.actor),
+        ends_at_s = int(claims.first_issued_at_s + self._refresh_s_max)
+        if issued_at_s >= ends_at_s:
+            raise _invalid_token("The token was first issued too long ago to be refreshed.")
+        expires_at_s = min(issued_at_s + int(self._refreshed_s), ends_at_s)
+        body = msgspec.structs.replace(
+            _signed_body(_bare(token), key),
             iat=issued_at_s,
             exp=expires_at_s,
-            capabilities=claims.capabilities,
-            permissions=claims.permissions,
+            nbf=None,
+            auth_time=claims.first_issued_at_s,
         )
         refreshed = _sign(body, key.algorithm, key.material, claims.kid)
         return refreshed, int(min(expires_at_s, issued_at_s + self._age_s_max) * 1000)
@@ -156,8 +195,9 @@ class Authenticator:
         except PyJWTError:
             raise _unauthorized("The token is not a JWT.") from None
         if kid is not None:
-            key = self._keys.get(kid)
+            key = self._keys.get(kid) or self._key_set.get(kid)
             if key is None:
+                self._is_key_missed = self._has_key_set
                 raise _unauthorized("The token's `kid` is not a key of this hub.")
             return kid, key
         if self._key_without_kid is None:
@@ -167,6 +207,7 @@ class Authenticator:
     def _checked(self, body: _Body, now_s: float) -> _Body:
         if body.iss != self._issuer:
             raise _unauthorized("The token's `iss` is not the issuer this hub trusts.")
+        self._check_audience(body.aud)
         if not body.sub:
             raise _unauthorized("The token's `sub` is empty.")
         if body.actor_id.startswith("@(") or not names.is_address(f"@({body.actor_id})"):
@@ -183,6 +224,12 @@ class Authenticator:
             raise _unauthorized("The token is not valid yet: its `nbf` is in the future.")
         return body
 
+    def _check_audience(self, aud: str | tuple[str, ...] | None) -> None:
+        """A token for somebody else is not for this hub, and one with an audience names it."""
+        named = (aud,) if isinstance(aud, str) else aud or ()
+        if self._audience.isdisjoint(named) and (self._audience or aud is not None):
+            raise _unauthorized("The token's `aud` does not name this hub.")
+
 
 def mint(
     key: Key,
@@ -194,6 +241,8 @@ def mint(
     lifetime_s: float,
     issuer: str,
     now_s: float,
+    jti: str = "",
+    audience: str = "",
     capabilities: Sequence[str] = (),
     private_key: str = "",
 ) -> str:
@@ -215,6 +264,8 @@ def mint(
         actor_id=path,
         iat=int(now_s),
         exp=int(now_s + lifetime_s),
+        aud=audience or None,
+        jti=jti or None,
         capabilities=tuple(capabilities),
         permissions=Permissions(
             **{verb: tuple(globs) for verb, globs in permissions.items() if globs is not None}

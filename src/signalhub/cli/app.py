@@ -17,7 +17,7 @@ from cyclopts import (
 )
 
 from signalhub.cli.actors import call, changes, host, views
-from signalhub.cli.hub import limits, log, serve, settings, token
+from signalhub.cli.hub import backup, limits, log, serve, session, settings, token
 from signalhub.cli.lake import audit, erase, lake, pipeline, replay
 from signalhub.cli.messages import discovery, messages
 from signalhub.cli.rooms import inbox, room
@@ -52,7 +52,11 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
             "Check, show and document the settings.",
             (settings.check, settings.show, settings.reference),
         ),
-        "token": ("Create and inspect authentication tokens.", (token.mint, token.inspect)),
+        "token": (
+            "Create, inspect and revoke authentication tokens.",
+            (token.mint, token.inspect, token.revoke, token.denied, token.jwks),
+        ),
+        "session": ("List and close the sessions of a hub.", (session.ls, session.close)),
         "log": (
             "Inspect the log on disk; the hub may be running or stopped.",
             (log.ls, log.info, log.verify, log.view),
@@ -85,7 +89,7 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
             (
                 *(host.run, call.call, views.ls, views.show, views.calls),
                 *(views.alarms, views.dead),
-                *(changes.redrive, changes.purge, changes.move),
+                *(changes.redrive, changes.purge, changes.move, changes.forget),
             ),
         ),
     },
@@ -97,7 +101,7 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
     },
 }
 _VERBS: dict[Group, tuple[Command, ...]] = {
-    _HUB: (serve.serve, limits.limits),
+    _HUB: (serve.serve, limits.limits, backup.backup, backup.restore),
     _MESSAGES: (messages.tell, messages.ask, messages.broadcast, messages.listen),
     _TOPICS: (publish.publish, subscribe.subscribe),
     _ACTORS: (discovery.discover, discovery.ls, discovery.ping),

@@ -123,6 +123,38 @@ class ActorPage(_Answer, frozen=True):
     has_more: bool = False
 
 
+class SessionInfo(_Answer, frozen=True):
+    """One session of the hub, as `sessions` returns it."""
+
+    id: str = msgspec.field(name="sessionId")
+    identity: str | None = None  # `None` before its hello.
+    subject: str | None = None
+    token_id: str | None = None  # The `jti` of its token.
+    token_expires_at: int | None = None
+    source: str = ""  # The network address of its client.
+    connected_at: int = 0
+    last_seen_at: int = 0
+    registrations: int = 0
+    subscriptions: int = 0
+    consumers: int = 0
+    queued_messages: int = 0
+    queued_bytes: int = 0
+
+
+class SessionPage(_Answer, frozen=True):
+    """A page of the hub's sessions; `next` is where the following one begins."""
+
+    sessions: tuple[SessionInfo, ...] = ()
+    total: int = 0
+    next: int | None = None
+
+    def __iter__(self) -> Iterator[SessionInfo]:
+        return iter(self.sessions)
+
+    def __len__(self) -> int:
+        return len(self.sessions)
+
+
 class QueueStats(_Answer, frozen=True):
     """What is queued in the hub for this connection."""
 
@@ -362,6 +394,9 @@ class Place(msgspec.Struct, frozen=True):
     actor: str
     host: str
     token: int
+    fresh: bool = False
+    """It starts there empty, although the token is not the first: its former place was
+    forgotten."""
 
 
 class Unplaced(msgspec.Struct, frozen=True):

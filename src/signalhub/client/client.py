@@ -24,6 +24,7 @@ from signalhub.client.answers import (
     RefreshedToken,
     Registration,
     Republished,
+    SessionPage,
     Sought,
     SubscriptionInfo,
     SubscriptionPage,
@@ -51,8 +52,10 @@ from signalhub.client.requests import (
     Ask,
     Beat,
     Broadcast,
+    CloseSession,
     Discover,
     ListActors,
+    ListSessions,
     Publish,
     RefreshToken,
     Register,
@@ -74,6 +77,7 @@ from signalhub.client.stream_requests import (
     DeleteTopic,
     Erase,
     FindPlaces,
+    ForgetPlace,
     ListSubscriptions,
     ListTopics,
     Move,
@@ -449,6 +453,19 @@ class Client(Resource):
         """Return a page of all registered actors."""
         return await self._answer(ListActors(offset, limit))
 
+    async def sessions(
+        self, pattern: str = "*", *, after: int = 0, limit: int = 200
+    ) -> SessionPage:
+        """Return a page of the hub's sessions, oldest first, for operators (`admin: sessions`).
+
+        `pattern` is about their identities; the `next` of a page is the `after` of the following.
+        """
+        return await self._answer(ListSessions(pattern, after, limit))
+
+    async def close_session(self, session_id: str) -> None:
+        """Close somebody's session, as an operator (`admin: sessions`)."""
+        await self._answer(CloseSession(session_id))
+
     async def queue_stats(self) -> QueueStats:
         """Return what is queued in the hub for this connection."""
         return await self._answer(ShowQueue())
@@ -618,6 +635,7 @@ class Client(Resource):
         topic: str | None = None,
         subscription: str | None = None,
         actor: str | None = None,
+        ended: bool = False,
     ) -> Republished:
         """Send messages as a replay job, each at most once; without messages, return its progress.
 
@@ -626,10 +644,11 @@ class Client(Resource):
             originals: At most 100, ordered by position.
             until: Epoch and offset of the last position the job may reach; the same in every call.
             topic: The target, with or without `subscription`; or else `actor`, a durable actor.
+            ended: Nothing follows; the hub records that the job has ended.
         """
         to = destination(topic, subscription, actor)
-        epoch, offset = until
-        return await self._answer(Republish(job, {"epoch": epoch, "offset": offset}, to, originals))
+        bound = dict(zip(("epoch", "offset"), until, strict=True))
+        return await self._answer(Republish(job, bound, to, originals, ended or None))
 
     async def erase(
         self,
@@ -678,6 +697,17 @@ class Client(Resource):
             Refused: With code `stale_placement` if the actor's token has changed.
         """
         return await self._answer(Move(actor, token, to))
+
+    async def forget_place(self, actor: str) -> Place:
+        """Let the hub forget where an actor lives, and return its former place.
+
+        The next call places the actor anew, under a higher token. On another host it starts empty,
+        and what the former host has of it is outdated.
+
+        Raises:
+            Refused: With code `stale_placement` if the actor has no place.
+        """
+        return await self._answer(ForgetPlace(actor))
 
     def room(self, room: str, **joining: Unpack[Joining]) -> Opening[Room]:
         """Join a room of the same hub, over a separate socket; see `Hub.room`."""

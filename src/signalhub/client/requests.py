@@ -22,6 +22,7 @@ from signalhub.client.answers import (
     Receipt,
     RefreshedToken,
     Registration,
+    SessionPage,
     answer_of,
 )
 from signalhub.client.arguments import (
@@ -214,6 +215,22 @@ class ListActors(Payload[ActorPage]):
 
     offset: int
     limit: int
+
+
+class ListSessions(Payload[SessionPage]):
+    TYPE = "hub:list_sessions"
+    ANSWER = "hub:session_list"
+
+    pattern: str
+    after: int
+    limit: int
+
+
+class CloseSession(Payload[None]):
+    TYPE = "hub:close_session"
+    ANSWER = "hub:session_closed"
+
+    session_id: str
 
 
 class ShowQueue(Payload[QueueStats]):

@@ -311,6 +311,7 @@ class Republish(Payload[Republished]):
     until: Mapping[str, int]
     to: Mapping[str, str]
     messages: Sequence[Original]
+    ended: bool | None = None
 
 
 class Erase(Payload[Erased]):
@@ -355,6 +356,19 @@ class Move(Payload[Place]):
     def __post_init__(self) -> None:
         checked_actor(self.actor)
         checked_address(self.to)
+
+
+class ForgetPlace(Payload[Place]):
+    """Forget where an actor lives; a repeat could hit its next place."""
+
+    TYPE = "hub:forget_place"
+    ANSWER = "hub:place_forgotten"
+    REPEATABLE = False
+
+    actor: str
+
+    def __post_init__(self) -> None:
+        checked_actor(self.actor)
 
 
 def destination(

@@ -17,7 +17,7 @@ import msgspec
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, EraseEntries, Forget, Locate, Located, Match
-from signalhub.core.operations import operated
+from signalhub.core.operations import Phase, operated_by_job
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Held, Mailbox, Topic, blank, held_of
 from signalhub.ranges import Ranges
@@ -214,9 +214,7 @@ class Eraser:
             raise refusals.unauthorized("admin", OPERATION)
         self._check(request)
         self.storage.check()
-        # The record of an erasure must not keep the name that was erased.
-        record = operated(session, "admin", OPERATION, now)
-        return [*record, *_Erasing(self, session, message, request).begin(now)]
+        return _Erasing(self, session, message, request).begin(now)
 
     def _check(self, request: requests.EraseRequest) -> None:
         if (request.actor is None) == (request.inbox is None):
@@ -260,7 +258,7 @@ class Wanted(msgspec.Struct, frozen=True):
             return stored.stream == self.room
         if kind not in CONTENT:
             return False
-        if stored.offset in self.offsets:
+        if stored.offset in self.offsets and kind != Kind.OPERATED:
             return True
         if kind == Kind.ROOM_MESSAGE:
             return stored.stream == self.inbox
@@ -270,7 +268,7 @@ class Wanted(msgspec.Struct, frozen=True):
         try:
             if stored.kind == Kind.OPERATED:
                 record = decode_body(OperatedBody, stored.body)
-                return actor in (record.address, record.over)
+                return actor in (record.address, record.over, record.by, f"@({record.by})")
             if stored.kind == Kind.BROADCAST:
                 return decode_body(BroadcastBody, stored.body).sender == actor
             return _is_of(decode_body(MessageBody, stored.body), actor)
@@ -320,6 +318,7 @@ class _Erasing:
         self._reason = "actor" if self._inbox is None else "inbox"
         made = PSEUDONYM_PREFIX + eraser.ids.secret().replace("-", "")
         self._pseudonym = request.pseudonym or made
+        self._job = eraser.ids.next().decode()
         self._box: Mailbox | None = None
         self._through = 0
         self._pending: list[PendingErasure] = []
@@ -343,7 +342,13 @@ class _Erasing:
             mark.through = inbox.next_seq - 1
         self._clear(mark.through)
         append = Append(self._entry(mark, now), partial(self._marked, mark), self._not_begun)
-        return [*effects, append]
+        return [self._record("begin", now), *effects, append]
+
+    def _record(self, phase: Phase, now: int) -> Append:
+        """The record of an erasure must not keep the name that was erased."""
+        session = self._session
+        is_named = self._actor not in (session.address, f"@({session.allowance.subject})")
+        return operated_by_job(session, OPERATION, self._job, phase, now, is_named=is_named)
 
     def _entry(self, body: ErasedBody, now: int) -> Entry:
         return Entry(Kind.ERASED, self._inbox or "", 0, 0, now, encode_body(body))
@@ -487,12 +492,12 @@ class _Erasing:
             "through": self._through,
             "at": now,
         }
+        record = self._record("end", now)
         if self._session.state is not SessionState.CONNECTED:
-            return []
+            return [record]
         encoded = wire.encode(payload)
-        return [
-            self._eraser.replies.reply(self._session, self._message, "hub:erased", encoded, now)
-        ]
+        reply = self._eraser.replies.reply
+        return [record, reply(self._session, self._message, "hub:erased", encoded, now)]
 
     def _not_begun(self, refusal: Refusal, now: int) -> list[Effect]:
         """The mark was rejected; stop hiding, or later messages would be hidden, too."""

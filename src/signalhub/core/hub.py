@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from signalhub.auth.tokens import Authenticator, SessionTokens
+from signalhub.auth.denials import Denials
+from signalhub.auth.tokens import Authenticator, Claims, SessionTokens
 from signalhub.clock import Ids
 from signalhub.core import refusals
 from signalhub.core.effects import Append, Close, Effect, Note, Reply
@@ -33,7 +34,9 @@ from signalhub.core.replay import Replayer, Replays
 from signalhub.core.replies import Handler, Replies
 from signalhub.core.rooms.recovery import RoomAnchors
 from signalhub.core.rooms.rooms import Rooms
+from signalhub.core.sessions.administer import Administration
 from signalhub.core.sessions.control import Control, CounterWindow
+from signalhub.core.sessions.logins import RefusedLogins
 from signalhub.core.sessions.register import Directory
 from signalhub.core.sessions.registry import Registry
 from signalhub.core.sessions.session import Session, SessionState
@@ -49,6 +52,7 @@ from signalhub.core.subscriptions.join import Subscriptions
 from signalhub.core.subscriptions.manage import Management
 from signalhub.core.subscriptions.settle import Settler
 from signalhub.core.subscriptions.window import Attempt
+from signalhub.core.wall_time import WallTime
 from signalhub.counters import Tally
 from signalhub.settings.model import Settings
 from signalhub.wire import envelope as wire
@@ -72,8 +76,20 @@ UNLIMITED: Final = frozenset(
 _CONNECTED = SessionState.CONNECTED
 _RAW_PING_BYTES = len(wire.RAW_PING)
 _TICK_MS = 1_000
-# A tick this much too early or too late by the wall clock means that the clock was changed.
-_JUMP_MS = 5_000
+# A tick this much too late means that the process was paused, or the machine suspended.
+_OVERSLEPT_MS = 5_000
+
+# Requests about what the log holds. A hub that could not read all of it cannot answer them, not
+# even that something does not exist. Whether a topic is durable is a part of that.
+_ABOUT_THE_LOG: Final = frozenset(
+    {
+        *("hub:topic_create", "hub:topic_update", "hub:topic_info", "hub:topic_delete"),
+        *("hub:list_topics", "hub:publish", "hub:replay", "hub:republish", "hub:erase"),
+        *("hub:sub_info", "hub:sub_update", "hub:sub_pause", "hub:sub_resume", "hub:sub_delete"),
+        *("hub:list_subs", "hub:seek", "hub:redrive", "hub:purge", "hub:place", "hub:move"),
+        *("hub:ack", "hub:nack", "hub:extend", "hub:term"),
+    }
+)
 
 # What the hub adds to a message that it passes on; together they stay within the limit.
 HUB_FIELDS_BYTES: Final = 1_024
@@ -98,12 +114,14 @@ class Hub:
         self.tally = tally
         self._message_bytes_max = limit = settings.message_bytes_max
         self._forwarded_bytes_max = limit - min(HUB_FIELDS_BYTES, limit // 16)
+        self._authenticator = authenticator
         self._ticked_ms = 0
         self._window = window = CounterWindow(tally)
 
         # State.
         self.storage = storage = LogState(settings.log.sync)
-        self.replies = replies = Replies(ids, tally)
+        self.wall = wall = WallTime()
+        self.replies = replies = Replies(ids, tally, wall)
         self.quotas = quotas = Quotas(settings)
         self.scans = scans = Scans(replies, tally)
         self.registry = registry = Registry(
@@ -119,8 +137,9 @@ class Hub:
         self.placements = placements = Placements(quotas)
         self.replays = replays = Replays()
         self.erasures = erasures = Erasures()
+        self.logins = logins = RefusedLogins(tally)
         self.rooms = rooms = Rooms(
-            settings.rooms, tally.rooms, storage, erasures, quotas, authenticator
+            settings.rooms, tally.rooms, storage, erasures, quotas, authenticator, logins, wall
         )
 
         # Behaviour; each object is given what it uses.
@@ -160,7 +179,9 @@ class Hub:
         letters = DeadLetters(
             streams, catalog, publisher, dispatcher, erasures, storage, replies, ids
         )
-        self._passes = Passes(dispatcher, asks, letters, retention, erasures, settings.dispatch)
+        self._passes = Passes(
+            dispatcher, asks, letters, retention, erasures, wall, settings.dispatch
+        )
         mailboxes = Mailboxes(
             streams,
             subscriptions,
@@ -202,6 +223,7 @@ class Hub:
             storage,
             replies,
             window,
+            logins,
             settings,
             authenticator,
             session_tokens,
@@ -236,6 +258,7 @@ class Hub:
         self.parts = Parts(streams, mailboxes, asks, dedup, replays, placements, erasures, rooms)
         self.handlers: Final[dict[str, Handler]] = {
             **control.handlers(),
+            **Administration(sessions, replies).handlers(),
             **self._directory.handlers(),
             **placement.handlers(),
             **self._router.handlers(),
@@ -245,7 +268,9 @@ class Hub:
             **self.replayer.handlers(),
             **letters.handlers(),
             **eraser.handlers(),
-            **Usage(quotas, sessions.__iter__, scans, storage).handlers(),
+            **Usage(
+                quotas, sessions.__iter__, scans, storage, settings.outbound.total_bytes_max
+            ).handlers(),
         }
 
     # Events of a socket.
@@ -292,6 +317,8 @@ class Hub:
                 raise refusals.unknown_type(type)
             if size > self._forwarded_bytes_max and type in _FORWARDED:
                 raise refusals.too_large(size, self._forwarded_bytes_max)
+            if self.storage.gap is not None and type in _ABOUT_THE_LOG:
+                raise self.storage.gap
             return handler(session, message, now)
         except Refusal as refusal:
             return [self.replies.refuse(session, message, refusal, now)]
@@ -344,12 +371,18 @@ class Hub:
 
     # The log.
 
-    def refused(self, appends: list[Append], refusal: Refusal, now: int) -> list[Effect]:
-        """The log rejected all pending entries."""
+    def refused(
+        self, appends: list[Append], refusal: Refusal, now: int, unknown: int = 0
+    ) -> list[Effect]:
+        """The log rejected all pending entries; the first `unknown` may be on disk nevertheless."""
         self.streams.take_back()
         self.tally.append_refused += len(appends)
+        doubt = refusals.outcome_unknown()
         # Undo in reverse order, but answer in the order of the requests.
-        effects = [_undone(append, refusal, now) for append in reversed(appends)]
+        effects = [
+            _undone(appends[at], doubt if at < unknown else refusal, now)
+            for at in reversed(range(len(appends)))
+        ]
         return [effect for some in reversed(effects) for effect in some]
 
     def dispatch(self, now: int) -> list[Effect]:
@@ -382,9 +415,9 @@ class Hub:
 
     def tick(self, now: int) -> list[Effect]:
         """Once a second: expire leases, tokens and dedup records, push heartbeats."""
-        jumped_ms = now - self._ticked_ms - _TICK_MS
-        if self._ticked_ms and abs(jumped_ms) > _JUMP_MS:
-            self.dispatcher.clock_jumped(jumped_ms, now)
+        overslept_ms = now - self._ticked_ms - _TICK_MS
+        if self._ticked_ms and overslept_ms > _OVERSLEPT_MS:
+            self.dispatcher.overslept(overslept_ms, now)
         self._ticked_ms = now
         self._window.tick(now)
         self.dedup.sweep(now)
@@ -396,8 +429,25 @@ class Hub:
             *self.erasures.tick(now),
             *self.subscriptions.expire(now),
             *self.sessions.end_tokens(now),
+            *self.logins.tick(now),
             *self._directory.tick(now),
             *self.sessions.push_heartbeats(now),
+        ]
+
+    def deny(self, denials: Denials, now: int) -> list[Effect]:
+        """The denial list has changed: end the sessions of those on it."""
+        authenticator = self._authenticator
+        if authenticator is None:
+            return []
+        authenticator.use_denials(denials)
+        wall_s = self.wall.shown(now) / 1000
+
+        def is_denied(claims: Claims) -> bool:
+            return authenticator.is_denied(claims, wall_s)
+
+        return [
+            *self.sessions.end_denied(is_denied, now),
+            *self.rooms.end_matching(is_denied, "The token has been revoked."),
         ]
 
     @property

@@ -1,4 +1,9 @@
-"""The state of the log: its durability, whether it accepts entries, and entries to retry."""
+"""The state of the log: its durability, whether it accepts entries, and entries to retry.
+
+A log that has failed or is damaged accepts nothing until the next start. If damage kept the start
+from reading all of it, the hub does not know everything that is stored: what could lie behind the
+damage is neither shown nor called unknown.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +11,24 @@ from functools import partial
 from typing import Final
 
 from signalhub.core.effects import Append, Effect
+from signalhub.core.refusals import Damaged
 from signalhub.wire.entry import Entry
 from signalhub.wire.errors import Refusal
 
 _DURABILITY: Final = {"always": "fsync", "interval": "interval", "os": "os"}
+# Of asks that are delivered although a damaged log cannot record them.
+_UNRECORDED: Final = "none"
 
 
 class LogState:
     """What the core knows about the log."""
 
     def __init__(self, sync: str) -> None:
-        self.durability = _DURABILITY[sync]
+        self._durability = _DURABILITY[sync]
         # Why the log has stopped, if it has.
         self.fault: Refusal | None = None
+        # Why entries are missing from what the hub knows, if some are.
+        self.gap: Refusal | None = None
         # Entries that the log had no room for and that nothing waits for.
         self._unwritten: list[Entry] = []
 
@@ -26,10 +36,29 @@ class LogState:
         """The log accepts nothing more until the next start."""
         self.fault = fault
 
+    def hide(self, damage: Refusal) -> None:
+        """The log has stopped, and entries behind the damage could not be read at the start."""
+        self.fault = self.gap = damage
+
+    @property
+    def is_damaged(self) -> bool:
+        """Is the log read-only because of damage, so that its disk may still be sound?"""
+        return isinstance(self.fault, Damaged)
+
+    @property
+    def durability(self) -> str:
+        """How safely what is acknowledged now is stored."""
+        return _UNRECORDED if self.is_damaged else self._durability
+
     def check(self) -> None:
         """Refuse if the log has stopped."""
         if self.fault is not None:
             raise self.fault
+
+    def check_known(self) -> None:
+        """Refuse if the answer could lie behind the damage."""
+        if self.gap is not None:
+            raise self.gap
 
     def append(self, entry: Entry) -> Append:
         """Append an entry that nothing waits for; it is retried later if the log has no room."""

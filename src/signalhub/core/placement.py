@@ -6,6 +6,9 @@ carries the old token; if the log rejects it, it is undone. Snapshots contain on
 An actor is unknown, coming (its first place is being written), placed, or moving (it is placed, and
 another place is being written). Several places of one actor may be pending; only the last counts.
 
+An operator can have a place forgotten. What stays is a place without a host: its token is kept, so
+that the next place has a higher one and whatever the former host still sends is outdated.
+
 | event | unknown | coming | placed | moving |
 |---|---|---|---|---|
 | `send`: another place is sent to the log | coming | coming | moving | moving |
@@ -22,13 +25,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import count, islice, takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 import msgspec
 
+from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
-from signalhub.core.limits.quotas import NOBODY, Holder, Quotas, Resource, holder_of
+from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
+from signalhub.core.operations import operated
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams import mailboxes
 from signalhub.core.streams.streams import Mailbox
@@ -44,19 +49,27 @@ if TYPE_CHECKING:
     from signalhub.counters import Tally
     from signalhub.settings.model import ActorsSettings
 
-# Actor, host, token, the offset of its entry, and its owner.
-Row = tuple[str, str, int, int, str]
+# Actor, host, token, the offset of its entry, its owner, and the token it started with.
+Row = tuple[str, str, int, int, str, int]
 
 _BITS_64: Final = 2**64 - 1
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """The host of an actor, and the token of its stay there."""
+    """The host of an actor, and the token of its stay there; forgotten if the host is empty."""
 
     host: str
     token: int
     offset: int = -1  # The offset of its entry, once it is on disk.
-    holder: Holder = NOBODY  # Who placed the actor first.
+    owner: str = ""  # The subject of the token that placed the actor; empty if unknown.
+    # The token of the stay at which it started empty; at any later one it arrived by a move.
+    first: int = 1
+    source: str = ""  # Where the actor was placed from; not stored.
+
+    @property
+    def holder(self) -> Holder:
+        """Whose quota it counts for."""
+        return Holder(self.owner, self.source)
 
     def is_at(self, host: str, token: int) -> bool:
         return self.host == host and self.token == token
@@ -68,6 +81,8 @@ class Coming(msgspec.Struct, eq=False):
     actor: str
     place: Place
     order: int
+    # Had the actor no place before this one?
+    is_new: bool
     waiters: list[DeferredAnswer]
 
 
@@ -78,18 +93,19 @@ class Placements:
         self._quotas = quotas
         self._stored: dict[str, Place] = {}
         self._coming: dict[str, Coming] = {}
-        self._new = 0  # How many pending actors have no place on disk.
+        self._forgotten = 0  # How many of the stored places have no host.
+        self._new = 0  # How many pending places are for actors without one.
         self._order = count()
-        # The number of actors by host.
-        self._on: dict[str, int] = {}
+        # The number of actors by host and kind.
+        self._on: dict[str, dict[str, int]] = {}
         self._dirty: set[str] = set()
 
     def __len__(self) -> int:
-        """The number of actors with a place, on disk or pending."""
-        return len(self._stored) + self._new
+        """The number of actors with a host, on disk or pending."""
+        return len(self._stored) - self._forgotten + self._new
 
     def find(self, actor: str) -> Place | None:
-        """The place of an actor, pending ones included."""
+        """The place of an actor, pending and forgotten ones included."""
         coming = self._coming.get(actor)
         return self._stored.get(actor) if coming is None else coming.place
 
@@ -97,14 +113,18 @@ class Placements:
         """Is any actor placed on this host, or about to be?"""
         return host in self._on or any(one.place.host == host for one in self._coming.values())
 
+    def kinds_on(self, host: str) -> set[str]:
+        """The kinds of the actors that are placed on this host, or about to be."""
+        coming = (one.actor for one in self._coming.values() if one.place.host == host)
+        return {*self._on.get(host, ()), *map(kind_of, coming)}
+
     # On the way to the log.
 
     def send(self, actor: str, place: Place) -> Coming:
         """A place is sent to the log."""
-        if self.find(actor) is None:
-            self._new += 1
-            self._quotas.take(Resource.PLACES, place.holder)
-        coming = self._coming[actor] = Coming(actor, place, next(self._order), [])
+        is_new = bool(place.host) and not is_placed(self.find(actor))
+        coming = self._coming[actor] = Coming(actor, place, next(self._order), is_new, [])
+        self._count_new(coming, 1)
         return coming
 
     def latest(self, actors: Iterable[str]) -> Coming | None:
@@ -114,38 +134,46 @@ class Placements:
 
     def took(self, coming: Coming, offset: int) -> Place | None:
         """A place is on disk; return the one before it."""
-        before, place = self._stored.get(coming.actor), coming.place
-        if before is None:
-            # It was counted when it was sent, and is counted again as a stored one.
-            self._new -= 1
-            self._quotas.release(Resource.PLACES, place.holder)
-        self.note(coming.actor, place.host, place.token, offset, place.holder)
+        before = self._stored.get(coming.actor)
+        self._count_new(coming, -1)
+        self.note(coming.actor, msgspec.structs.replace(coming.place, offset=offset))
         if self._coming.get(coming.actor) is coming:
             del self._coming[coming.actor]
         return before
 
     def refused(self, coming: Coming) -> None:
         """The log rejected all pending places."""
-        last = self._coming.pop(coming.actor, None)
-        if last is not None and coming.actor not in self._stored:
-            self._new -= 1
-            self._quotas.release(Resource.PLACES, last.place.holder)
+        self._coming.pop(coming.actor, None)
+        self._count_new(coming, -1)
+
+    def _count_new(self, coming: Coming, change: int) -> None:
+        if coming.is_new:
+            self._new += change
+            self._quotas.take(Resource.PLACES, coming.place.holder, change)
 
     # On disk.
 
-    def note(self, actor: str, host: str, token: int, offset: int, holder: Holder = NOBODY) -> None:
+    def note(self, actor: str, place: Place) -> None:
         """Apply a place read from the log."""
         before = self._stored.pop(actor, None)
-        self._quotas.take(Resource.PLACES, holder)
         if before is not None:
-            self._quotas.release(Resource.PLACES, before.holder)
-            self._on[before.host] -= 1
-            if not self._on[before.host]:
-                del self._on[before.host]
-        host = sys.intern(host)
-        self._stored[actor] = Place(host, token, offset, holder)
-        self._on[host] = self._on.get(host, 0) + 1
+            self._count(actor, before, -1)
+        place = msgspec.structs.replace(
+            place, host=sys.intern(place.host), owner=sys.intern(place.owner)
+        )
+        self._stored[actor] = place
+        self._count(actor, place, 1)
         self._dirty.add(actor)
+
+    def _count(self, actor: str, place: Place, change: int) -> None:
+        if not place.host:
+            self._forgotten += change
+            return
+        self._quotas.take(Resource.PLACES, place.holder, change)
+        kinds = self._on.setdefault(place.host, {})
+        _add(kinds, kind_of(actor), change)
+        if not kinds:
+            del self._on[place.host]
 
     @property
     def defined_at(self) -> int | None:
@@ -168,13 +196,24 @@ class Placements:
 
     def _row(self, actor: str) -> Row:
         place = self._stored[actor]
-        return (actor, place.host, place.token, place.offset, place.holder.identity)
+        return (actor, place.host, place.token, place.offset, place.owner, place.first)
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Load a snapshot, in the order of the entries."""
-        for actor, host, token, offset, owner in rows:
-            self.note(actor, host, token, offset, Holder(owner))
+        for actor, host, token, offset, owner, first in rows:
+            self.note(actor, Place(host, token, offset, owner, first))
         self._dirty.clear()
+
+
+def is_placed(place: Place | None) -> TypeGuard[Place]:
+    """Does the actor have a host?"""
+    return place is not None and bool(place.host)
+
+
+def _add(counts: dict[str, int], name: str, change: int) -> None:
+    counts[name] = counts.get(name, 0) + change
+    if not counts[name]:
+        del counts[name]
 
 
 # Rendezvous hashing: the choice depends on names alone, is spread evenly, and only the actors of a
@@ -239,7 +278,11 @@ class Placement:
         self._limit = settings.limit
 
     def handlers(self) -> dict[str, Handler]:
-        return {"hub:place": self.place, "hub:move": self.move}
+        return {
+            "hub:place": self.place,
+            "hub:move": self.move,
+            "hub:forget_place": self.forget,
+        }
 
     def place(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:place`: the places of these actors, in the order of the request."""
@@ -259,19 +302,20 @@ class Placement:
         holder = holder_of(session)
         for actor in request.actors:
             known = fresh.get(actor) or self._placements.find(actor)
+            is_new = not is_placed(known)
             found = search.find(actor, known)
-            if known is None and room <= 0 and isinstance(found, Place):
+            if is_new and room <= 0 and isinstance(found, Place):
                 found = refusals.too_many_actors(self._limit)
-            elif known is None and isinstance(found, Place):
+            elif is_new and isinstance(found, Place):
                 found = self._quotas.refusal(Resource.PLACES, holder, added + 1) or found
             if isinstance(found, Refusal):
                 unplaced.append({"actor": actor, "code": found.code, "message": found.message})
                 continue
             if found is not known:
-                owner = holder if known is None else known.holder
-                fresh[actor] = msgspec.structs.replace(found, holder=owner)
-                room -= known is None
-                added += known is None
+                source = known.source if is_placed(known) else holder.source
+                fresh[actor] = found = msgspec.structs.replace(found, source=source)
+                room -= is_new
+                added += is_new
             places.append(_described(actor, found))
         payload: dict[str, object] = {"places": places, "unplaced": unplaced}
         answer = self._replies.answer(session, message, "hub:placed", payload)
@@ -314,23 +358,46 @@ class Placement:
         moved = Place(request.to, request.token + 1)
         fresh: dict[str, Place] = {}
         if known is None or not known.is_at(moved.host, moved.token):
-            if known is None or known.token != request.token:
+            if not is_placed(known) or known.token != request.token:
                 raise refusals.stale_placement({"stale": [_described(actor, known)]})
             if known.host not in session.registrations:
                 raise refusals.not_its_host(actor, known.host)
-            self.check_target(actor, request.to, now)
-            fresh[actor] = msgspec.structs.replace(moved, holder=known.holder)
+            self.check_target(session, actor, request.to, now)
+            moved = msgspec.structs.replace(
+                moved, owner=known.owner, first=known.first, source=known.source
+            )
+            fresh[actor] = moved
         answer = self._replies.answer(session, message, "hub:moved", _described(actor, moved))
         return self._answer_when_stored(answer, [actor], fresh, now)
 
-    def check_target(self, actor: str, to: str, now: int) -> None:
-        """Refuse a move to a host that does not serve the kind, or may not."""
+    def check_target(self, session: Session, actor: str, to: str, now: int) -> None:
+        """Refuse a move to a host that does not serve the kind, or may not.
+
+        What a host may do is known from its token. With authentication it must therefore be
+        connected, while without it a host that is away takes the actor later.
+        """
         kind, box = kind_of(actor), self._streams.host(to)
         if box is None or kind not in (box.kinds or ()):
             raise refusals.no_host(kind)
         held = self._registry.find(to, now)
+        if held is None and session.allowance is not EVERYTHING:
+            raise refusals.host_is_away(to, kind)
         if held is not None and not held.session.allowance.may_host(kind):
             raise refusals.unauthorized("host", kind)
+
+    def forget(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:forget_place`: the actor can be placed anew; its former host is fenced off."""
+        request = requests.parse(requests.ForgetPlaceRequest, message.payload)
+        actor, known = request.actor, self._placements.find(request.actor)
+        if not is_placed(known):
+            raise refusals.not_placed(actor)
+        if not session.allowance.may_control(known.host):
+            raise refusals.unauthorized("control", known.host)
+        payload: dict[str, object] = {"actor": actor, "host": known.host, "token": known.token}
+        answer = self._replies.answer(session, message, "hub:place_forgotten", payload)
+        forgotten = Place("", known.token)
+        effects = self._answer_when_stored(answer, [actor], {actor: forgotten}, now)
+        return [*operated(session, "control", known.host, now), *effects]
 
     def check_fences(self, fences: dict[str, int]) -> None:
         """Refuse a message whose sender knows an outdated place of an actor."""
@@ -338,7 +405,7 @@ class Placement:
         stale: list[object] = []
         for actor, token in fences.items():
             known = find(actor)
-            if known is None or known.token != token:
+            if not is_placed(known) or known.token != token:
                 stale.append(_described(actor, known))
         if stale:
             self._tally.stale_fences += 1
@@ -369,8 +436,9 @@ class Placement:
 
     def _written(self, coming: Coming, offset: int, now: int) -> list[Effect]:
         before = self._placements.took(coming, offset)
-        self._tally.actors_placed += before is None
-        self._tally.actors_moved += before is not None and before.host != coming.place.host
+        host = coming.place.host
+        self._tally.actors_placed += bool(host) and not is_placed(before)
+        self._tally.actors_moved += bool(host) and is_placed(before) and before.host != host
         return [one for each in coming.waiters for one in each.committed(offset, now)]
 
     def _not_written(self, coming: Coming, refusal: Refusal, now: int) -> list[Effect]:
@@ -387,7 +455,7 @@ class Placement:
         return [Append(_entry(*one, now), partial(self._anchored, *one)) for one in chosen]
 
     def _anchored(self, actor: str, place: Place, offset: int, now: int) -> list[Effect]:
-        self._placements.note(actor, place.host, place.token, offset, place.holder)
+        self._placements.note(actor, msgspec.structs.replace(place, offset=offset))
         return []
 
 
@@ -401,7 +469,7 @@ class _Search:
         self._hosts: dict[str, list[tuple[int, str]]] = {}
 
     def find(self, actor: str, known: Place | None) -> Place | Refusal:
-        if known is not None:
+        if is_placed(known):
             return known
         kind = kind_of(actor)
         hosts = self._hosts.get(kind)
@@ -412,7 +480,7 @@ class _Search:
             return refusals.no_host(kind)
         if not self._session.allowance.may_send(host):
             return refusals.unauthorized("send", host)
-        return Place(host, _FIRST_TOKEN)
+        return _first_place(host, known, self._session.allowance.subject)
 
 
 class _Claim:
@@ -425,14 +493,28 @@ class _Claim:
 
     def find(self, actor: str, known: Place | None) -> Place | Refusal:
         # After a loss of data the host may know a higher token than the hub.
-        token = self._tokens.get(actor, _FIRST_TOKEN)
-        if known is not None and (known.host != self._box.name or known.token >= token):
+        held = self._tokens.get(actor)
+        token = held or _FIRST_TOKEN
+        if is_placed(known) and (known.host != self._box.name or known.token >= token):
             return known
-        if known is None and kind_of(actor) not in (self._box.kinds or ()):
+        if not is_placed(known) and kind_of(actor) not in (self._box.kinds or ()):
             return refusals.no_host(kind_of(actor))
         if not self._allowance.may_host(kind_of(actor)):
             return refusals.unauthorized("host", kind_of(actor))
-        return Place(self._box.name, token)
+        if is_placed(known):
+            return Place(self._box.name, token, owner=known.owner, first=known.first)
+        if known is not None and held is not None and known.token >= held:
+            # What the host has is from the stay that was forgotten.
+            return refusals.place_forgotten(actor)
+        if held is None:
+            return _first_place(self._box.name, known, self._allowance.subject)
+        return Place(self._box.name, held, owner=self._allowance.subject)
+
+
+def _first_place(host: str, forgotten: Place | None, subject: str) -> Place:
+    """The place of an actor that starts empty, under a token that no host has had."""
+    token = _FIRST_TOKEN if forgotten is None else forgotten.token + 1
+    return Place(host, token, owner=subject, first=token)
 
 
 def kind_of(actor: str) -> str:
@@ -441,11 +523,15 @@ def kind_of(actor: str) -> str:
 
 
 def _described(actor: str, place: Place | None) -> dict[str, object]:
-    if place is None:
+    if not is_placed(place):
         return {"actor": actor, "host": None, "token": None}
-    return {"actor": actor, "host": place.host, "token": place.token}
+    described: dict[str, object] = {"actor": actor, "host": place.host, "token": place.token}
+    if place.token == place.first != _FIRST_TOKEN:
+        # Nothing of it arrives from elsewhere, although the token is not the first.
+        described["fresh"] = True
+    return described
 
 
 def _entry(actor: str, place: Place, now: int) -> Entry:
-    body = encode_body(PlacedBody(actor, place.host, place.token, place.holder.identity))
+    body = encode_body(PlacedBody(actor, place.host, place.token, place.owner, place.first))
     return Entry(Kind.PLACED, "", 0, 0, now, body)

@@ -250,13 +250,24 @@ def storage_full() -> Refusal:
     )
 
 
-def storage_failed() -> Refusal:
-    """The log has failed and acknowledges nothing more."""
+def outcome_unknown() -> Refusal:
+    """The log failed while the entry was being written."""
     return Refusal(
         Code.STORAGE_FAILED,
         "The hub's log has failed; it is unknown whether the message was stored.",
         "The operator has to check the disk and restart the hub; then send the message again with"
         " the same id.",
+        is_unknown=True,
+    )
+
+
+def storage_failed() -> Refusal:
+    """The log has failed and accepts nothing more; an earlier attempt may have been stored."""
+    return Refusal(
+        Code.STORAGE_FAILED,
+        "The hub's log has failed, so the hub stores nothing.",
+        "The operator has to check the disk and restart the hub; then send the message again with"
+        " the same id, since an earlier attempt may have been stored.",
     )
 
 
@@ -269,13 +280,18 @@ def storage_unreadable() -> Refusal:
     )
 
 
-def storage_damaged(reason: str) -> Refusal:
-    """The log was found damaged at the start and is read-only."""
-    return Refusal(
+class Damaged(Refusal):
+    """The log is damaged and read-only."""
+
+
+def storage_damaged(segment: str, position: int, reason: str) -> Damaged:
+    """The log was found damaged, at the start or later, and is read-only."""
+    return Damaged(
         Code.STORAGE_FAILED,
-        f"The hub's log is damaged and read-only: {reason}.",
+        f"The hub's log is damaged and read-only: {segment}, byte {position}: {reason}.",
         "The operator has to restore the segment from a backup and restart the hub; then try again"
         " with the same id.",
+        details={"segment": segment, "position": position, "reason": reason},
     )
 
 
@@ -433,6 +449,47 @@ def no_host(kind: str) -> Refusal:
         "Start a host that serves the kind, and try again.",
         retryable=True,
         details={"kind": kind},
+    )
+
+
+def host_is_away(host: str, kind: str) -> Refusal:
+    """What a host may do is known only while it is connected."""
+    return Refusal(
+        Code.NO_HOST,
+        f"The host {host} is not connected, so it is unknown whether it may have {kind!r}.",
+        "Start the host, and try again.",
+        retryable=True,
+        details={"kind": kind},
+    )
+
+
+def not_placed(actor: str) -> Refusal:
+    """There is no place to forget."""
+    return Refusal(
+        Code.STALE_PLACEMENT,
+        f"The actor {actor} has no place.",
+        "Check the name; if its place was forgotten before, there is nothing left to do.",
+        details={"stale": [{"actor": actor, "host": None, "token": None}]},
+    )
+
+
+def place_forgotten(actor: str) -> Refusal:
+    """What a host has of an actor is outdated, because an operator had its place forgotten."""
+    return Refusal(
+        Code.STALE_PLACEMENT,
+        f"The place of the actor {actor} was forgotten; what this host has of it is outdated.",
+        "The next call places the actor anew.",
+        details={"stale": [{"actor": actor, "host": None, "token": None}]},
+    )
+
+
+def unknown_session(session_id: str) -> Refusal:
+    """There is no such session, or it has ended."""
+    return Refusal(
+        Code.UNKNOWN_SESSION,
+        "There is no open session with this id.",
+        "List the sessions with hub:list_sessions.",
+        details={"sessionId": session_id},
     )
 
 

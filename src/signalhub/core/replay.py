@@ -12,7 +12,7 @@ from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Reply
 from signalhub.core.messages import publish
-from signalhub.core.operations import operated
+from signalhub.core.operations import operated_by_job
 from signalhub.core.replies import DeferredAnswer
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.catalog import check_may_read
@@ -100,6 +100,13 @@ class Replayer:
         newest = self._replays.newest(request.job)
         fresh = [one for one in request.messages if newest is None or _original(one) > newest]
         answer = self._answer(session, message, request, len(fresh))
+        ending: list[Append] = []
+        if request.ended and (fresh or newest is not None):
+            ending = [operated_by_job(session, OPERATION, request.job, "end", now)]
+        if not fresh and ending:
+            self._storage.check()
+            ending[0].follow(answer.committed, answer.refused)
+            return [*ending]
         if not fresh:
             pending = self._replays.on_its_way.get(request.job)
             if pending is None:
@@ -114,7 +121,9 @@ class Replayer:
         on_its_way = OnItsWay(_replay(request, fresh[-1]), [answer])
         appends[-1].follow(on_its_way.committed, on_its_way.refused)
         self._replays.on_its_way[request.job] = on_its_way
-        return [*operated(session, "admin", OPERATION, now), *appends]
+        if newest is None:
+            appends.insert(0, operated_by_job(session, OPERATION, request.job, "begin", now))
+        return [*appends, *ending]
 
     def _answer(
         self, session: Session, message: Envelope, request: requests.RepublishRequest, appended: int
@@ -247,7 +256,8 @@ class _Reading:
                 continue
             if message.deliver_at is not None and message.deliver_at > now:
                 continue
-            frame = send.replayed(self._topic, held, self._message.sender, now)
+            stamp_ms = self._replayer.replies.wall.shown(now)
+            frame = send.replayed(self._topic, held, self._message.sender, stamp_ms)
             copied.append(Reply(self._session, frame))
             self._count += 1
             self._left -= 1

@@ -8,6 +8,7 @@ from signalhub.clock import Ids
 from signalhub.core import requests
 from signalhub.core.effects import Effect, Reply
 from signalhub.core.sessions.session import Session, SessionState
+from signalhub.core.wall_time import WallTime
 from signalhub.counters import Tally
 from signalhub.wire import envelope as wire
 from signalhub.wire.envelope import Envelope
@@ -20,9 +21,11 @@ Handler = Callable[[Session, Envelope, int], list[Effect]]
 class Replies:
     """Makes the hub's own messages, each with an id of its own."""
 
-    def __init__(self, ids: Ids, tally: Tally) -> None:
+    def __init__(self, ids: Ids, tally: Tally, wall: WallTime) -> None:
         self._next_id = ids.next
         self._tally = tally
+        # Every frame the hub writes is stamped by the wall clock.
+        self.wall = wall
 
     def reply(
         self,
@@ -39,7 +42,7 @@ class Replies:
             type=type,
             to=request.sender,
             payload=payload,
-            now_ms=now,
+            now_ms=self.wall.shown(now),
             correlation_id=request.id,
             metadata=metadata,
         )
@@ -52,7 +55,7 @@ class Replies:
             type=type,
             to=session.address,
             payload=payload,
-            now_ms=now,
+            now_ms=self.wall.shown(now),
         )
         return Reply(session, frame)
 
@@ -77,7 +80,7 @@ class Replies:
             type="hub:error",
             to=sender or session.identity or NOBODY,
             payload=error_payload(refusal),
-            now_ms=now,
+            now_ms=self.wall.shown(now),
             correlation_id=message_id,
         )
         return Reply(session, frame)

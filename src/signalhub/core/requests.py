@@ -15,7 +15,7 @@ from signalhub.core import refusals
 from signalhub.wire.entry import ACTOR, PSEUDONYM
 from signalhub.wire.envelope import NULL, Address, Envelope, Id, Number
 from signalhub.wire.errors import Refusal
-from signalhub.wire.names import TYPE_CHARS_MAX
+from signalhub.wire.names import ADDRESS_CHARS_MAX, TYPE_CHARS_MAX
 
 T = TypeVar("T")
 
@@ -92,6 +92,20 @@ class ListActorsRequest(RequestPayload):
 
     offset: Number | None = None
     limit: Number | None = None
+
+
+class ListSessionsRequest(RequestPayload):
+    """Payload of `hub:list_sessions`; `after` is the `next` of the page before."""
+
+    pattern: Annotated[str, Meta(min_length=1, max_length=ADDRESS_CHARS_MAX)] | None = None
+    after: LogNumber | None = None
+    limit: Number | None = None
+
+
+class CloseSessionRequest(RequestPayload):
+    """Payload of `hub:close_session`."""
+
+    session_id: Id
 
 
 class SendRequest(RequestPayload):
@@ -298,6 +312,8 @@ class RepublishRequest(RequestPayload):
     until: LogPosition
     to: Destination
     messages: list[OriginalMessage] = []
+    ended: bool = False
+    """These are the last messages of the job, or all were sent before."""
 
 
 class PlaceRequest(RequestPayload):
@@ -314,6 +330,12 @@ class MoveRequest(RequestPayload):
     actor: Actor
     token: Token
     to: str
+
+
+class ForgetPlaceRequest(RequestPayload):
+    """Payload of `hub:forget_place`."""
+
+    actor: Actor
 
 
 class EraseRequest(RequestPayload):

@@ -153,6 +153,11 @@ class LocalEngine:
     def scan(self, from_offset: int) -> Iterator[StoredEntry]:
         return self._reader.scan(max(from_offset, self.log.first))
 
+    @property
+    def newest_ms(self) -> int:
+        """A time that the log has reached; 0 if it is new."""
+        return max((info.max_ms for info in self.recovery.segments[-1:]), default=0)
+
     def offset_at_time(self, time_ms: int) -> int:
         for info in self.log.segments:
             if not info.is_sealed or info.max_ms >= time_ms:
@@ -194,9 +199,12 @@ class LocalEngine:
         self._pending.clear()
         self._taken = []
         is_full = isinstance(outcome.error, LogFull)
-        log_lines.error("the log refused entries", extra={"reason": str(outcome.error)})
+        unknown = outcome.attempted - outcome.first
+        facts = {"reason": str(outcome.error), "entries": len(lost), "unknown": unknown}
+        log_lines.error("the log refused entries", extra=facts)
+        refusal = refusal_of(outcome.error)
         try:
-            self._outcomes.refused(lost, refusal_of(outcome.error), is_final=not is_full)
+            self._outcomes.refused(lost, refusal, is_final=not is_full, unknown=unknown)
         finally:
             # Without this, later entries would be dropped and never be reported.
             self._commit.resume()
@@ -297,6 +305,9 @@ class LocalEngine:
         anchor: Callable[[int], None],
         wait: Callable[[list[SegmentInfo]], None],
     ) -> None:
+        if isinstance(self.log.fault, LogDamaged):
+            # What lies behind the damage may need older entries.
+            return
         landed = self.log.head if needs.landed is None else needs.landed
         rooms = self.log.head if needs.needed is None else needs.needed
         try:

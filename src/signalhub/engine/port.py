@@ -17,8 +17,13 @@ class Outcomes(Protocol):
     def committed(self, appends: list[Append], first: int) -> None:
         """These were committed; the first one has the offset `first`, the others follow."""
 
-    def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
-        """All pending entries were refused; `is_final`: so will be all others until a restart."""
+    def refused(
+        self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0
+    ) -> None:
+        """All pending entries were refused; `is_final`: so will be all others until a restart.
+
+        The first `unknown` of them may be in the log nevertheless.
+        """
 
 
 class Engine(Protocol):

@@ -119,8 +119,7 @@ def refusal_of(error: Exception) -> Refusal:
     if isinstance(error, LogFull):
         return refusals.storage_full()
     if isinstance(error, LogDamaged):
-        where = f"{error.segment}, byte {error.position}"
-        return refusals.storage_damaged(f"{where}: {error.reason}")
+        return refusals.storage_damaged(error.segment, error.position, error.reason)
     return refusals.storage_failed()
 
 

@@ -41,11 +41,13 @@ class Committed(msgspec.Struct, frozen=True):
 class NotCommitted(msgspec.Struct, frozen=True):
     """Nothing from `first` on was committed, including whatever was submitted since.
 
-    With `LogFull` it did not happen; with `LogFailed` the outcome is unknown. The caller gives up
-    everything submitted and not yet reported, resets its counters and calls `resume`.
+    The outcome of entries before `attempted` is unknown: their batch was being written. Everything
+    else was not written. The caller gives up everything submitted and not yet reported, resets its
+    counters and calls `resume`.
     """
 
     first: int
+    attempted: int
     end: int
     error: SignalHubError
 
@@ -144,7 +146,8 @@ class GroupCommit:
         with self._changed:
             self._entries = []
             self._is_refusing = True
-            outcome = NotCommitted(self._reported, self._next, error)
+            attempted = max(self._reported, self._log.attempted)
+            outcome = NotCommitted(self._reported, attempted, self._next, error)
         self._tell(outcome)
 
     def _tell(self, outcome: Outcome) -> None:

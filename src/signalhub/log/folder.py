@@ -21,6 +21,9 @@ _LOOKS_MAX: Final = 10
 class Folder:
     """Segments up to the published durable head, or to the last valid batch if it is unknown."""
 
+    hole: LogDamaged | None = None
+    """Whoever reads by offset looks at `fault` instead."""
+
     def __init__(self, disk: Disk) -> None:
         self.disk: Final = disk
         self.refresh()

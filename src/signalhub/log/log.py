@@ -37,6 +37,7 @@ from signalhub.log.segment import (
     new_segment,
     prepare_segment,
 )
+from signalhub.log.survey import Damage
 from signalhub.settings import model
 from signalhub.wire.entry import Entry
 
@@ -55,6 +56,10 @@ def _encode(entries: Sequence[Entry]) -> list[bytes]:
     ]
 
 
+def _damaged(found: Damage | None) -> LogDamaged | None:
+    return None if found is None else LogDamaged(found.segment, found.position, found.reason)
+
+
 class Log:
     """The log of one shard, as `recover` found and repaired it.
 
@@ -70,6 +75,8 @@ class Log:
         """The offset after the last entry committed as the setting `log.sync` requires."""
         self.durable_head = recovery.head
         """Everything below is synced; equal to `head` with `sync = "always"`."""
+        self.attempted = recovery.head
+        """Entries from `head` up to here may be on disk although their batch failed."""
         self.epoch = recovery.epoch
         self.on_upkeep: Callable[[], None] = lambda: None
         """Called by `append` when there is something new for `upkeep`."""
@@ -77,6 +84,10 @@ class Log:
             torn_tails=int(recovery.torn is not None),
             epoch_changes=int(recovery.epoch_changed),
         )
+        self.is_cut: Final = recovery.is_cut
+        """Damage hides the end of the log: entries may follow `head`."""
+        self.hole: Final = _damaged(recovery.hole)
+        """What is missing before `first` was perhaps not removed by retention."""
         self._settings = log_settings
         self._reserve_bytes = min(_RESERVE_BYTES_MAX, log_settings.segment_bytes // 4)
         self._clock = clock
@@ -93,8 +104,8 @@ class Log:
         self._replacing = Lock()
         self._active: Active | None = None
         self._prepared: File | None = None
-        if found := recovery.damage:
-            self._fault = LogDamaged(found.segment, found.position, found.reason)
+        if recovery.damage:
+            self._fault = _damaged(recovery.damage)
             return
         assert recovery.is_repaired, "a log must be repaired before it is opened"
         try:
@@ -157,6 +168,7 @@ class Log:
         encoded = _encode(entries)
         active = self._room_for(HEADER_BYTES + sum(map(len, encoded)))
         first, time_ms = self.head, self._clock.now_ms()
+        self.attempted = first + len(entries)
         self._write(
             active,
             encode_batch(
@@ -295,6 +307,7 @@ class Log:
                 active.sync()
         except OSError as error:
             raise self._fail(error) from error
+        self.attempted = self.head
 
     def _refuse(self, error: OSError) -> LogFull | LogFailed:
         refusal = storage_error(error)

@@ -42,6 +42,9 @@ class SegmentSource(Protocol):
     def first(self) -> int: ...
 
     @property
+    def hole(self) -> LogDamaged | None: ...
+
+    @property
     def segments(self) -> tuple[SegmentInfo, ...]: ...
 
     def lookups(self, base: int) -> tuple[Lookup, ...]: ...
@@ -152,6 +155,8 @@ class Reader:
     def _block_of_offset(self, offset: int) -> Block:
         segments = self._source.segments
         at = bisect_right(segments, offset, key=lambda info: info.base) - 1
+        if at < 0 and self._source.hole is not None:
+            raise self._source.hole
         if at < 0:
             raise EntriesGone(self._source.first)
         info = segments[at]
@@ -216,6 +221,8 @@ class Reader:
         found: frozenset[int] = frozenset()
         if self._index:
             known, found = self._index.find(stream, stream_epoch, from_seq)
+        if self._source.hole is not None:
+            yield self._source.hole
         segments = self._source.segments
         end = segments[0].base if segments else 0
         for info in segments:

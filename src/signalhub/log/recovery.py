@@ -11,8 +11,9 @@ import msgspec
 
 from signalhub.log.disk import Disk
 from signalhub.log.errors import storage_error
+from signalhub.log.footer import footer_base
 from signalhub.log.repair import cut, rewrite, save_aside, with_reserve
-from signalhub.log.segment import Header, SegmentInfo, create_segment, new_segment
+from signalhub.log.segment import Header, SegmentInfo, base_of, create_segment, new_segment
 from signalhub.log.survey import Damage, LogSurvey, Tail, survey
 
 
@@ -41,6 +42,10 @@ class LogRecovery(msgspec.Struct, frozen=True, kw_only=True):
     """The chain of the segment before the first."""
     torn: TornTail | None = None
     damage: Damage | None = None
+    is_cut: bool = False
+    """The damage hides the end of the log: entries may follow `head`."""
+    hole: Damage | None = None
+    """Damage before `first`: what is missing there was perhaps not removed by retention."""
     epoch_changed: bool = False
     lost_from: int = 0
     lost_to: int = 0
@@ -76,22 +81,32 @@ def judge(found: LogSurvey) -> LogRecovery:
     shown = max(head, tail.proven if tail else 0)
     if published and published.epoch >= epoch:
         shown = max(shown, published.shown)
-    damage = found.damages[0] if found.damages else _rot(tail, head)
+    first = segments[0].base if segments else 0
+    rot = _rot(tail, head)
+    damage = found.damages[0] if found.damages else rot
     has_lost = damage is None and shown > head
     return LogRecovery(
         epoch=epoch,
-        first=segments[0].base if segments else 0,
+        first=first,
         head=head,
         published=shown,
         segments=tuple(segments),
         previous_chain=found.previous_chain,
         torn=_torn(tail) if tail and tail.torn_bytes else None,
         damage=damage,
+        is_cut=rot is not None or any(_base(one) >= head for one in found.damages),
+        hole=next((one for one in found.damages if not segments or _base(one) < first), None),
         epoch_changed=has_lost,
         lost_from=head if has_lost else 0,
         lost_to=shown if has_lost else 0,
         foreign=tuple(found.foreign),
     )
+
+
+def _base(damage: Damage) -> int:
+    """The offset from which on entries may be missing."""
+    base = base_of(damage.segment)
+    return (footer_base(damage.segment) or 0) if base is None else base
 
 
 def _rot(tail: Tail | None, head: int) -> Damage | None:

@@ -336,6 +336,7 @@ class Sender:
                 appended=self.sent.appended + answer.appended,
                 skipped=self.sent.skipped + answer.skipped,
             )
+        await self._access.in_time(self._republish(me, [], ended=True))
         return self.sent
 
     def _report(self, **changes: int) -> None:
@@ -355,8 +356,12 @@ class Sender:
                 await asyncio.sleep(grown(PAUSE_S, PAUSE_MAX_S, attempts))
                 attempts += 1
 
-    async def _republish(self, me: Client, batch: list[Original]) -> Republished:
-        return await me.republish(self.sent.job, batch, until=self._until, **self._target.members)
+    async def _republish(
+        self, me: Client, batch: list[Original], *, ended: bool = False
+    ) -> Republished:
+        return await me.republish(
+            self.sent.job, batch, until=self._until, ended=ended, **self._target.members
+        )
 
 
 def batch_size(rate: float) -> int:

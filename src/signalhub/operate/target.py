@@ -116,7 +116,8 @@ async def _subscriptions(me: Client, name: str, access: HubAccess) -> list[Repla
 
 async def _exists(me: Client, target: ReplayTarget, access: HubAccess) -> bool:
     try:
-        await access.in_time(me.republish(_PROBE, [], until=_EVERYTHING, **target.members))
+        probe = me.republish(_PROBE, [], until=_EVERYTHING, ended=False, **target.members)
+        await access.in_time(probe)
     except Refused as refused:
         if refused.code not in _NOT_THERE:
             raise

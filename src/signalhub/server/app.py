@@ -15,25 +15,30 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import picows
 import uvloop
 
+from signalhub.auth.denials import Denials
 from signalhub.auth.tokens import Authenticator, SessionTokens
-from signalhub.clock import Clock, Ids, SystemClock
+from signalhub.clock import Clock, Ids, SteadyClock, SystemClock, boot_s
 from signalhub.core.hub import Hub
 from signalhub.core.limits.degradations import Degraded
 from signalhub.core.streams import recovery
 from signalhub.counters import Tally
 from signalhub.engine.local import LocalEngine, Needs
 from signalhub.locks import LockedFolder
-from signalhub.log.errors import LogDamaged
+from signalhub.log.errors import LogDamaged, LogFailed
 from signalhub.observe.exposition import CONTENT_TYPE
-from signalhub.pacing import Period, TokenBucket
+from signalhub.pacing import Period, SharedBucket
 from signalhub.server import startup
+from signalhub.server.access import Access
+from signalhub.server.credentials import Credentials
 from signalhub.server.gauges import Gauges
 from signalhub.server.metrics import Metrics
+from signalhub.server.port import descriptors
 from signalhub.server.port.door import Door
 from signalhub.server.port.http import HttpRequest, Response, Routes
 from signalhub.server.port.listener import Listener, listen, too_many_connections
@@ -42,6 +47,7 @@ from signalhub.server.rooms.upgrade import Gate
 from signalhub.server.runner import HubRunner
 from signalhub.server.sockets.connection import Connection
 from signalhub.settings.model import Settings
+from signalhub.state.clock_offset import ClockOffset
 from signalhub.state.store import StateStore
 from signalhub.wire import envelope as wire
 from signalhub.wire.frames import CloseCode
@@ -60,6 +66,8 @@ _CHECKPOINT_MS = 10_000
 _CHECKPOINT_ENTRIES = 50_000
 _RETENTION_MS = 60_000
 _EXPIRY_MS = 60_000
+# A smaller change of the difference between the clocks is not worth a line in the log.
+_JUMP_MS = 5_000
 
 
 class App:
@@ -78,19 +86,24 @@ class App:
         self._config = config
         self._pipeline_command = pipeline
         self._lakeside: Lakeside | None = None
-        self._clock = clock or SystemClock()
+        # Time in which the machine was suspended has passed, too.
+        self._clock = SteadyClock(SystemClock(), boot_s) if clock is None else SteadyClock(clock)
         self._tally = Tally()
         auth = settings.auth
+        self._authenticator = Authenticator(auth) if auth.enabled else None
+        self._credentials: Credentials | None = None
         self.hub = Hub(
             settings,
             ids=Ids(),
-            authenticator=Authenticator(auth) if auth.enabled else None,
+            authenticator=self._authenticator,
             session_tokens=SessionTokens(secrets.token_bytes(32)),
             tally=self._tally,
         )
-        self._door_bucket = TokenBucket(
+        self._door_bucket = SharedBucket(
             settings.connection_rate, settings.connection_burst, self._clock.now_ms()
         )
+        self._clock_offset: ClockOffset
+        self._known_ahead_ms = 0
         self._known_degradations: list[Degraded] = []
         self._known_store_errors = 0
         self._clean = Period(int(settings.registry.sweep_s * 1000))
@@ -105,6 +118,7 @@ class App:
         self._expiry = Period(_EXPIRY_MS)
         self.runner: HubRunner
         self._listener: Listener
+        self._access: Access
         self._gauges: Gauges
         self._metrics: Metrics
         self._timers: list[asyncio.TimerHandle] = []
@@ -134,10 +148,14 @@ class App:
             raise
 
     async def _open_rest(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._clock_offset = offset = ClockOffset(self._folder.path)
+        self._clock.resume(ahead_ms=offset.saved_ms)
         rows = self._store.load(self._clock.now_ms())
         self.hub.restore((row.address, row.version, row.expires_at) for row in rows)
         self._engine = LocalEngine(self._folder.path / "log", self.settings.log, self._clock, loop)
         try:
+            self._clock.resume(ahead_ms=offset.saved_ms, newest_ms=self._engine.newest_ms)
+            self._known_ahead_ms = self.hub.wall.ahead_ms = self._clock.ahead_ms
             self._lakeside = await self._open_lakeside()
             startup.recover(self.hub, self._engine, self._store, self._clock.now_ms())
             if self._lakeside is not None:
@@ -149,6 +167,7 @@ class App:
                 # So that ids that only the log held can be looked up.
                 self._save_snapshot()
             self._run(loop, names)
+            await self._open_credentials()
             await self._listen(loop)
         except BaseException:
             if self._lakeside is not None:
@@ -174,6 +193,16 @@ class App:
             command=self._pipeline_command,
         )
 
+    async def _open_credentials(self) -> None:
+        if self._authenticator is not None:
+            auth, denied = self.settings.auth, Path(self.settings.denial_list)
+            self._credentials = Credentials(auth, denied, self._authenticator, self._deny)
+            await self._credentials.start(self._clock.now_ms())
+
+    def _deny(self, denials: Denials) -> None:
+        now = self._clock.now_ms()
+        self.runner.perform(self.hub.deny(denials, now), now)
+
     def _run(self, loop: asyncio.AbstractEventLoop, names: Names) -> None:
         archive = None if self._lakeside is None else self._lakeside.archive
         self.runner = HubRunner(
@@ -184,14 +213,18 @@ class App:
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         self._tally.log = self._engine.log.tally
+        self._access = Access(
+            self.settings, self._authenticator, self.hub.logins, self.runner, self._clock
+        )
         routes = Routes()
         for path in ("/health", "/healthz", "/readyz"):
-            routes.add(path, self._health)
+            routes.add(path, self._health, is_for_any_host=True)
         routes.add("/metrics", self._serve_metrics)
         if self.settings.rooms.enabled:
             Api(self.hub, self.runner, self._clock).add_to(routes)
             Gate(self.runner, self._clock).add_to(routes)
         self._listener = await listen(self.settings, routes, self)
+        self.runner.writer.watch(self._listener.choking)
         self._gauges = Gauges(
             self.hub,
             self.runner,
@@ -228,6 +261,7 @@ class App:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.runner.wait_until_empty(), self.settings.drain_s)
         await self._close_log()
+        self._clock_offset.save(self._clock.ahead_ms)
         if lakeside is not None and ending is not None:
             await ending
             lakeside.close()
@@ -261,14 +295,13 @@ class App:
 
     # Admission.
 
-    def admit(self) -> Response | None:
+    def admit(self, source: str) -> Response | None:
         """Admit a WebSocket; return the error response above the connection rate."""
         now = self._clock.now_ms()
-        if not self._door_bucket.take(now):
+        if not self._door_bucket.take(source, now):
             self._tally.connections_refused += 1
             retry_after_s = max(1, -(-self._door_bucket.retry_after_ms(now) // 1000))
-            limit, left = int(self._door_bucket.rate_s), int(self._door_bucket.tokens)
-            return too_many_connections(retry_after_s, limit, left)
+            return too_many_connections(retry_after_s, int(self._door_bucket.rate_s))
         return None
 
     def accept(self, door: Door) -> picows.WSListener | Response:
@@ -288,6 +321,8 @@ class App:
         found += [Degraded(f"retention_held_by_{who}") for who in self._engine.held.by]
         if self._lakeside is not None:
             found += self._lakeside.degradations(self._clock.now_ms())
+        if self._credentials is not None:
+            found += self._credentials.degradations(self._clock.now_ms())
         return found
 
     def _details(self) -> dict[str, object]:
@@ -297,19 +332,23 @@ class App:
 
     def _health(self, request: HttpRequest) -> Response:
         degradations = self._degradations()
-        body: dict[str, object] = {
-            "status": "degraded" if degradations else "ok",
-            "service": "signal-hub",
-            "version": wire.PROTOCOL_VERSION,
-            "timestamp": self._clock.now_ms(),
-            "degradations": degradations,
-        }
-        if not self.settings.auth.enabled and (details := self._details()):
-            body["details"] = details
+        body: dict[str, object] = {"status": "degraded" if degradations else "ok"}
+        if self._access.sees_details(request):
+            body["service"] = "signal-hub"
+            body["version"] = wire.PROTOCOL_VERSION
+            body["timestamp"] = self._clock.wall_ms()
+            if self._engine.log.fault is not None:
+                body["storage"] = _described(self._engine.log.fault)
+            if details := self._details():
+                body["details"] = details
+        body["degradations"] = degradations
         status = 503 if self._engine.log.fault else 200
         return Response(status, wire.encode(body), content_type="application/json")
 
     async def _serve_metrics(self, request: HttpRequest) -> Response:
+        refusal = self._access.metrics_refusal(request)
+        if refusal is not None:
+            return refusal
         await self._gauges.refresh()
         pieces: list[bytes] = []
         for piece in self._metrics.pieces():
@@ -318,7 +357,19 @@ class App:
             await asyncio.sleep(0)
         return Response(200, b"".join(pieces), content_type=CONTENT_TYPE)
 
+    def _follow_clock(self) -> None:
+        """Follow the wall clock slowly, and say so when it has jumped."""
+        self._clock.follow()
+        ahead_ms = self._clock.ahead_ms
+        self.hub.wall.ahead_ms = ahead_ms
+        self._clock_offset.save(ahead_ms)
+        jumped_ms, self._known_ahead_ms = ahead_ms - self._known_ahead_ms, ahead_ms
+        if abs(jumped_ms) > _JUMP_MS:
+            facts = {"by_s": jumped_ms / 1000, "ahead_s": ahead_ms / 1000}
+            log.warning("the wall clock was set; times in the log follow it slowly", extra=facts)
+
     def _tick(self) -> None:
+        self._follow_clock()
         now = self._clock.now_ms()
         self.hub.rooms.messages.ids.saved(self._store.saved_offset)
         self.runner.perform(self.hub.tick(now), now)
@@ -334,6 +385,8 @@ class App:
             self._retain(now)
         if self._lakeside is not None:
             self._lakeside.tick(now, self._look_at_segments)
+        if self._credentials is not None:
+            self._credentials.tick(now)
         if self._expiry.is_due(now):
             self._engine.expire()
         if self._clean.is_due(now):
@@ -401,6 +454,24 @@ class App:
             log.exception("a periodic task failed")
 
 
+def _described(fault: LogFailed | LogDamaged) -> dict[str, object]:
+    """What is wrong with the log, and what the operator can do."""
+    if isinstance(fault, LogDamaged):
+        return {
+            "state": "damaged",
+            "segment": fault.segment,
+            "position": fault.position,
+            "reason": fault.reason,
+            "resolution": "Stop the hub, restore the segment from a backup, check with "
+            "`signalhub log verify`, and start the hub again.",
+        }
+    return {
+        "state": "failed",
+        "reason": fault.reason,
+        "resolution": "Check the disk and restart the hub, which keeps all that was acknowledged.",
+    }
+
+
 def serve(settings: Settings, announce: Callable[[int], None], config: str | None = None) -> int:
     """Run a hub until SIGTERM or SIGINT; return the exit code of the process.
 
@@ -410,6 +481,7 @@ def serve(settings: Settings, announce: Callable[[int], None], config: str | Non
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    descriptors.raise_limit()
     # So that the commit thread gets the interpreter lock quickly while the loop is busy.
     sys.setswitchinterval(_SWITCH_S)
     return uvloop.run(_serve(settings, announce, config))

@@ -134,6 +134,23 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
         lambda of: of.listener.refusals.total(),
         "Connections refused: bad request or origin, timeout, or too large.",
     ),
+    counter(
+        "sockets_refused",
+        lambda of: of.listener.turned_away,
+        "Connections refused or closed because there are too many: all places taken (`full`), "
+        "those of the source taken (`source`), or waiting longest without a hello (`idle`).",
+        "reason",
+    ),
+    gauge("sockets_max", lambda of: of.listener.places.sockets, "WebSockets that may be open."),
+    gauge(
+        "sockets_waiting",
+        lambda of: of.listener.sources.doors,
+        "Open connections that are not WebSockets.",
+    ),
+    gauge(
+        "socket_sources", lambda of: len(of.listener.sources), "Addresses with open connections."
+    ),
+    counter("logins_refused", lambda of: of.tally.logins_refused, "Tokens refused, by any door."),
     counter("reconnections", lambda of: of.tally.reconnections, "Actors that reconnected."),
     counter("messages_received", lambda of: of.tally.received, "Messages received from clients."),
     counter(
@@ -145,6 +162,21 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
         "message_queue_depth",
         lambda of: of.runner.writer.depth(),
         "Messages waiting for slow readers, all sockets.",
+    ),
+    gauge(
+        "outbound_bytes",
+        lambda of: of.runner.writer.waiting_bytes,
+        "Memory of everything that waits to be written, all sockets.",
+    ),
+    gauge(
+        "outbound_bytes_max",
+        lambda of: of.hub.settings.outbound.total_bytes_max,
+        "Limit of that memory.",
+    ),
+    counter(
+        "outbound_closed",
+        lambda of: of.tally.debtors_closed,
+        "Connections closed because that memory was used up, mostly for them.",
     ),
     counter(
         "deliveries",

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
-from signalhub.clock import Clock
+from signalhub.clock import SteadyClock
 from signalhub.core.effects import (
     Announce,
     Answer,
@@ -44,6 +44,7 @@ from signalhub.core.sessions.session import Session, SessionState
 from signalhub.engine.port import Archive, Engine
 from signalhub.server.sockets.connection import Connection, Party, WaitingFrame
 from signalhub.server.sockets.fan_out import FanBatch
+from signalhub.server.sockets.ledger import SHARED_BYTES
 from signalhub.server.sockets.writer import Writer
 from signalhub.state.store import RegistrationRow, StateStore
 from signalhub.wire.errors import Refusal, unworded
@@ -67,7 +68,7 @@ class HubRunner:
         hub: Hub,
         store: StateStore,
         engine: Engine,
-        clock: Clock,
+        clock: SteadyClock,
         loop: asyncio.AbstractEventLoop,
         archive: Archive | None = None,
     ) -> None:
@@ -231,7 +232,7 @@ class HubRunner:
         if connection.is_closing:
             return
         if connection.session.outbound is not None:
-            self._park(connection, WaitingFrame(text_header(len(frame)) + frame))
+            self._park(connection, WaitingFrame((text_header(len(frame)), frame)))
         else:
             connection.queue_reply(frame)
 
@@ -244,15 +245,20 @@ class HubRunner:
             else:
                 self._tally.dropped_tells += 1
             return
-        frame = text_header(len(effect.frame)) + effect.frame
-        if not outbound.admits(len(frame), connection.unsent_bytes):
+        one = WaitingFrame(
+            (text_header(len(effect.frame)), effect.frame),
+            effect.expires_at,
+            receipt,
+            receipt is None,
+        )
+        if not outbound.admits(one.size, connection.unsent_bytes):
             if receipt is not None:
                 self.perform(self.hub.overflowed(receipt, outbound.messages, now), now)
             else:
                 self._tally.dropped_tells += 1
             return
         self._tally.deliveries += 1
-        self._park(connection, WaitingFrame(frame, effect.expires_at, receipt, receipt is None))
+        self._park(connection, one)
         if outbound.pause(effect.sender, effect.address, connection.unsent_bytes):
             self.perform(self.hub.hold(effect.sender, effect.address, now), now)
 
@@ -280,12 +286,17 @@ class HubRunner:
                 # The other entries of the commit must still be handled.
                 log.error("a committed entry could not be handled", exc_info=unworded(error))
 
-    def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
-        """Continue after the log refused entries; `is_final` if it stays read-only."""
+    def refused(
+        self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0
+    ) -> None:
+        """Continue after the log refused entries.
+
+        `is_final` if it stays read-only; the first `unknown` entries may have been written.
+        """
         now = self.writer.tick_ms or self.writer.begin_tick()
         if is_final:
             self.hub.storage.stop(refusal)
-        self.perform(self.hub.refused(appends, refusal, now), now)
+        self.perform(self.hub.refused(appends, refusal, now, unknown), now)
 
     def _ending_tick(self, now: int) -> None:
         """Before the tick's writes: dispatch to woken subscriptions, flush entries to the log."""
@@ -331,7 +342,7 @@ class HubRunner:
             return
         self._tally.deliveries += 1
         if connection.session.outbound is not None:
-            self._park(connection, WaitingFrame(text_header(len(frame)) + frame, None, receipt))
+            self._park(connection, WaitingFrame((text_header(len(frame)), frame), None, receipt))
         elif receipt is not None:
             connection.queue_message(frame, receipt)
         else:
@@ -371,13 +382,13 @@ class HubRunner:
                 if room_socket.outbound is None:
                     connection.queue_announcement(header, frame)
                     listening.append(connection)
-                elif not room_socket.park(header + frame):
+                elif not room_socket.park(header, frame):
                     crowded.append(connection)
             except Exception as error:
                 # The other sockets still receive it; this client can fetch it after reconnecting.
                 log.error("a socket could not be written to", exc_info=unworded(error))
                 connection.abort()
-        self.writer.mark_all(listening, self._fanout_batch, None)
+        self.writer.mark_all(listening, self._fanout_batch, len(frame), None)
         for slow in crowded:
             self.writer.close_slow(slow)
 
@@ -421,7 +432,9 @@ class HubRunner:
         is_broadcast = effect.receipt.topic is None
         if connections and not is_broadcast:
             self._open_fans[effect.audience] = batch
-        self.writer.mark_all(connections, effect.chunk, effect.receipt if is_broadcast else None)
+        size = len(effect.head) + len(effect.tail)
+        receipt = effect.receipt if is_broadcast else None
+        self.writer.mark_all(connections, effect.chunk, size, receipt)
 
     def _close_fans(self) -> None:
         """After a flush: drop closed batches, so that their payloads are freed."""
@@ -432,19 +445,23 @@ class HubRunner:
         """Queue one copy for a blocked recipient; `False` if it is dropped."""
         connection = _connection(recipient.session)
         outbound = recipient.session.outbound
-        payload = b"".join((effect.head, recipient.address_json, effect.tail))
+        pieces: tuple[bytes, ...] = (effect.head, recipient.address_json, effect.tail)
+        size = sum(map(len, pieces))
         if connection.is_closing:
             self._tally.dropped_tells += 1
             return False
         if outbound is None:
             # No longer blocked since the batch was opened.
-            connection.queue_message(payload)
+            connection.queue_message(b"".join(pieces))
             return True
-        if not outbound.admits(len(payload), connection.unsent_bytes):
+        if not outbound.admits(size, connection.unsent_bytes):
             self._tally.dropped_tells += 1
             return False
-        frame = text_header(len(payload)) + payload
-        self._park(connection, WaitingFrame(frame, effect.receipt.expires_at, is_tell=True))
+        if size < SHARED_BYTES:
+            pieces = (b"".join((text_header(size), *pieces)),)
+        else:
+            pieces = (text_header(size), *pieces)
+        self._park(connection, WaitingFrame(pieces, effect.receipt.expires_at, is_tell=True))
         return True
 
 

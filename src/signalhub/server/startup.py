@@ -22,7 +22,10 @@ log = logging.getLogger("signalhub.server")
 
 
 def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> None:
-    """Load the snapshot if it matches the log, and apply the entries after it."""
+    """Load the snapshot if it matches the log, and apply the entries after it.
+
+    If damage hides entries that were to be applied, the hub knows only a part of what is stored.
+    """
     hub.streams.begin(engine.epoch)
     hub.dedup.keep_fresh()
     hub.rooms.messages.ids.memory.keep_fresh()
@@ -35,12 +38,19 @@ def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> No
     if damage is not None:
         # Serve what can be read, from any snapshot there is, and accept nothing new.
         hub.storage.stop(refusal_of(damage))
+        if snapshot is None or engine.log.is_cut:
+            hub.storage.hide(refusal_of(damage))
     if snapshot is not None and _begin(recovery, snapshot, engine):
         start, since = snapshot.offset, snapshot.seen_from
     elif snapshot is not None:
         log.warning("the snapshot does not match the log: rebuilding it from the log")
         store.forget_snapshot()
-    since = max(engine.first, min(start, since))
+        if damage is not None:
+            hub.storage.hide(refusal_of(damage))
+    since = min(start, since)
+    if damage is not None and engine.log.hole is not None and since < engine.first:
+        hub.storage.hide(refusal_of(damage))
+    since = max(engine.first, since)
     applied = 0
     try:
         for entry in engine.scan(since):
@@ -52,10 +62,11 @@ def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> No
     except LogDamaged as found:
         log.error("the log is damaged and opened read-only", extra={"reason": str(found)})
         engine.log.found_damaged(found)
-        hub.storage.stop(refusal_of(found))
+        hub.storage.hide(refusal_of(found))
     except EntriesGone:
         if damage is None:
             raise
+        hub.storage.hide(refusal_of(damage))
     recovery.finish()
     facts = {"head": engine.head, "applied": applied, "epoch": engine.epoch}
     log.info("the log is recovered", extra=facts)

@@ -156,8 +156,10 @@ def leaves_of(group: type[msgspec.Struct], prefix: str) -> Iterator[Leaf]:
             about = (shape.extra_json_schema or {}).get("description", "")
             shape = shape.type
         if isinstance(shape, inspect.UnionType):
-            # A value that may be left unset.
-            (shape,) = (one for one in shape.types if not isinstance(one, inspect.NoneType))
+            some = [one for one in shape.types if not isinstance(one, inspect.NoneType)]
+            if len(some) == 1:
+                # A value that may be left unset.
+                (shape,) = some
         yield Leaf(path, annotations[field.name], shape, getattr(defaults, field.name), about)
 
 
@@ -255,6 +257,8 @@ def _from_text(leaf: Leaf, text: str) -> object:
                 return [part.strip() for part in text.split(",") if part.strip()]
             case inspect.VarTupleType() | inspect.DictType():
                 return msgspec.json.decode(text)
+            case inspect.UnionType() if text.lstrip().startswith("["):
+                return msgspec.json.decode(text)
             case _:
                 return text
     except ValueError:
@@ -309,6 +313,8 @@ def _expected(shape: inspect.Type) -> str:
             return "one of " + ", ".join(str(value) for value in values)
         case inspect.VarTupleType():
             return "a list of strings"
+        case inspect.UnionType():
+            return "a string or a list of strings"
         case inspect.DictType(value_type=inspect.FloatType()):
             return "a table from prefix to seconds, each above 0"
         case inspect.DictType():

@@ -12,9 +12,12 @@ import ipaddress
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
+
+from signalhub.wire import authority
 
 Count = Annotated[int, Meta(ge=1)]
 Rate = Annotated[float, Meta(ge=0)]
@@ -76,11 +79,48 @@ class AuthSettings(Group, frozen=True, kw_only=True):
     issuer: Annotated[str, _about("Required `iss` of tokens, and `iss` of refreshed ones.")] = (
         "signal-hub"
     )
+    audience: Annotated[
+        str | tuple[str, ...],
+        _about("Names of this hub, one of which the `aud` of a token must be; empty: no `aud`."),
+    ] = ()
     token_age_max_s: Annotated[Seconds, _about("Maximum age of a token.")] = 86_400.0
     refreshed_token_s: Annotated[Seconds, _about("Lifetime of a refreshed token.")] = 3_600.0
+    refresh_max_s: Annotated[
+        Seconds, _about("How long after it was first issued a token can be refreshed.")
+    ] = 7 * 86_400.0
+    jwks_file: Annotated[
+        str, _about("File with a key set (JWKS) of the issuer, read again when it changes.")
+    ] = ""
+    jwks_url: Annotated[
+        str, _about("URL of such a key set: `https`, or `http` on a loopback address.")
+    ] = ""
+    jwks_refresh_s: Annotated[
+        float, Meta(ge=10), _about("Interval between two fetches of `jwks_url`.")
+    ] = 300.0
+    denied_file: Annotated[
+        str, _about("The denial list; empty: `denied.jsonl` in the data folder.")
+    ] = ""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "secret", Secret(self.secret))
+
+    @property
+    def audiences(self) -> tuple[str, ...]:
+        """The names of this hub in `aud`."""
+        given = self.audience
+        return tuple(filter(None, (given,) if isinstance(given, str) else given))
+
+
+class MetricsSettings(Group, frozen=True, kw_only=True):
+    """Who may read `/metrics`."""
+
+    access: Annotated[
+        Literal["auto", "open", "token", "loopback"],
+        _about(
+            "`open`: everybody; `token`: with `admin: metrics` or `view`; `loopback`: this machine;"
+            " `auto`: `token` with `auth`, otherwise `loopback`."
+        ),
+    ] = "auto"
 
 
 class RegistrySettings(Group, frozen=True, kw_only=True):
@@ -99,7 +139,7 @@ class RegistrySettings(Group, frozen=True, kw_only=True):
 
 
 class OutboundSettings(Group, frozen=True, kw_only=True):
-    """Limits on what is queued for one slow reader."""
+    """Limits on what is queued for one slow reader, and for all of them."""
 
     pause_messages: Annotated[Count, _about("Queued messages at which senders pause.")] = 1_000
     resume_messages: Annotated[Count, _about("Queued messages at which senders resume.")] = 500
@@ -107,6 +147,13 @@ class OutboundSettings(Group, frozen=True, kw_only=True):
         10_000
     )
     bytes_max: Annotated[Bytes, _about("Queued bytes beyond which tells are dropped.")] = 8 * 2**20
+    total_bytes_max: Annotated[
+        Bytes,
+        _about(
+            "Memory for what is queued for all sockets; beyond it, those for which most waits are "
+            "closed."
+        ),
+    ] = 256 * 2**20
     stalled_s: Annotated[Seconds, _about("Close a socket that reads nothing for this time.")] = 10.0
 
 
@@ -126,6 +173,17 @@ class LimitsSettings(Group, frozen=True, kw_only=True):
     flood_s: Annotated[
         Seconds, _about("Close a socket that exceeds its rates without a break for this time.")
     ] = 30.0
+    sockets_max: Annotated[
+        int, Meta(ge=0), _about("Open WebSockets; 0: as many as the limit of open files allows.")
+    ] = 0
+    sockets_per_source: Annotated[
+        int,
+        Meta(ge=0),
+        _about(
+            "Open WebSockets from one IPv4 address or IPv6 /64; 0: half of all, and no limit for "
+            "loopback."
+        ),
+    ] = 0
     warn_above: Annotated[
         Share,
         _about("`/health` is degraded above this share of a limit; `registry` has its own."),
@@ -418,6 +476,17 @@ class Settings(Group, frozen=True, kw_only=True):
     origins: Annotated[
         tuple[str, ...], _about("Allowed browser origins; empty: loopback only.")
     ] = ()
+    hosts: Annotated[
+        tuple[str, ...],
+        _about(
+            "Names in the `Host` header that are served, with a port if only that one is; loopback"
+            " names and the bound address always are."
+        ),
+    ] = ()
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        _about("Addresses or networks of proxies whose `X-Forwarded-For` is believed."),
+    ] = ()
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], _about("Lowest level that is logged.")
     ] = "info"
@@ -468,6 +537,7 @@ class Settings(Group, frozen=True, kw_only=True):
     ] = 500
 
     auth: AuthSettings = AuthSettings()
+    metrics: MetricsSettings = MetricsSettings()
     registry: RegistrySettings = RegistrySettings()
     outbound: OutboundSettings = OutboundSettings()
     limits: LimitsSettings = LimitsSettings()
@@ -480,11 +550,17 @@ class Settings(Group, frozen=True, kw_only=True):
     rooms: RoomsSettings = RoomsSettings()
     pipeline: PipelineSettings = PipelineSettings()
 
+    @property
+    def denial_list(self) -> str:
+        """Where the denial list is."""
+        return self.auth.denied_file or f"{self.data}/denied.jsonl"
+
 
 def problems(settings: Settings) -> Iterator[str]:
     """Invalid combinations of values, one sentence each."""
     yield from _exposure(settings)
     yield from _keys(settings.auth)
+    yield from _names(settings)
     if settings.rooms.secret:
         yield from _weak("rooms.secret", settings.rooms.secret)
     if settings.rooms.public and settings.rooms.require_capability:
@@ -496,30 +572,33 @@ def problems(settings: Settings) -> Iterator[str]:
 
 def _exposure(settings: Settings) -> Iterator[str]:
     auth = settings.auth
-    if not auth.enabled and not _is_loopback(settings.host):
+    if not auth.enabled and not authority.is_loopback(settings.host):
         yield (
             f"host {settings.host!r} is reachable from other machines but auth.enabled is false: "
             "turn on auth.enabled and add a key, or listen on 127.0.0.1"
         )
-    if auth.enabled and not auth.secret and not auth.keys:
+    if auth.enabled and not (auth.secret or auth.keys or auth.jwks_file or auth.jwks_url):
         yield (
             "auth.enabled is true but there is no key to verify tokens: set auth.secret, or add a "
             "table [auth.keys.NAME]"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    if settings.metrics.access == "token" and not auth.enabled:
+        yield (
+            "metrics.access is token but auth.enabled is false: turn on auth.enabled, or choose "
+            "loopback or open"
+        )
 
 
 def _keys(auth: AuthSettings) -> Iterator[str]:
     if auth.secret:
         yield from _weak("auth.secret", auth.secret)
+    if auth.jwks_file and auth.jwks_url:
+        yield "auth.jwks_file and auth.jwks_url exclude each other: unset one of them"
+    if auth.jwks_url and not _is_trustworthy(auth.jwks_url):
+        yield (
+            f"auth.jwks_url {auth.jwks_url!r} could be changed on its way: use an https URL, or "
+            "http on a loopback address"
+        )
     for kid, key in auth.keys.items():
         path = f"auth.keys.{kid}"
         if key.algorithm == "HS256":
@@ -534,6 +613,35 @@ def _keys(auth: AuthSettings) -> Iterator[str]:
             yield (
                 f"{path}.public_key is not an Ed25519 public key in PEM: include everything from "
                 "-----BEGIN PUBLIC KEY----- on"
+            )
+
+
+def _is_trustworthy(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        is_plain = bool(host) and parts.username is None and parts.port != 0
+    except ValueError:
+        return False
+    return is_plain and (
+        parts.scheme == "https" or (parts.scheme == "http" and authority.is_loopback(host))
+    )
+
+
+def _names(settings: Settings) -> Iterator[str]:
+    for given in settings.hosts:
+        if authority.parse(given) is None:
+            yield (
+                f"hosts: {given!r} is not the name of a host: write it like hub.example.org, "
+                "without scheme and path"
+            )
+    for given in settings.trusted_proxies:
+        try:
+            ipaddress.ip_network(given)
+        except ValueError:
+            yield (
+                f"trusted_proxies: {given!r} is neither an address nor a network: write it like "
+                "127.0.0.1 or 10.0.0.0/8"
             )
 
 

@@ -76,8 +76,9 @@ _PLACEMENT: Final = """
         log_offset INTEGER NOT NULL     -- Of the entry that says so.
     ) STRICT, WITHOUT ROWID;
 """
-_PLACE_OWNER: Final = """
+_PLACEMENT_ORIGIN: Final = """
     ALTER TABLE placement ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+    ALTER TABLE placement ADD COLUMN first_token INTEGER NOT NULL DEFAULT 1;
 """
 
 CREATE: Final = f"""
@@ -94,7 +95,7 @@ CREATE: Final = f"""
     {_ROOMS}
     {_REPLAY}
     {_PLACEMENT}
-    {_PLACE_OWNER}
+    {_PLACEMENT_ORIGIN}
     PRAGMA application_id = {APPLICATION_ID};
     PRAGMA user_version = {VERSION};
 """
@@ -123,7 +124,7 @@ MIGRATIONS: Final = {
     2: f"{_ROOMS} PRAGMA user_version = 3;",
     3: f"{_REPLAY} PRAGMA user_version = 4;",
     4: f"{_PLACEMENT} PRAGMA user_version = 5;",
-    5: f"{_PLACE_OWNER} PRAGMA user_version = 6;",
+    5: f"{_PLACEMENT_ORIGIN} PRAGMA user_version = 6;",
 }
 SCHEMA: Final = Schema(
     APPLICATION_ID,
@@ -142,6 +143,7 @@ PUT_SUBSCRIPTION: Final = "INSERT OR REPLACE INTO subscription VALUES (?, ?, ?)"
 DROP_SUBSCRIPTION: Final = "DELETE FROM subscription WHERE stream = ? AND name = ?"
 PUT_SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?, ?)"
 LOAD_SNAPSHOT: Final = "SELECT epoch, log_offset, seen_from, next_id FROM snapshot"
+MOVE_SNAPSHOT: Final = "UPDATE snapshot SET epoch = ?"
 PUT_REMEMBERED: Final = "INSERT INTO remembered (newest_ms, body) VALUES (?, ?)"
 FORGET_REMEMBERED: Final = "DELETE FROM remembered WHERE newest_ms < ?"
 LOAD_REMEMBERED: Final = "SELECT body FROM remembered WHERE newest_ms >= ? ORDER BY number"
@@ -157,9 +159,10 @@ FORGET_SNAPSHOT: Final = """
 """
 PUT_REPLAY: Final = "INSERT OR REPLACE INTO replay VALUES (1, ?)"
 LOAD_REPLAY: Final = "SELECT state FROM replay"
-PUT_PLACEMENT: Final = "INSERT OR REPLACE INTO placement VALUES (?, ?, ?, ?, ?)"
+PUT_PLACEMENT: Final = "INSERT OR REPLACE INTO placement VALUES (?, ?, ?, ?, ?, ?)"
 LOAD_PLACEMENTS: Final = """
-    SELECT actor, host, token, log_offset, owner FROM placement ORDER BY log_offset
+    SELECT actor, host, token, log_offset, owner, first_token FROM placement
+    ORDER BY log_offset
 """
 PUT_ROOM_STATE: Final = "INSERT OR REPLACE INTO room_state VALUES (?, ?)"
 DROP_ROOM_STATE: Final = "DELETE FROM room_state WHERE name = ?"

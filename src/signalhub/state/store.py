@@ -51,6 +51,10 @@ class RegistrationRow(msgspec.Struct, frozen=True):
     version: int
 
 
+# Actor, host, token, offset, owner, first token; see core/placement.py.
+PlacementRow = tuple[str, str, int, int, str, int]
+
+
 class SnapshotRow(msgspec.Struct, frozen=True):
     """The state of durable streams as it is stored."""
 
@@ -64,7 +68,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
     rooms: dict[str, bytes]
     room_ids: list[Remembered]
     replays: bytes | None = None
-    placements: list[tuple[str, str, int, int, str]] = []
+    placements: list[PlacementRow] = []
 
 
 class KnownIdsWindow(msgspec.Struct, frozen=True):
@@ -372,10 +376,21 @@ class StateStore:
         self._connection.execute(schema.CLEAN, (now_ms,))
 
 
-def _place(
-    actor: str, host: str, token: int, offset: int, owner: str
-) -> tuple[str, str, int, int, str]:
-    return (actor, host, token, offset, owner)
+def move_to_epoch(path: str | os.PathLike[str], epoch: int) -> None:
+    """Let the snapshot in a file continue with the next epoch of its log, which lost nothing."""
+    name = os.fspath(path)
+    connection = open_file(name, schema.SCHEMA, lambda opened: None)
+    try:
+        with connection:
+            connection.execute(schema.MOVE_SNAPSHOT, (epoch,))
+    except apsw.Error as error:
+        raise schema.SCHEMA.unusable(name, str(error)) from error
+    finally:
+        connection.close()
+
+
+def _place(actor: str, host: str, token: int, offset: int, owner: str, first: int) -> PlacementRow:
+    return (actor, host, token, offset, owner, first)
 
 
 def _columns(row: RegistrationRow) -> tuple[str, str, str, int, int, int, int]:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -44,11 +45,15 @@ _LISTENING = re.compile(rb"ws://[^\s:]+:(\d+)/")
 class HubProcess:
     """`python -m signalhub serve` on one port and one data folder, across restarts."""
 
-    def __init__(self, folder: Path, port: int, variables: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, port: int, variables: Mapping[str, str], files_max: int | None = None
+    ) -> None:
+        """With `files_max`, the process may open no more files than that."""
         self.data = folder / "data"
         self.port = port
         self._log = folder / "hub.log"
         self._variables = variables
+        self._files_max = files_max
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -86,8 +91,13 @@ class HubProcess:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env=inherited | dict(self._variables),
+                preexec_fn=None if self._files_max is None else self._limit_files,
             )
         self.port = await self._announced_port()
+
+    def _limit_files(self) -> None:
+        assert self._files_max is not None
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._files_max, self._files_max))
 
     async def _announced_port(self) -> int:
         stdout = self.process.stdout
@@ -149,14 +159,16 @@ async def end_process(process: asyncio.subprocess.Process, how: signal.Signals) 
 
 
 @asynccontextmanager
-async def spawn_hub(port: int = 0, **settings: Any) -> AsyncIterator[HubProcess]:
+async def spawn_hub(
+    port: int = 0, *, files_max: int | None = None, **settings: Any
+) -> AsyncIterator[HubProcess]:
     """Run a hub as a separate process, which is stopped with the block.
 
     Settings are passed by name, groups as mappings: `spawn_hub(message_rate=0,
     registry={"limit": 10})`.
     """
     with TemporaryDirectory(prefix="signalhub-") as folder:
-        hub = HubProcess(Path(folder), port, variables_of(settings))
+        hub = HubProcess(Path(folder), port, variables_of(settings), files_max)
         await hub.start()
         try:
             yield hub

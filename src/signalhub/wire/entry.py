@@ -340,9 +340,10 @@ class PlacedBody(Body):
     """Body of PLACED: the host's address, and the token that messages to the actor must carry."""
 
     actor: str
-    host: str
+    host: str  # Empty: the place was forgotten.
     token: int
     owner: str = ""  # The subject of the token it was first placed with; empty if unknown.
+    first: int = 1  # The token at which the actor started empty.
 
 
 class OperatedBody(Body):
@@ -352,6 +353,8 @@ class OperatedBody(Body):
     address: str  # The identity of the session.
     verb: str
     over: str
+    phase: str = ""  # Of a job: `begin` or `end`; one that has no end was interrupted.
+    job: str = ""
 
 
 # The bytes of a body.

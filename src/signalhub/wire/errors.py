@@ -10,7 +10,7 @@ SignalHubError                 base of all; carries `code`
     │   └── UnknownActor       nobody is registered under that address
     ├── Unavailable            did not happen; trying again later may help
     │   └── GaveUp             the client stopped trying to reconnect
-    ├── OutcomeUnknown         may have happened; no answer arrived in time
+    ├── OutcomeUnknown         may have happened: no answer in time, or the hub's log failed
     └── Unsubscribed           the hub ended a durable subscription of this client
 """
 
@@ -47,6 +47,7 @@ class Code(StrEnum):
     TOPIC_CONFLICT = "topic_conflict"
     UNAUTHORIZED = "unauthorized"
     UNKNOWN_ACTOR = "unknown_actor"
+    UNKNOWN_SESSION = "unknown_session"
     UNKNOWN_SUBSCRIPTION = "unknown_subscription"
     UNKNOWN_TOPIC = "unknown_topic"
     VERSION_MISMATCH = "version_mismatch"
@@ -69,6 +70,7 @@ class Refusal(SignalHubError):
         resolution: str,
         *,
         retryable: bool = False,
+        is_unknown: bool = False,
         details: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
@@ -76,6 +78,7 @@ class Refusal(SignalHubError):
         self.message = message
         self.resolution = resolution
         self.retryable = retryable
+        self.is_unknown = is_unknown  # It may have happened nevertheless.
         self.details = details or {}
 
 
@@ -90,8 +93,10 @@ class RoomCode(StrEnum):
     INTERNAL_ERROR = "INTERNAL_ERROR"
     METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
     NOT_FOUND = "NOT_FOUND"
+    OUTCOME_UNKNOWN = "outcome_unknown"
     PRECONDITION_FAILED = "PRECONDITION_FAILED"
     RATE_LIMIT_EXCEEDED = "RATE_LIMIT_EXCEEDED"
+    STORAGE_FAILED = "storage_failed"
     TOO_LARGE = "TOO_LARGE"
     UNAUTHORIZED = "UNAUTHORIZED"
     UNAVAILABLE = "UNAVAILABLE"
@@ -162,9 +167,16 @@ class GaveUp(Unavailable):
 
 
 class OutcomeUnknown(ClientError):
-    """No answer arrived in time: the request may or may not have happened."""
+    """The request may or may not have happened: no answer arrived, or the hub's log failed.
+
+    `resolution` is the hub's advice, if it gave any.
+    """
 
     code = "outcome_unknown"
+
+    def __init__(self, text: str = "", *, resolution: str = "") -> None:
+        super().__init__(text)
+        self.resolution = resolution
 
 
 class Unsubscribed(ClientError):

@@ -149,7 +149,7 @@ async def test_message_is_refused_where_the_disk_has_failed(broken: OpenHouse) -
         await disk.wait()
         disk.break_down()
         disk.release()
-        assert refused(await sending, 503) == "UNAVAILABLE"
+        assert refused(await sending, 500) == "outcome_unknown"
 
     assert refused(await broken.send("later"), 503) == "UNAVAILABLE"
     assert refused(await broken.append(DEFAULT, "later"), 503) == "UNAVAILABLE"

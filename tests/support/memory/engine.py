@@ -200,6 +200,10 @@ class MemoryEngine:
     def scan(self, from_offset: int) -> Iterator[StoredEntry]:
         yield from self.entries[max(0, from_offset - self.first) :]
 
+    @property
+    def newest_ms(self) -> int:
+        return self.entries[-1].at_ms if self.entries else 0
+
     def offset_at_time(self, time_ms: int) -> int:
         return next((one.offset for one in self.entries if one.at_ms >= time_ms), self.head)
 

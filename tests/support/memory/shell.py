@@ -19,7 +19,7 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 
 from signalhub.auth.tokens import Authenticator, SessionTokens
-from signalhub.clock import Ids
+from signalhub.clock import Ids, SteadyClock
 from signalhub.core.effects import (
     Announce,
     Answer,
@@ -134,7 +134,7 @@ class Peer:
         """Send a message, by default an ask from this peer's address; the replies to it."""
         members.setdefault("id", self._shell.next_id())
         members.setdefault("sender", self.address)
-        members.setdefault("timestamp", self._shell.now)
+        members.setdefault("timestamp", self._shell.clock.now_ms())
         before = len(self.received)
         self.write(envelope(type, payload, **members))
         return [
@@ -223,8 +223,11 @@ class MemoryShell:
         ids: Ids | None = None,
         shelf: Shelf | None = None,
         archived: int | None = None,
+        ahead_ms: int = 0,
     ) -> None:
         self.clock = clock or FakeClock()
+        self.steady = SteadyClock(self.clock)
+        self.steady.resume(ahead_ms=ahead_ms, newest_ms=0 if engine is None else engine.newest_ms)
         self.tally = Tally()
         self.engine = engine or MemoryEngine()
         self.engine.report_to(self)
@@ -253,7 +256,10 @@ class MemoryShell:
 
     @property
     def now(self) -> int:
-        return self.clock.now_ms()
+        """The hub's own time; it learns how far the wall clock is ahead, as in every tick."""
+        now = self.steady.now_ms()
+        self.hub.wall.ahead_ms = self.clock.now_ms() - now
+        return now
 
     def next_id(self) -> str:
         return next(self._ids)
@@ -307,10 +313,11 @@ class MemoryShell:
             self.settle()
         else:
             raise AssertionError("something is always due")
-        self.clock.advance((until - self.now) / 1000)
+        self.clock.advance(max(0, until - self.now) / 1000)
 
     def tick(self) -> None:
         """The hub's regular work, at this moment."""
+        self.steady.follow()
         self.perform(self.hub.tick(self.now))
 
     # Stopping and starting.
@@ -337,6 +344,7 @@ class MemoryShell:
             ids=self.hub.ids,
             shelf=self.shelf.copy(),
             archived=self.hub.rooms.messages.archived,
+            ahead_ms=self.steady.ahead_ms,
         )
         successor.rows = dict(self.rows)
         successor._ids = self._ids
@@ -355,11 +363,13 @@ class MemoryShell:
         for offset, append in enumerate(appends, first):
             self._carry_out(append.committed(offset, self.now))
 
-    def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
-        """The log took nothing."""
+    def refused(
+        self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0
+    ) -> None:
+        """The log refused entries; the first `unknown` of them may have been written."""
         if is_final:
             self.hub.storage.stop(refusal)
-        self._carry_out(self.hub.refused(appends, refusal, self.now))
+        self._carry_out(self.hub.refused(appends, refusal, self.now, unknown))
 
     # What the hub wants.
 

@@ -134,7 +134,7 @@ class MemoryStage(StageOf[Peer]):
             authenticator=Authenticator(settings.auth) if settings.auth.enabled else None,
         )
         self._is_running = True
-        self._tick_at_ms = self.clock.now_ms() + TICK_MS
+        self._tick_at_ms = self.shell.now + TICK_MS
 
     async def dial(self) -> Peer:
         if not self._is_running:
@@ -173,8 +173,8 @@ class MemoryStage(StageOf[Peer]):
     # Time.
 
     async def pass_time(self, seconds: float) -> None:
-        until_ms = self.clock.now_ms() + round(seconds * 1000)
-        while self.clock.now_ms() < until_ms:
+        until_ms = self.shell.now + round(seconds * 1000)
+        while self.shell.now < until_ms:
             self._pass_until(until_ms)
 
     async def wait_until(self, is_so: Callable[[], bool]) -> None:
@@ -199,8 +199,8 @@ class MemoryStage(StageOf[Peer]):
 
     def _moments(self, ms: int) -> Iterator[None]:
         """What happens within this time, one thing after the other."""
-        until_ms = self.clock.now_ms() + ms
-        while not self._is_still and self.clock.now_ms() < until_ms:
+        until_ms = self.shell.now + ms
+        while not self._is_still and self.shell.now < until_ms:
             self._pass_until(until_ms)
             yield
         for _ in range(TURNS if self._is_still else 0):
@@ -213,12 +213,12 @@ class MemoryStage(StageOf[Peer]):
         if self._is_running:
             due_ms = min(self.shell.hub.next_dispatch_ms, self._tick_at_ms)
             until_ms = math.ceil(min(due_ms, until_ms))
-        self.clock.advance(max(0, until_ms - self.clock.now_ms()) / 1000)
+        self.clock.advance(max(0, until_ms - self.shell.now) / 1000)
         if not self._is_running:
             return
         self.shell.settle()
-        if self.clock.now_ms() >= self._tick_at_ms:
-            self._tick_at_ms = self.clock.now_ms() + TICK_MS
+        if self.shell.now >= self._tick_at_ms:
+            self._tick_at_ms = self.shell.now + TICK_MS
             self.shell.tick()
 
 

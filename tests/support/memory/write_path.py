@@ -22,6 +22,7 @@ import pytest
 from picows import WSFrame, WSMsgType, WSTransport
 
 from signalhub.auth.tokens import SessionTokens
+from signalhub.clock import SteadyClock
 from signalhub.core.hub import Hub
 from signalhub.core.messages.dedup import Recalled
 from signalhub.counters import Tally
@@ -29,6 +30,8 @@ from signalhub.engine.port import Archive
 from signalhub.server.port.door import Door
 from signalhub.server.runner import HubRunner
 from signalhub.server.sockets import connection as connection_module
+from signalhub.server.sockets import fan_out as fan_out_module
+from signalhub.server.sockets import ledger as ledger_module
 from signalhub.server.sockets.connection import Connection, Party
 from signalhub.settings.model import Settings
 from signalhub.state.store import RegistrationRow, StateStore
@@ -290,6 +293,8 @@ class Frame:
 class Doorkeeper:
     """The door a connection opens with its hello."""
 
+    source = "127.0.0.1"
+
     def opened(self) -> None:
         pass
 
@@ -416,7 +421,11 @@ class Peer(End):
 class Stage:
     """A hub, its write path, and peers; used as a context, because it stands in for the kernel."""
 
-    def __init__(self, archive: Archive | None = None, **settings: Any) -> None:
+    def __init__(
+        self, archive: Archive | None = None, held_bytes: int | None = None, **settings: Any
+    ) -> None:
+        """Connections hold all but `held_bytes` of what the kernel does not take themselves."""
+        self._held_bytes = held_bytes
         self.clock = FakeClock()
         self.loop = HandLoop(self.clock)
         self.tally = Tally()
@@ -431,7 +440,9 @@ class Stage:
         self.engine = TurningEngine(self.loop.call_soon)
         self.rows = Rows()
         store = cast(StateStore, self.rows)
-        self.runner = HubRunner(self.hub, store, self.engine, self.clock, loop, archive)
+        self.runner = HubRunner(
+            self.hub, store, self.engine, SteadyClock(self.clock), loop, archive
+        )
         self.engine.report_to(self.runner)
         self.writer = self.runner.writer
         self.moments = count()
@@ -443,6 +454,29 @@ class Stage:
 
     def __enter__(self) -> Self:
         self._kernel.setattr(connection_module, "os", SimpleNamespace(write=self._write))
+        if self._held_bytes is not None:
+            self._kernel.setattr(connection_module, "_TRANSPORT_BYTES_MAX", self._held_bytes)
+            self._kernel.setattr(connection_module, "SHARED_BYTES", 2 * self._held_bytes)
+            self._kernel.setattr(ledger_module, "SHARED_BYTES", 2 * self._held_bytes)
+            self._kernel.setattr(fan_out_module, "SHARED_BYTES", 2 * self._held_bytes)
+        drop_rest, push = Connection.drop_rest, Connection.push
+
+        def pushed(connection: Connection[Any]) -> None:
+            """What a connection holds was written before, even if the socket breaks now."""
+            transport = cast(Transport, connection._transport)
+            lost_from = transport.lost_from
+            push(connection)
+            transport.lost_from = lost_from
+
+        def dropped(connection: Connection[Any]) -> None:
+            """What a connection still holds was given to it, as to a transport."""
+            transport = cast(Transport, connection._transport)
+            rest = b"".join(connection._rest or ())
+            transport.accepted.add(rest[connection._rest_offset :])
+            drop_rest(connection)
+
+        self._kernel.setattr(Connection, "push", pushed)
+        self._kernel.setattr(Connection, "drop_rest", dropped)
         return self
 
     def __exit__(

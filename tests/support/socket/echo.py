@@ -74,7 +74,7 @@ class Echo(picows.WSListener):
 class OpenHouse:
     """A gatekeeper who lets everybody in."""
 
-    def admit(self) -> Response | None:
+    def admit(self, source: str) -> Response | None:
         return None
 
     def accept(self, door: Door) -> picows.WSListener:

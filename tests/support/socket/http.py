@@ -111,7 +111,7 @@ def request_bytes(
     method: str, path: str, headers: Headers = (), body: bytes | None = None
 ) -> bytes:
     """A request as it travels."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: hub"]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
     lines += [f"{name}: {value}" for name, value in pairs(headers)]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")

@@ -56,6 +56,8 @@ class Peer(peers.Peer, asyncio.Protocol):
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__(now_ms)
         self.answers_close = True
+        # The sub-protocol that the hub selected.
+        self.protocol: str | None = None
         self._transport: asyncio.Transport
         self._head = bytearray()
         self._reader: FrameReader | None = None
@@ -106,7 +108,7 @@ class Peer(peers.Peer, asyncio.Protocol):
         if response.status != 101:
             raise Rejected(response)
         assert response.headers["sec-websocket-accept"] == _ACCEPT
-        assert "sec-websocket-protocol" not in response.headers
+        self.protocol = response.headers.get("sec-websocket-protocol")
         assert "sec-websocket-extensions" not in response.headers
         self._reader = FrameReader()
         self._take(response.body)
@@ -209,9 +211,16 @@ class Peer(peers.Peer, asyncio.Protocol):
 
 
 async def dial(
-    port: int, now_ms: Callable[[], int], host: str = "127.0.0.1", receive_bytes: int = 0
+    port: int,
+    now_ms: Callable[[], int],
+    host: str = "127.0.0.1",
+    receive_bytes: int = 0,
+    source: str | None = None,
 ) -> Peer:
-    """A TCP connection to the hub; a small receive buffer makes a slow reader slow sooner."""
+    """A TCP connection to the hub, from another loopback address if `source` is given.
+
+    A small receive buffer makes a slow reader slow sooner.
+    """
     loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     connection = socket.socket(family)
@@ -219,6 +228,8 @@ async def dial(
     if receive_bytes:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
     try:
+        if source is not None:
+            connection.bind((source, 0))
         await loop.sock_connect(connection, (host, port))
         _, peer = await loop.create_connection(lambda: Peer(now_ms), sock=connection)
     except BaseException:
@@ -230,7 +241,7 @@ async def dial(
 def upgrade_request(path: str = "/ws", headers: Mapping[str, str] | None = None) -> bytes:
     """The bytes that ask for a WebSocket."""
     given = {
-        "Host": "hub",
+        "Host": "localhost",
         "Upgrade": "websocket",
         "Connection": "Upgrade",
         "Sec-WebSocket-Version": "13",

@@ -14,7 +14,8 @@ from tests.support.socket.frames import FrameReader, masked_frame
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 ACCEPT = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
 UPGRADE = (
-    b"GET /ws HTTP/1.1\r\nHost: hub\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n"
+    b"GET /ws HTTP/1.1\r\nHost: localhost\r\n"
+    b"Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + KEY + b"\r\n\r\n"
 )
 # Autobahn's choice too: a prime, so that pieces never line up with anything.

@@ -273,7 +273,7 @@ def refused(answer: Answer, status: int) -> str:
     body = answer.json
     assert isinstance(body["error"], str), body
     assert body["error"], body
-    assert re.fullmatch(r"[A-Z]+(_[A-Z]+)*", body["errorCode"]), body
+    assert re.fullmatch(r"[A-Z]+(_[A-Z]+)*|outcome_unknown", body["errorCode"]), body
     if status in (429, 503):
         assert set(body) == {"error", "errorCode", "retryAfterMs"}, body
         wait_ms = body["retryAfterMs"]

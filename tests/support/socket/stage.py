@@ -56,9 +56,11 @@ class Stage(StageOf[Peer]):
     def port(self) -> int:
         return self._hub.port
 
-    async def call(self, host: str = "127.0.0.1", receive_bytes: int = 0) -> Peer:
+    async def call(
+        self, host: str = "127.0.0.1", receive_bytes: int = 0, source: str | None = None
+    ) -> Peer:
         """A bare TCP connection."""
-        peer = await peers.dial(self.port, self.clock.now_ms, host, receive_bytes)
+        peer = await peers.dial(self.port, self.clock.now_ms, host, receive_bytes, source)
         self._peers.append(peer)
         return peer
 
@@ -68,9 +70,10 @@ class Stage(StageOf[Peer]):
         headers: Mapping[str, str] | None = None,
         *,
         receive_bytes: int = 0,
+        source: str | None = None,
     ) -> Peer:
         """A WebSocket that has not said anything yet."""
-        peer = await self.call(receive_bytes=receive_bytes)
+        peer = await self.call(receive_bytes=receive_bytes, source=source)
         await peer.upgrade(path, headers)
         return peer
 
@@ -106,7 +109,7 @@ class Stage(StageOf[Peer]):
     ) -> Response:
         """One HTTP request."""
         peer = await self.call()
-        given = {"Host": "hub", "Connection": "close"} | dict(headers or {})
+        given = {"Host": "localhost", "Connection": "close"} | dict(headers or {})
         peer.write(peers.request(method, path, given))
         return await peer.response()
 
@@ -164,9 +167,9 @@ async def run_stage(clock: Clock | None = None, **settings: Any) -> AsyncIterato
 
 
 @asynccontextmanager
-async def spawn_stage(**settings: Any) -> AsyncIterator[Spawned]:
+async def spawn_stage(files_max: int | None = None, **settings: Any) -> AsyncIterator[Spawned]:
     """The same in a process of its own."""
-    async with spawn_hub(**settings) as hub:
+    async with spawn_hub(files_max=files_max, **settings) as hub:
         stage = Spawned(hub)
         try:
             yield stage

@@ -596,6 +596,34 @@ def test_an_actor_that_has_left_does_not_begin_anew_because_the_hub_forgot(livin
     assert living.kernel.inbox.has(ACTOR, "request", f"{CALLER}#c"), "it is kept"
 
 
+@pytest.mark.parametrize("before", [None, *PlaceStatus])
+def test_an_actor_whose_place_was_forgotten_starts_empty_under_a_later_token(
+    living: Stage, before: PlaceStatus | None
+) -> None:
+    if before is None:
+        living.kernel.store.execute("DELETE FROM actors")
+        Parcel.delete(living.kernel.store, ACTOR)
+        living.kernel.places.load()
+    elif before is not PlaceStatus.HERE:
+        living.kernel.places.put(ACTOR, 2, before)
+    turn(living, request(living))
+    fresh = PlacesFound([ActorPlace(ACTOR, HOST, 3, is_fresh=True)])
+    turn(living, fresh)
+    turn(living, fresh)
+
+    # Where it lives it goes on; a move under way is not cut off.
+    if before is PlaceStatus.HERE:
+        assert living.notes(ACTOR) == ["here", "came"]
+    else:
+        assert living.notes(ACTOR) == ["here" if before is PlaceStatus.LEAVING else "came"]
+    if before is not PlaceStatus.LEAVING:
+        own = living.kernel.places.own(ACTOR)
+        assert own is not None
+        assert (own.status, own.token) == (PlaceStatus.HERE, 3)
+    is_kept = before not in (None, PlaceStatus.HERE, PlaceStatus.LEAVING)
+    assert len(living.kernel.letters.of(ACTOR)) == is_kept
+
+
 def test_after_a_refused_move_the_host_asks_where_the_actor_lives(living: Stage) -> None:
     living.kernel.moving.begin(ACTOR, NEW)
 

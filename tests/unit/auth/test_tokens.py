@@ -124,6 +124,7 @@ def test_a_good_token_tells_who_and_what() -> None:
         issued_at_s=1_760_000_000,
         expires_at_s=1_760_003_600,
         kid=None,
+        first_issued_at_s=1_760_000_000,
     )
 
 

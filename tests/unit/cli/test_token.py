@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import stat
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from signalhub.cli.app import run
-from signalhub.operate.token import actor_of
+from signalhub.operate.token import actor_of, contents
 from signalhub.wire.base64url import encoded
 
 SECRET = "correct horse battery staple"
@@ -152,3 +153,78 @@ def test_an_eddsa_token_is_signed_with_the_private_key_of_its_kid(
 def test_a_lifetime_without_sense_is_wrong_usage(tokens: Tokens) -> None:
     for lifetime in ("0", "-1", "inf", "nan"):
         assert "--lifetime" in tokens.refusal("--lifetime", lifetime)
+
+
+def test_a_token_is_minted_for_an_audience_and_with_an_id_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "hub.toml"
+    config.write_text(f'[auth]\nenabled = true\nsecret = "{SECRET}"\naudience = "hub-1"\n')
+    tokens = Tokens(config, capsys)
+
+    first, second = (contents(tokens.mint())[1] for _ in range(2))
+    other = tokens.mint("--audience", "hub-2")
+
+    assert first["aud"] == "hub-1"
+    assert len({first["jti"], second["jti"]}) == 2
+    assert "`aud`" in tokens.inspect(other, code=1)
+
+
+def test_a_revoked_token_is_on_the_list_until_it_could_not_be_used_any_more(
+    tokens: Tokens, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "hub.toml"
+    config.write_text(f'data = "{tmp_path}/data"\n{config.read_text()}')
+    path = tmp_path / "data" / "denied.jsonl"
+    token = tokens.mint()
+    claims = contents(token)[1]
+
+    def revoke(*words: str, code: int = 0) -> str:
+        assert run(["token", "revoke", *words, "--config", str(config)]) == code
+        return "".join(capsys.readouterr())
+
+    revoke(token, "--reason", "lost")
+    path.write_text(f"# kept\n{path.read_text()}" + '{"jti":"ended","until":1}\n')
+    revoke("--subject", "user 1", "--for", "60")
+    revoke("--actor", "demo/bob")
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().startswith("# kept\n")
+    assert "ended" not in path.read_text()
+    assert run(["token", "denied", "--json", "--config", str(config)]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["kind"], row["name"]) for row in rows] == [
+        ("jti", claims["jti"]),
+        ("sub", "user 1"),
+        ("actor", "@(demo/bob)"),
+    ]
+    assert rows[0]["until"] == claims["iat"] + 7 * 86_400
+    assert rows[2]["until"] is None
+    assert "revoked" in tokens.inspect(token, code=1)
+    assert "no jti" in revoke(f"{encoded(b'{}')}.{encoded(b'{}')}.x", code=2)
+    for words in ([], [token, "--jti", "x"], ["--jti", "x", "--for", "0"]):
+        revoke(*words, code=2)
+    path.write_text("broken\n")
+    assert "line 1" in revoke("--jti", "x", code=2)
+    assert path.read_text() == "broken\n"
+
+
+def test_keys_are_printed_as_a_set_that_tokens_are_checked_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = Ed25519PrivateKey.generate()
+    key, sealed, keys = (tmp_path / name for name in ("one.pem", "none.pem", "keys.json"))
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    sealed.write_text("no key at all")
+    config = tmp_path / "hub.toml"
+    config.write_text(f'[auth]\nenabled = true\njwks_file = "{keys}"\n')
+
+    assert run(["token", "jwks", str(key)]) == 0
+    keys.write_text(capsys.readouterr().out)
+    tokens = Tokens(config, capsys)
+    token = tokens.mint("--kid", "one", "--private-key", str(key))
+
+    assert "valid" in tokens.inspect(token)
+    assert private.private_bytes_raw().hex() not in keys.read_text()
+    assert run(["token", "jwks", str(sealed)]) == 2
+    assert run(["token", "jwks"]) == 2

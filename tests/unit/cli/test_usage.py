@@ -32,11 +32,13 @@ from signalhub.wire.errors import (
 )
 
 VERBS = (
-    "serve limits sql audit replay erase tell ask broadcast listen publish subscribe discover ls ping"
+    "serve limits backup restore sql audit replay erase tell ask broadcast listen publish"
+    " subscribe discover ls ping"
 )
 NOUNS = {
     "settings": "check show reference",
-    "token": "mint inspect",
+    "token": "mint inspect revoke denied jwks",
+    "session": "ls close",
     "log": "ls info verify view",
     "topic": "create ls info set read delete",
     "sub": "ls info pause resume seek set delete",
@@ -44,7 +46,7 @@ NOUNS = {
     "room": "send listen key",
     "inbox": "fetch append",
     "pipeline": "up once status redrive maintain",
-    "actors": "run call ls show calls alarms dead redrive purge move",
+    "actors": "run call ls show calls alarms dead redrive purge move forget",
 }
 COMMANDS = [
     *([verb] for verb in VERBS.split()),

@@ -255,8 +255,8 @@ ROWS = {
         answers.Republished(job="j", position=answers.OriginalPosition(0, 7, 3), appended=1),
     ),
     "hub:republish to an actor": Row(
-        lambda me: me.republish("j", until=(7, 900), actor=BOB),
-        {"job": "j", "until": UNTIL, "to": {"actor": BOB}, "messages": []},
+        lambda me: me.republish("j", until=(7, 900), actor=BOB, ended=True),
+        {"job": "j", "until": UNTIL, "to": {"actor": BOB}, "messages": [], "ended": True},
         "hub:republished",
         {},
         answers.Republished(),
@@ -288,11 +288,18 @@ ROWS = {
         {"actor": "order/1", "host": HOST, "token": 4},
         answers.Place("order/1", HOST, 4),
     ),
+    "hub:forget_place": Row(
+        lambda me: me.forget_place("order/1"),
+        {"actor": "order/1"},
+        "hub:place_forgotten",
+        {"actor": "order/1", "host": HOST, "token": 4},
+        answers.Place("order/1", HOST, 4),
+    ),
 }
 # Done twice they would not be what they are when done once.
 ONCE = {
     *("hub:publish", "hub:publish later", "hub:topic_delete", "hub:sub_delete"),
-    *("hub:sub_delete elsewhere", "hub:seek", "hub:redrive", "hub:purge"),
+    *("hub:sub_delete elsewhere", "hub:seek", "hub:redrive", "hub:purge", "hub:forget_place"),
 }
 
 

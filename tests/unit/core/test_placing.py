@@ -430,11 +430,11 @@ def test_the_table_counts_every_actor_once_whatever_is_on_its_way() -> None:
 def test_the_table_gives_what_changed_and_starts_again_from_it() -> None:
     table = Placements(Quotas(Settings()))
     assert table.defined_at is None
-    table.note("order/1", A, 1, 10)
-    table.note("order/2", A, 1, 11)
+    table.note("order/1", Place(A, 1, 10))
+    table.note("order/2", Place(A, 1, 11))
     assert (table.are_on(A), table.are_on(B)) == (True, False)
     whole = table.take_rows(is_whole=True)
-    table.note("order/1", B, 2, 12)
+    table.note("order/1", Place(B, 2, 12))
     coming = table.send("order/3", Place("@(h/c)", 1))
     assert table.are_on("@(h/c)")
     table.refused(coming)
@@ -444,9 +444,10 @@ def test_the_table_gives_what_changed_and_starts_again_from_it() -> None:
     again = Placements(Quotas(Settings()))
     again.restore(whole[1:] + changed)
 
-    assert changed == [("order/1", B, 2, 12, "")]
+    moved = ("order/1", B, 2, 12, "", 1)
+    assert changed == [moved]
     assert table.take_rows(is_whole=False) == again.take_rows(is_whole=False) == []
-    assert again.take_rows(is_whole=True) == [("order/2", A, 1, 11, ""), ("order/1", B, 2, 12, "")]
+    assert again.take_rows(is_whole=True) == [("order/2", A, 1, 11, "", 1), moved]
     assert (again.defined_at, again.find("order/1")) == (11, Place(B, 2, 12))
 
 

@@ -10,7 +10,8 @@ from signalhub.auth.permissions import Allowance, Permissions
 from signalhub.auth.tokens import Claims
 from signalhub.core import refusals
 from signalhub.core.limits.degradations import DESCRIPTIONS, Degraded
-from signalhub.core.limits.quotas import LOOPBACK, Resource, source_of
+from signalhub.core.limits.quotas import Resource
+from signalhub.core.placement import Place
 from signalhub.core.rooms.access import Requester
 from signalhub.settings.model import (
     ActorsSettings,
@@ -22,6 +23,7 @@ from signalhub.settings.model import (
     Settings,
     TopicsSettings,
 )
+from signalhub.wire.authority import source_of
 from signalhub.wire.entry import Kind, OperatedBody, decode_body
 from signalhub.wire.errors import RoomCode, RoomError
 from tests.support.memory.hosts import A, hosted
@@ -261,10 +263,9 @@ def test_consumers_are_limited_per_session_whether_they_create_or_join() -> None
 @pytest.mark.parametrize(
     ("address", "source"),
     [
-        ("127.0.0.1", LOOPBACK),
-        ("127.8.8.8", LOOPBACK),
-        ("::1", LOOPBACK),
-        ("::ffff:127.0.0.1", LOOPBACK),
+        ("127.0.0.1", "127.0.0.1"),
+        ("::1", "::1"),
+        ("::ffff:127.0.0.1", "127.0.0.1"),
         ("192.0.2.7", "192.0.2.7"),
         ("::ffff:192.0.2.7", "192.0.2.7"),
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
@@ -286,7 +287,7 @@ def test_loopback_without_authentication_is_exempt() -> None:
     replies = [peer.register(f"@(load/{number})") for number in range(90)]
 
     assert {code_of(one) for one in replies} == {None}
-    assert dict(shell.hub.quotas.sources(Resource.REGISTRATIONS)) == {LOOPBACK: 90}
+    assert dict(shell.hub.quotas.sources(Resource.REGISTRATIONS)) == {"127.0.0.1": 90}
 
 
 def test_rooms_of_one_identity_and_of_one_source_are_limited_and_others_have_theirs() -> None:
@@ -402,7 +403,7 @@ def fill_rooms(shell: MemoryShell, number: int) -> None:
 
 
 def fill_places(shell: MemoryShell, number: int) -> None:
-    shell.hub.placements.note(f"order/{number}", A, 1, number)
+    shell.hub.placements.note(f"order/{number}", Place(A, 1, number))
 
 
 TEN = Settings(

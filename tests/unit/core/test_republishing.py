@@ -139,7 +139,8 @@ def test_what_the_log_refuses_is_appended_when_it_is_asked_for_again() -> None:
     operator.request("hub:republish", request(original(1), original(2), original(3)))
     operator.request("hub:republish", request(original(1), original(2), original(3)))
 
-    shell.engine.commit(1)
+    # The record that the job begins, and one copy.
+    shell.engine.commit(2)
     shell.engine.refuse(refusals.storage_full())
     shell.engine.is_prompt = True
     codes = [one["payload"]["code"] for one in operator.take() if one["type"] == "hub:error"]

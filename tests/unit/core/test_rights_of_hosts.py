@@ -18,11 +18,13 @@ from tests.support.memory.hosts import (
     place,
     places,
     register,
+    send,
     two_hosts,
     unplaced,
     where,
 )
-from tests.support.memory.shell import MemoryShell, Message, Peer
+from tests.support.memory.shell import HELLO, SETTLING_HELLO, MemoryShell, Message, Peer
+from tests.support.memory.tokens import admitted, guarded, token
 from tests.support.memory.topics import code_of
 
 
@@ -132,6 +134,56 @@ def test_an_actor_moves_only_to_a_host_that_may_have_its_kind() -> None:
     restrict(second, host=("order",))
     assert control(operator, "move", actor=ACTOR, to=B)["type"] == "hub:delivery_ack"
     assert move(first)["type"] == "hub:moved"
+
+
+def test_an_actor_moves_to_no_host_that_is_away_because_nobody_knows_what_it_may() -> None:
+    shell, first, second = two_hosts()
+    operator = shell.connect("@(a/operator)")
+    restrict(operator, send=("*",), control=("*",))
+    restrict(first, host=("order",))
+    second.drop()
+
+    assert code_of(control(operator, "move", actor=ACTOR, to=B)) == "no_host"
+    assert first.take() == []
+    assert code_of(move(first)) == "no_host"
+    again = shell.restarted()
+    first = host(again)
+    restrict(first, host=("order",))
+    assert code_of(move(first)) == "no_host"
+    assert where(again) == (A, 1)
+
+
+@pytest.mark.parametrize("capabilities", [[], ["actor-host", "actor:stock"]])
+@pytest.mark.parametrize("durable", [True, None, False])
+def test_what_was_moved_to_a_host_arrives_only_where_its_kind_is_permitted(
+    capabilities: list[str], durable: bool | None
+) -> None:
+    shell, first, second = two_hosts()
+    assert move(first)["type"] == "hub:moved"
+    assert send(first, to=B)["type"] == "hub:delivery_ack"
+    second.drop()
+    thief = shell.connect(B, metadata=SETTLING_HELLO)
+    restrict(thief, register=("*",), host=("stock",))
+
+    reply = thief.register(capabilities=capabilities, durable=durable)
+
+    assert action(reply) == ("host", "order")
+    assert thief.heard() == []
+    restrict(thief, register=("*",), host=("order",))
+    assert register(thief, "order")["payload"]["waiting"] == 1
+
+
+def test_a_host_whose_new_token_forbids_a_kind_it_has_gets_nothing_more() -> None:
+    shell = guarded()
+    peer = admitted(shell, "h/a", {"host": ["order", "stock"]})
+    assert register(peer, "order")["type"] == "hub:registered"
+    assert place(peer, ACTOR, host=A) == {ACTOR: (A, 1)}
+    assert register(peer, "stock")["type"] == "hub:registered"
+
+    narrowed = token(shell, "h/a", {"host": ["stock"]})
+    peer.hello(A, metadata=HELLO | {"authToken": narrowed})
+
+    assert not peer.session.registrations
 
 
 def test_an_actor_moves_to_no_address_that_is_not_a_host() -> None:

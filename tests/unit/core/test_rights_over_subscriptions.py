@@ -17,8 +17,8 @@ from signalhub.wire.entry import (
     decode_body,
     encode_body,
 )
-from tests.support.memory.shell import MemoryShell, Message, Peer
-from tests.support.memory.topics import code_of
+from tests.support.memory.shell import MemoryShell, Message, Peer, envelope
+from tests.support.memory.topics import code_of, commit_all
 
 ORDERS = "orders"
 BILLING = {"topic": ORDERS, "subscription": "billing"}
@@ -51,7 +51,7 @@ def records(shell: MemoryShell) -> list[tuple[str, str, str, str]]:
     return [(one.by, one.address, one.verb, one.over) for one in bodies]
 
 
-CHANGES = [
+CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("hub:sub_update", {"window": 3}, "manage"),
     ("hub:sub_pause", {}, "manage"),
     ("hub:sub_resume", {}, "manage"),
@@ -172,13 +172,122 @@ def test_definitions_written_before_there_were_owners_have_none() -> None:
     assert decode_body(SubscriptionDefinitionBody, body).owner == ""
 
 
-def test_nothing_is_recorded_without_authentication() -> None:
+def test_without_authentication_the_same_requests_are_recorded_without_a_subject() -> None:
     shell = MemoryShell()
     peer = shell.connect("@(people/ann)")
     peer.ask("hub:topic_create", {"topic": ORDERS})
+    assert subscribe(peer)["type"] == "hub:subscribed"
+    peer.ask("hub:publish", {"topic": ORDERS, "type": "note"})
+    assert records(shell) == [], "nothing of this is over what others made"
+    for type, payload, _ in CHANGES:
+        assert peer.ask(type, BILLING | payload)["type"] in ("hub:sub_info_response", "hub:sought")
+    peer.ask("hub:purge", {"topic": ORDERS, "all": True})
+    peer.ask("hub:redrive", {"topic": ORDERS, "all": True})
     peer.ask("hub:topic_delete", {"topic": ORDERS})
+    peer.ask("hub:erase", {"actor": "@(people/bob)"})
+    for name in ("actors", "purge"):
+        command: dict[str, Any] = {"id": "1", "name": name, "arguments": {}}
+        peer.tell("hub:send", {"to": "@(h/a)", "type": "actors:control", "data": command})
 
+    assert [one[:2] for one in records(shell)] == [("", "@(people/ann)")] * 13
+    assert [one[2:] for one in records(shell)] == [
+        *((verb, "orders/billing") for _, _, verb in CHANGES),
+        *(("delete", ORDERS), ("manage", ORDERS), ("delete", ORDERS)),
+        *(("admin", "erase"), ("admin", "erase")),
+        *(("control", "@(h/a)"), ("control", "@(h/a)"), ("delete", "@(h/a)")),
+    ]
+
+
+def test_an_operation_is_recorded_in_the_batch_of_what_it_changes() -> None:
+    shell, _ = settled_shop()
+    boss = person(shell, "boss", create=("*",), subscribe=("*",), publish=("*",))
+    for _ in range(3):
+        boss.ask("hub:publish", {"topic": ORDERS, "type": "note"})
+    for type, change in (
+        ("hub:purge", Kind.REMOVED),
+        ("hub:topic_delete", Kind.STREAM_DELETED),
+    ):
+        shell.engine.is_prompt = False
+        boss.request(type, {"topic": ORDERS, "all": True})
+        before = len(shell.engine.entries)
+        shell.engine.commit()
+        kinds = [one.kind for one in shell.engine.entries[before:]]
+        assert kinds[:2] == [Kind.OPERATED, change]
+        assert kinds.count(Kind.OPERATED) == 1
+        shell.engine.is_prompt = True
+        commit_all(shell)
+
+
+def test_nothing_is_recorded_before_it_is_known_which_letters_are_removed() -> None:
+    shell, _ = settled_shop()
+    boss = person(shell, "boss", create=("*",), publish=("*",))
+    boss.ask("hub:publish", {"topic": ORDERS, "type": "note"})
+    for name in ("hub:purge", "hub:redrive"):
+        frame = envelope(name, {"topic": ORDERS, "all": True}, sender=boss.address)
+        effects = shell.hub.received(boss.session, frame, shell.now)
+        assert [type(effect).__name__ for effect in effects] == ["Fetch"]
+
+
+def test_using_what_others_made_by_means_of_manage_is_recorded_when_joining() -> None:
+    shell, ann = settled_shop()
+    bob = person(shell, "bob", consume=("*",), manage=("*",))
+    boss = person(shell, "boss", manage=(ORDERS,), consume=())
+
+    # What the name permits needs no `manage`.
+    assert subscribe(bob, consumer="bob")["type"] == "hub:subscribed"
+    assert subscribe(ann, consumer="ann", maxDeliveries=7)["type"] == "hub:subscribed"
     assert records(shell) == []
+    assert subscribe(bob, consumer="bob", maxDeliveries=8)["type"] == "hub:subscribed"
+    assert subscribe(boss, consumer="boss")["type"] == "hub:subscribed"
+    assert subscribe(boss, consumer="bob", maxDeliveries=9)["type"] == "hub:subscribed"
+    who = [one[0] for one in records(shell)]
+    assert who == ["bob", "boss", "boss"]
+    assert {one[2:] for one in records(shell)} == {("manage", "orders/billing")}
+
+
+def test_an_owner_redrives_without_manage_and_without_a_record() -> None:
+    shell, ann = settled_shop()
+    eve = person(shell, "eve", publish=("*",))
+
+    assert code_of(eve.ask("hub:redrive", {"topic": ORDERS, "all": True})) == "unauthorized"
+    ann.session.allowance = Allowance("@(people/ann)", Permissions(manage=()), "ann")
+    assert ann.ask("hub:redrive", {"topic": ORDERS, "all": True})["type"] == "hub:redriven"
+    assert records(shell) == []
+
+
+def test_the_jobs_of_an_administrator_are_recorded_when_they_begin_and_end() -> None:
+    shell, _ = settled_shop()
+    boss = person(shell, "boss", admin=("*",), publish=("*",))
+    job = {"job": "j", "until": {"epoch": 1, "offset": 9}, "to": {"topic": ORDERS}}
+    copies = [{"epoch": 1, "offset": n, "id": f"o{n}", "type": "note"} for n in (1, 2)]
+
+    boss.ask("hub:republish", job | {"messages": copies[:1]})
+    boss.ask("hub:republish", job | {"messages": copies[1:]})
+    boss.ask("hub:republish", job | {"ended": True})
+    boss.ask("hub:erase", {"actor": "@(people/bob)"})
+
+    found = [one for one in shell.engine.entries if one.kind == Kind.OPERATED]
+    bodies = [decode_body(OperatedBody, one.body) for one in found]
+    assert [(one.over, one.phase) for one in bodies] == [
+        *(("republish", "begin"), ("republish", "end")),
+        *(("erase", "begin"), ("erase", "end")),
+    ]
+    assert {one.by for one in bodies} == {"boss"}
+    assert [one.job for one in bodies[:2]] == ["j", "j"]
+    assert bodies[2].job == bodies[3].job != ""
+
+
+def test_records_cannot_be_erased_by_their_offsets() -> None:
+    shell, _ = settled_shop()
+    boss = person(shell, "boss", delete=("*",), admin=("erase",))
+    boss.ask("hub:purge", {"topic": ORDERS, "all": True})
+    before = len(records(shell))
+    everything = {"offsets": [[0, shell.engine.head]], "epoch": shell.hub.streams.log_epoch}
+
+    reply = boss.ask("hub:erase", {"actor": "@(people/bob)"} | everything)
+
+    assert reply["type"] == "hub:erased", reply
+    assert len([one for one in records(shell) if one[0] == "boss"]) == before + 2
 
 
 def test_erasing_an_actor_erases_the_records_that_name_it() -> None:

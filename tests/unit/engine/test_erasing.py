@@ -46,7 +46,9 @@ class Stage:
     def committed(self, appends: list[Append], first: int) -> None:
         pass
 
-    def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
+    def refused(
+        self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0
+    ) -> None:
         raise AssertionError(refusal)
 
     async def append(self, *entries: Entry) -> None:

@@ -45,7 +45,9 @@ class Stage:
     def committed(self, appends: list[Append], first: int) -> None:
         self.committed_count += len(appends)
 
-    def refused(self, appends: list[Append], refusal: Refusal, *, is_final: bool) -> None:
+    def refused(
+        self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0
+    ) -> None:
         self.refusals += [refusal] * len(appends)
         self.on_refusal()
 

@@ -16,6 +16,7 @@ from signalhub.log.log import Log
 from signalhub.log.recovery import recover
 from signalhub.log.segment import segment_name
 from signalhub.testing import FaultyDisk
+from signalhub.testing.disk import Operation
 from tests.support.memory.log import contents, do_upkeep, entry, fill, fill_segments, open_log
 
 PATIENCE_S = 10.0
@@ -143,6 +144,29 @@ def test_a_full_disk_refuses_everything_queued(caller: Caller, disk: FaultyDisk,
     caller.commit.resume()
     caller.submit()
     assert caller.hear() == Committed(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("operation", "size", "unknown"),
+    [("sync", 10, 5), ("sync", 5 * 2**20, 1), ("write", 10, 5), ("create", 4_000, 0)],
+    ids=["sync", "sync of the first of two", "write", "before the write"],
+)
+def test_only_the_batch_that_was_being_written_is_in_doubt(
+    disk: FaultyDisk, operation: Operation, size: int, unknown: int
+) -> None:
+    """With a new segment to begin, nothing of the batch was written when that failed."""
+    caller = Caller(disk, segment_bytes=4_096 if operation == "create" else 64 * 2**20)
+    caller.hold()
+    caller.submit(1, size)
+    caller.submit(4)
+    disk.fail(operation, error=errno.EIO, name="*")
+
+    caller.may_go_on.set()
+
+    refusal = caller.refusal()
+    assert isinstance(refusal.error, LogFailed)
+    assert (refusal.first, refusal.attempted, refusal.end) == (1, 1 + unknown, 6)
+    caller.close()
 
 
 def test_what_is_submitted_before_the_caller_knows_is_dropped(

@@ -173,6 +173,7 @@ async def test_messages_are_sent_in_batches_and_each_is_reported() -> None:
         sending = asyncio.create_task(sender(events).send(me, iter(originals), 150))
         first = await answer(peer, appended=60, skipped=40)
         second = await answer(peer, appended=50)
+        last = await answer(peer)
         done = await sending
         refused = asyncio.create_task(sender([]).send(me, iter(originals), 1))
         peer.refuse(await peer.receive("hub:republish"), "replay_conflict")
@@ -180,7 +181,8 @@ async def test_messages_are_sent_in_batches_and_each_is_reported() -> None:
             await refused
 
     assert asked["payload"]["until"] == {"epoch": 7, "offset": 41}
-    assert [len(one["payload"]["messages"]) for one in (first, second)] == [100, 50]
+    assert [len(one["payload"]["messages"]) for one in (first, second, last)] == [100, 50, 0]
+    assert [one["payload"].get("ended") for one in (first, second, last)] == [None, None, True]
     assert events == [
         Sending("job", 150),
         Sending("job", 150, 100, 60, 40),

@@ -35,7 +35,9 @@ class Client:
 
     def ask(self, *paths: str, method: str = "GET") -> None:
         """Requests in one packet."""
-        self.receive(b"".join(f"{method} {p} HTTP/1.1\r\nHost: h\r\n\r\n".encode() for p in paths))
+        self.receive(
+            b"".join(f"{method} {p} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for p in paths)
+        )
 
     def bodies(self) -> list[bytes]:
         """What the client was answered."""
@@ -239,7 +241,7 @@ async def test_a_client_that_waits_to_send_a_body_is_asked_for_it_after_the_answ
 ) -> None:
     desk.ask("/later/a")
     desk.receive(
-        b"POST /later/b HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+        b"POST /later/b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
     )
     desk.respond("a")
     await turns()

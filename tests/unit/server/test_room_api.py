@@ -23,7 +23,7 @@ from tests.support.memory.write_path import Stage
 AT_MS = 1_769_860_805_123  # 2026-01-31T12:00:05.123Z
 INBOX = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
 JSON = {"content-type": "application/json"}
-LATER = (RoomCode.RATE_LIMIT_EXCEEDED, RoomCode.UNAVAILABLE)
+LATER = (RoomCode.RATE_LIMIT_EXCEEDED, RoomCode.UNAVAILABLE, RoomCode.STORAGE_FAILED)
 
 
 class Desk:

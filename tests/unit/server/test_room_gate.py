@@ -212,7 +212,7 @@ def test_a_fault_while_entering_is_answered_and_leaves_nobody_behind(
     [
         (door.UPGRADE_REQUIRED, "UPGRADE_REQUIRED"),
         (door.NO_CONNECTION, "BAD_REQUEST"),
-        (too_many_connections(2, 100, 0), "RATE_LIMIT_EXCEEDED"),
+        (too_many_connections(2, 100), "RATE_LIMIT_EXCEEDED"),
         (text(503, "Closed."), "UNAVAILABLE"),
         (FAILED, "INTERNAL_ERROR"),
     ],

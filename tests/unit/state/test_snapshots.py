@@ -18,10 +18,10 @@ from tests.support.memory.rival import Rival
 WINDOW = KnownIdsWindow(300_000, 7 * 86_400_000, 2**20)
 RECORD = b"r" * 32
 PATIENCE_S = 20.0
-FIRST, SECOND = ("order/1", "@(h/a)", 1, 10, ""), ("order/2", "@(h/a)", 1, 11, "")
-MOVED = ("order/1", "@(h/b)", 2, 12, "ann")
+FIRST, SECOND = ("order/1", "@(h/a)", 1, 10, "", 1), ("order/2", "@(h/a)", 1, 11, "ann", 1)
+MOVED = ("order/1", "@(h/b)", 2, 12, "ann", 2)
 
-Placement = tuple[str, str, int, int, str]
+Placement = tuple[str, str, int, int, str, int]
 
 
 def hand_over(

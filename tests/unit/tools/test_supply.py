@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tools import notices
 from tools.sbom import bill, locked
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,6 +56,25 @@ def test_the_bill_of_materials_names_packages_and_jars_once() -> None:
     assert len(addresses) == len(set(addresses))
     assert any(one.startswith("pkg:pypi/uvloop@") for one in addresses)
     assert "pkg:maven/io.delta/delta-spark_4.2_2.13@4.4.0" in addresses
+
+
+def test_the_notices_name_every_package_and_jar_with_its_license() -> None:
+    page = notices.page()
+
+    assert notices.TARGET.read_text() == page, "write it again with `make notices`"
+    assert "unknown" not in page
+    assert page.count("\n| ") >= len(bill()["components"])
+
+
+def test_the_setup_installs_only_what_has_a_listed_hash() -> None:
+    text = (ROOT / "Makefile").read_text()
+    installs = [line for line in text.splitlines() if line.strip().startswith("@$(INSTALL)")]
+
+    assert len(installs) >= 4
+    for line in installs:
+        assert "--require-hashes" in line or line.endswith("--no-deps --no-build-isolation -e .")
+        # What is built here would be built with tools that nobody has checked.
+        assert "--no-build-isolation" in line or "requirements/build.txt" in line
 
 
 def test_the_license_is_the_one_that_is_declared() -> None:

@@ -20,7 +20,7 @@ from signalhub.actors.api.errors import CallTimeout, CallUndeliverable
 from signalhub.actors.api.names import Ref, parse_ref
 from signalhub.actors.api.operation import Operation, encode_operation, op
 from signalhub.client import Client, Message, Reconnect, connect
-from signalhub.client.transport.runner import Token
+from signalhub.client.transport.token import Token
 from signalhub.wire.errors import Code
 from signalhub.wire.errors import Refused as HubRefused
 

@@ -45,7 +45,7 @@ from signalhub.actors.kernel.events import (
 from signalhub.actors.kernel.kernel import Kernel
 from signalhub.actors.store.store import HostStore
 from signalhub.client import Client, Message, Reconnect, connect
-from signalhub.client.transport.runner import Token
+from signalhub.client.transport.token import Token
 from signalhub.clock import Clock, SystemClock
 from signalhub.locks import LockedFolder
 from signalhub.pacing import grown
@@ -370,7 +370,7 @@ class Host:
         except Exception:
             log.exception("error while asking for places")
             return PlacingFailed(actors)
-        places = [ActorPlace(one.actor, one.host, one.token) for one in found.places]
+        places = [ActorPlace(one.actor, one.host, one.token, one.fresh) for one in found.places]
         return PlacesFound(places, {one.actor: one.message for one in found.unplaced})
 
     async def _give_away(self, effect: GiveAway) -> None:

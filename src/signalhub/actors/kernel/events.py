@@ -13,6 +13,8 @@ class ActorPlace(msgspec.Struct, frozen=True):
     actor: str
     host: str
     token: int
+    # It starts empty there, although the token is not the first: its former place was forgotten.
+    is_fresh: bool = False
 
 
 class DeliveryArrived(msgspec.Struct, gc=False):

@@ -180,7 +180,8 @@ class Arriving:
         status = None if own is None else own.status
         if status is PlaceStatus.LEAVING:
             return
-        if status is PlaceStatus.ARRIVING:
+        is_anew = place.is_fresh and (own is None or own.token < place.token)
+        if status is PlaceStatus.ARRIVING and not is_anew:
             kernel.taking_over.confirmed(place, now_ms)
             return
         kernel.places.forget(place.actor)
@@ -193,8 +194,10 @@ class Arriving:
             kernel.places.put(place.actor, own.token, PlaceStatus.GONE)
             return
         if status is not PlaceStatus.HERE and place.token > FIRST_TOKEN:
-            kernel.places.put(place.actor, place.token, PlaceStatus.ARRIVING)
-            return
+            if not is_anew:
+                kernel.places.put(place.actor, place.token, PlaceStatus.ARRIVING)
+                return
+            kernel.taking_over.start_empty(place.actor, now_ms)
         self._contested.discard(place.actor)
         if own is None or status is not PlaceStatus.HERE or own.token != place.token:
             kernel.places.put(place.actor, place.token, PlaceStatus.HERE)

@@ -178,8 +178,23 @@ class TakingOver:
         kernel.moves.failures.pop(move.actor, None)
         log.info("%s now lives here", move.actor)
 
+    def start_empty(self, actor: str, now_ms: int) -> None:
+        """The place of the actor was forgotten: it starts here without what is left of it."""
+        kernel = self._kernel
+        self.give_up(actor)
+        held = Parcel.take_inbox(kernel.store, actor)
+        stranded = Parcel.collect(kernel.store, actor, kernel.ids.last)
+        if not stranded.is_empty:
+            remembered = Parcel.done_of(kernel.store, actor)
+            Parcel.delete(kernel.store, actor)
+            Parcel.put_done(kernel.store, remembered)
+            kernel.calls.load()
+            self._keep_stranded(stranded, now_ms)
+        for row in held:
+            Parcel.put_inbox(kernel.store, row, kernel.new_id())
+
     def _keep_stranded(self, stranded: Parcel, now_ms: int) -> None:
-        """Keep rows from an earlier stay, which ended without a move, as a dead letter."""
+        """Keep rows of an earlier stay, which ended without a move, as a dead letter."""
         if not stranded.is_empty:
             text = "rows left here when the actor was created again in another host"
             data = pack(stranded)

@@ -1,9 +1,9 @@
-"""`signalhub actors redrive`, `purge` and `move`: changes made by running hosts."""
+"""`signalhub actors redrive`, `purge`, `move` and `forget`: changes of actors and their places."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
@@ -26,9 +26,12 @@ from signalhub.cli.actors.options import (
     checked_id,
     no_letter,
 )
-from signalhub.cli.terminal.connection import LOCAL, HubConnection
+from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Exit, Failure, Yes, confirm
-from signalhub.wire.errors import Code
+from signalhub.wire.errors import Code, Refused
+
+if TYPE_CHECKING:
+    from signalhub.client import Client, Place
 
 _POLL_S: Final = 0.1
 # Dead letters without an actor: batches that a host could not decode.
@@ -146,7 +149,7 @@ def move(
         Parameter(
             negative=(),
             show_default=False,
-            help="Allow a host that is not connected; the actor pauses until it is.",
+            help="Allow a host that is not connected, without authentication; the actor pauses.",
         ),
     ] = False,
     again: Annotated[
@@ -214,3 +217,42 @@ def _no_goal(goal: str, hosts: ConnectedHosts) -> Failure:
             "start it, or use --even-if-away: the actor then pauses until the host is connected"
         )
     return failure
+
+
+def forget(
+    actor: ActorName,
+    /,
+    *,
+    yes: Yes = False,
+    data: NoFolder = None,
+    connection: HubConnection = LOCAL,
+) -> None:
+    """Let the hub forget where an actor lives, so that it can be placed anew.
+
+    The next call places the actor on a host that serves its kind. If that is
+    another host, the actor starts empty there. What the former host has of it
+    stays in its folder, but no message of it is accepted any more.
+    """
+    check_no_folder(data)
+    target = checked_actor(actor)
+    confirm(
+        f"forget where {target} lives: on another host it starts without its present state", yes=yes
+    )
+
+    async def work(me: Client) -> Place:
+        try:
+            return await connection.in_time(me.forget_place(target))
+        except Refused as refusal:
+            if refusal.code != Code.STALE_PLACEMENT:
+                raise
+            raise Failure(
+                Exit.FAILED,
+                "not_placed",
+                f"{target} has no place",
+                "check the name; if it was forgotten before, there is nothing left to do",
+            ) from None
+
+    place = run(connection, work)
+    host = name_of(place.host)
+    facts = {"actor": target, "host": host, "token": place.token, "forgotten": True}
+    connection.output.fact(facts, f"{target} lived on {host}; the next call places it anew")

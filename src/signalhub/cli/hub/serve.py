@@ -14,6 +14,7 @@ from signalhub.cli.hub.settings import Config, loaded_settings
 from signalhub.cli.terminal.failures import Exit, Failure, split_advice
 from signalhub.pipeline import packages
 from signalhub.privacy import is_readable_by_others
+from signalhub.wire.authority import is_loopback
 from signalhub.wire.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def serve(
         _note_missing_pipeline(settings)
         place = address_of(settings.host, bound_port)
         print(f"Signal Hub {version('signalhub')} listening on {place}", flush=True)
+        _notify("READY=1")
 
     try:
         return app.serve(settings, announce, config)
@@ -62,11 +64,29 @@ def serve(
         raise data_failure(error, settings.data) from error
 
 
+def _notify(state: str) -> None:
+    """Tell the service manager that started the hub, if it wants to know (sd_notify)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        try:
+            # A leading @ stands for the zero byte of an abstract address.
+            channel.sendto(state.encode(), address.replace("@", "\0", 1))
+        except OSError as error:
+            logging.getLogger("signalhub.server").warning(
+                "the service manager could not be notified", extra={"error": str(error)}
+            )
+
+
 def _warn_of_exposure(config: str | None, settings: Settings) -> None:
     """Say at the start what an attacker on this machine would be glad of."""
     log = logging.getLogger("signalhub.server")
     if os.geteuid() == 0:
         log.warning("the hub runs as root: run it as a user of its own")
+    if not settings.hosts and not is_loopback(settings.host):
+        advice = "list the names that clients use in the setting hosts"
+        log.warning("the hub is served under its address only", extra={"do": advice})
     auth = settings.auth
     has_secret = (
         auth.secret or settings.rooms.secret or any(key.secret for key in auth.keys.values())

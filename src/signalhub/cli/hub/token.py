@@ -1,8 +1,9 @@
-"""`signalhub token`: create and inspect tokens for a hub with authentication."""
+"""`signalhub token`: create, inspect and revoke tokens for a hub with authentication."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,7 +19,8 @@ from signalhub.operate.token import contents
 from signalhub.wire.errors import SettingsError
 
 if TYPE_CHECKING:
-    from signalhub.settings.model import AuthSettings, Key
+    from signalhub.auth.denials import Denial
+    from signalhub.settings.model import AuthSettings, Key, Settings
 
 
 def _patterns(help: str) -> Parameter:
@@ -72,6 +74,10 @@ def mint(
     lifetime_s: Annotated[
         float, Parameter(name="--lifetime", help="Seconds until it expires.")
     ] = 3600.0,
+    audience: Annotated[
+        str | None,
+        Parameter(help="The hub it is for; default: the first of auth.audience."),
+    ] = None,
     kid: Annotated[str | None, Parameter(help="Id of the key in auth.keys to sign with.")] = None,
     private_key: Annotated[
         Path | None, Parameter(help="PEM file with the private key, for EdDSA.")
@@ -96,13 +102,14 @@ def mint(
     kid, key = _signing_key(auth, kid)
     if key.algorithm == "EdDSA" and private_key is None:
         raise usage(
-            f"the settings contain only the public half of the EdDSA key {kid}",
+            f"the hub has only the public half of the EdDSA key {kid}",
             "give the private key with --private-key FILE",
         )
     if not 0 < lifetime_s <= LIFETIME_S_MAX:
         raise usage("--lifetime must be above 0 and at most ten years", "give it in seconds")
     full = address(actor)
     now_s = time.time()
+    token_id = secrets.token_urlsafe(16)
     token = _signed(
         key,
         kid=kid,
@@ -112,14 +119,21 @@ def mint(
         lifetime_s=lifetime_s,
         issuer=auth.issuer,
         now_s=now_s,
+        jti=token_id,
+        audience=audience or next(iter(auth.audiences), ""),
         private_key=_text_of(private_key),
     )
-    facts = {"token": token, "actor": full, "expires_at": int(now_s + lifetime_s)}
+    facts = {
+        "token": token,
+        "actor": full,
+        "jti": token_id,
+        "expires_at": int(now_s + lifetime_s),
+    }
     if out is None:
         Output(as_json).fact(facts, token)
         return
     _write_private(out, token)
-    written = {"file": str(out), "actor": full, "expires_at": facts["expires_at"]}
+    written = {name: fact for name, fact in facts.items() if name != "token"} | {"file": str(out)}
     Output(as_json).fact(written, f"the token is in {out}")
 
 
@@ -143,12 +157,12 @@ def inspect(
     The default is the token in SIGNALHUB_TOKEN. Exit code 1 means that the hub
     would reject it.
     """
-    auth = loaded_settings(config).settings.auth
+    settings = loaded_settings(config).settings
     token = standard_input() if token == STDIN else token or os.environ.get("SIGNALHUB_TOKEN", "")
     if not token:
         raise usage("no token given", "give one, or - to read standard input")
     header, claims = _unverified(token)
-    refusal = _refusal(auth, token)
+    refusal = _refusal(settings, token)
     output = Output(as_json)
     if as_json:
         facts = {"header": header, "claims": claims, "valid": refusal is None, "reason": refusal}
@@ -161,6 +175,139 @@ def inspect(
         output.table((OutputColumn("claim", style="bold"), OutputColumn("value")), rows)
         output.line({}, [("verdict", "bold"), (refusal or "valid", "red" if refusal else "green")])
     return Exit.DONE if refusal is None else Exit.FAILED
+
+
+def revoke(
+    token: Annotated[
+        str,
+        Parameter(
+            name="TOKEN",
+            allow_leading_hyphen=True,
+            show_default=False,
+            help="The token; - reads standard input.",
+        ),
+    ] = "",
+    /,
+    *,
+    jti: Annotated[str | None, Parameter(help="Instead: the jti of the token.")] = None,
+    subject: Annotated[str | None, Parameter(help="Instead: every token of this subject.")] = None,
+    actor: Annotated[str | None, Parameter(help="Instead: every token for this address.")] = None,
+    lifetime_s: Annotated[
+        float | None,
+        Parameter(
+            name="--for",
+            help="Seconds until the entry ends; default: never, or as long as TOKEN could live.",
+        ),
+    ] = None,
+    reason: Annotated[
+        str, Parameter(show_default=False, help="Why, for those who read the list.")
+    ] = "",
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add to the hub's denial list, on the machine of the hub.
+
+    A running hub reads the list again within a second, closes the sessions of
+    those on it, and refuses their tokens. The tokens that were refreshed from a
+    revoked one are revoked with it.
+    """
+    from signalhub.auth.denials import Denial
+    from signalhub.operate import denials
+
+    settings = loaded_settings(config).settings
+    now_s = time.time()
+    until = None
+    given = [one for one in (token, jti, subject, actor) if one]
+    if len(given) != 1:
+        raise usage("give one of TOKEN, --jti, --subject and --actor", "see --help")
+    if token:
+        token = standard_input() if token == STDIN else token
+        jti, until = _identified(settings.auth, token)
+    if lifetime_s is not None:
+        if not 0 < lifetime_s <= LIFETIME_S_MAX:
+            raise usage("--for must be above 0 and at most ten years", "give it in seconds")
+        until = now_s + lifetime_s
+    entry = Denial(
+        jti=jti,
+        sub=subject,
+        actor=None if actor is None else address(actor),
+        until=None if until is None else int(until),
+        reason=reason,
+    )
+    path = Path(settings.denial_list)
+    try:
+        denials.add(path, entry, now_s)
+    except OSError as error:
+        raise usage(f"cannot write {path}: {error.strerror}", "check auth.denied_file") from None
+    name = jti or subject or entry.actor
+    facts = {"file": str(path), **_facts(entry)}
+    Output(as_json).fact(facts, f"{_facts(entry)['kind']} {name} is denied, in {path}")
+
+
+def denied(*, config: Config = None, as_json: AsJson = False) -> None:
+    """Show the hub's denial list, without entries that have ended."""
+    from signalhub.operate import denials
+
+    path = Path(loaded_settings(config).settings.denial_list)
+    try:
+        entries = denials.listed(path)
+    except OSError as error:
+        raise usage(f"cannot read {path}: {error.strerror}", "check auth.denied_file") from None
+    now_s = time.time()
+    rows = [_facts(one) for one in entries if not one.has_ended(now_s)]
+    columns = (
+        OutputColumn("kind"),
+        OutputColumn("name", style="bold", is_whole=True),
+        OutputColumn("until"),
+        OutputColumn("reason"),
+    )
+    if not as_json:
+        rows = [row | {"until": _readable("exp", row["until"] or "")} for row in rows]
+    Output(as_json).table(columns, rows, if_empty="nobody is denied")
+
+
+def jwks(
+    *keys: Annotated[
+        Path, Parameter(name="FILE", help="PEM files with Ed25519 keys; the names are the kids.")
+    ],
+) -> None:
+    """Print the public halves of keys as a key set, for auth.jwks_file or a web server.
+
+    The kid of a key is the name of its file without the ending: issuer-1 for
+    issuer-1.pem.
+    """
+    from signalhub.operate.key_set import key_set
+
+    if not keys:
+        raise usage("FILE is missing", "name the PEM files of one or more Ed25519 keys")
+    found = {path.stem: _text_of(path, "choose another file") for path in keys}
+    if len(found) < len(keys):
+        raise usage("two keys have one name", "rename a file: its name is the kid")
+    try:
+        print(key_set(found))
+    except ValueError as error:
+        raise usage(str(error), "create one: openssl genpkey -algorithm ed25519") from None
+
+
+def _facts(entry: Denial) -> dict[str, Any]:
+    for kind, name in (("jti", entry.jti), ("sub", entry.sub), ("actor", entry.actor)):
+        if name is not None:
+            return {"kind": kind, "name": name, "until": entry.until, "reason": entry.reason}
+    raise AssertionError("an entry names somebody")
+
+
+def _identified(auth: AuthSettings, token: str) -> tuple[str, float | None]:
+    """The `jti` of a token, and until when it or a refreshed one could be used."""
+    _, claims = _unverified(token)
+    jti, ends_s, issued_s = (claims.get(name) for name in ("jti", "exp", "iat"))
+    if not isinstance(jti, str) or not jti:
+        raise usage(
+            "the token has no jti", "revoke all tokens of its subject, with --subject, instead"
+        )
+    begun_s = claims.get("auth_time", issued_s)
+    if not isinstance(ends_s, int | float) or not isinstance(begun_s, int | float):
+        return jti, None
+    return jti, max(ends_s, begun_s + auth.refresh_max_s)
 
 
 def _write_private(path: Path, token: str) -> None:
@@ -202,6 +349,8 @@ def _signing_key(auth: AuthSettings, kid: str | None) -> tuple[str | None, Key]:
     from signalhub.settings.model import Key
 
     if kid is not None:
+        if kid not in auth.keys and (auth.jwks_file or auth.jwks_url):
+            return kid, Key(algorithm="EdDSA")
         if kid not in auth.keys:
             raise usage(
                 f"unknown key {kid}", f"choose one of {_listed(auth)}, or add it to auth.keys"
@@ -224,15 +373,13 @@ def _listed(auth: AuthSettings) -> str:
     return ", ".join(sorted(auth.keys)) or "auth.keys (which is empty)"
 
 
-def _text_of(path: Path | None) -> str:
+def _text_of(path: Path | None, advice: str = "choose another with --private-key") -> str:
     if path is None:
         return ""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise usage(
-            f"cannot read the private key {path}: {error}", "choose another with --private-key"
-        ) from None
+        raise usage(f"cannot read the key {path}: {error}", advice) from None
 
 
 def _unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -247,22 +394,37 @@ def _unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
         ) from None
 
 
-def _refusal(auth: AuthSettings, token: str) -> str | None:
+def _refusal(settings: Settings, token: str) -> str | None:
     """Why a hub with these keys rejects the token; `None` if it accepts it."""
-    from signalhub.auth import tokens
+    from signalhub.auth import key_sets, tokens
+    from signalhub.auth.denials import Denials
+    from signalhub.operate import denials
     from signalhub.wire.errors import Refusal
 
-    if not auth.secret and not auth.keys:
+    auth = settings.auth
+    kid = _unverified(token)[0].get("kid")
+    if auth.jwks_url and kid is not None and kid not in auth.keys:
+        return "cannot be checked here: its key may be in the key set of auth.jwks_url"
+    if not auth.secret and not auth.keys and not auth.jwks_file:
         return "cannot be checked: no key in the settings; give the file with --config"
+    checker = tokens.Authenticator(auth)
+    if auth.jwks_file:
+        try:
+            checker.use_key_set(key_sets.read(Path(auth.jwks_file).read_bytes()))
+        except OSError as error:
+            raise usage(
+                f"cannot read {auth.jwks_file}: {error.strerror}", "correct auth.jwks_file"
+            ) from None
+    checker.use_denials(Denials(denials.listed(Path(settings.denial_list))))
     try:
-        tokens.Authenticator(auth).verify(token, time.time())
+        checker.verify(token, time.time())
     except Refusal as refusal:
         return refusal.message
     return None
 
 
 def _readable(name: str, value: Any) -> str:
-    if name in ("iat", "exp", "nbf") and isinstance(value, int | float):
+    if name in ("iat", "exp", "nbf", "auth_time") and isinstance(value, int | float):
         try:
             moment = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(value))
         except (ValueError, OverflowError, OSError):

@@ -25,7 +25,7 @@ from signalhub.pipeline.run.status import folder_of
 from signalhub.wire.errors import ClientError, SettingsError, SignalHubError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from signalhub.pipeline.lake import Lake
     from signalhub.settings.model import Settings
@@ -101,9 +101,10 @@ def sql(
     """Query the tables of the lake: entries, messages, deliveries and others.
 
     Times are UTC, bytes base64, nested values JSON. Only SELECT statements are
-    run. Without QUERY, statements that end with ; are read one after another
-    and share one session; \\d lists the tables, \\q ends. docs/lake.md describes
-    the tables and their columns.
+    run; simple ones on one small table without starting Spark. Without QUERY,
+    statements that end with ; are read one after another and share one
+    session; \\d lists the tables, \\q ends. docs/lake.md describes the tables
+    and their columns.
     """
     settings = lake_settings(config, data, lake)
     with operation_errors():
@@ -111,6 +112,8 @@ def sql(
 
         place = open_lake(settings)
     question = standard_input() if text == STDIN else text
+    if question is not None and _answered(settings, place, question, format, limit):
+        return Exit.DONE
     with spark_session(settings) as spark, operation_errors():
         from signalhub.pipeline.query import query_session
 
@@ -120,6 +123,22 @@ def sql(
             return Exit.DONE
         history = folder_of(settings.data) / _HISTORY
         return Shell(asked.answer, asked.describe, spark.sparkContext.cancelAllJobs, history).run()
+
+
+def _answered(
+    settings: Settings, lake: Lake, question: str, format: Format, limit: int | None
+) -> bool:
+    """Answer a small question without Spark, if that is possible."""
+    from signalhub.pipeline.quick_query import quick_answer
+
+    found = quick_answer(lake, question)
+    if found is None:
+        return False
+    rows = ((line,) for line in found.objects()) if format == "json" else found.texts()
+    _print(found.columns, rows, format, limit or _default_limit(format))
+    if not settings.pipeline.lake:
+        _note_behind(settings, lake, {found.table})
+    return True
 
 
 @dataclass(frozen=True)
@@ -133,11 +152,17 @@ class _Questions:
     limit: int | None
 
     def answer(self, question: str) -> None:
-        from signalhub.pipeline.query import check, query, refresh
+        from signalhub.pipeline.query import as_json, as_text, check, query, refresh, values
 
         with operation_errors():
             refresh(self.session, self.lake)
-            _print(query(self.session, question), self.format, self.limit)
+            limit = self.limit or _default_limit(self.format)
+            rows = query(self.session, question)
+            if limit is not None:
+                # One more row shows whether there are more.
+                rows = rows.limit(limit + 1)
+            found = values(as_json(rows) if self.format == "json" else as_text(rows))
+            _print(rows.columns, found, self.format, limit)
             if not self.settings.pipeline.lake:
                 # The log in the data folder may not belong to another lake.
                 _note_behind(self.settings, self.lake, check(self.session, question))
@@ -157,25 +182,24 @@ class _Questions:
             return _draw(["column", "type"], ((one.name, one.type) for one in columns))
 
 
-def _print(rows: DataFrame, format: Format, limit: int | None) -> None:
-    from signalhub.pipeline.query import as_json, as_text, values
+def _default_limit(format: Format) -> int | None:
+    return TABLE_ROWS_MAX if format == "table" else None
 
-    if limit is None and format == "table":
-        limit = TABLE_ROWS_MAX
-    if limit is not None:
-        # One more row shows whether there are more.
-        rows = rows.limit(limit + 1)
-    found = values(as_json(rows) if format == "json" else as_text(rows))
+
+def _print(
+    columns: list[str], found: Iterator[tuple[Any, ...]], format: Format, limit: int | None
+) -> None:
+    """Print rows of text, or of one JSON object each; one row more shows that there are more."""
     some = islice(found, limit)
     if format == "json":
         for (line,) in some:
             print(line)
     elif format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(rows.columns)
+        writer.writerow(columns)
         writer.writerows(some)
     else:
-        _draw(rows.columns, some)
+        _draw(columns, some)
     if limit is not None and next(found, None) is not None:
         more = f"only the first {counted(limit, 'row')} shown; use --limit N to see more"
         print(f"signalhub: {more}", file=sys.stderr)

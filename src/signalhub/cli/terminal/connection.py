@@ -236,10 +236,13 @@ def failure_of(error: ClientError) -> Failure:
             return Failure(Exit.UNREACHABLE, error.code, str(error), _LATER)
         case NotOpened() if _is_answered(error):
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NOT_THERE)
+        case NotOpened() if "certificate is not trusted" in str(error):
+            return Failure(Exit.UNREACHABLE, error.code, str(error), _TRUST)
         case Unavailable():
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NO_HUB)
         case OutcomeUnknown():
-            return Failure(Exit.UNKNOWN, error.code, str(error), _UNKNOWN)
+            advice = error.resolution or _UNKNOWN
+            return Failure(Exit.UNKNOWN, error.code, str(error), advice)
         case Unsubscribed(code="taken_over"):
             return Failure(Exit.FAILED, error.code, str(error), _TAKEN_OVER)
         case Unsubscribed():
@@ -270,6 +273,7 @@ _TAKEN_OVER = "choose another --consumer, or stop the program that took this one
 _ENDED = "see `signalhub sub ls` and `signalhub topic ls`"
 _HUB_LOG = "see the hub's log"
 _NO_HUB = "start one with `signalhub serve`, or choose another with --url"
+_TRUST = "if it is signed by an authority of yours, name its file in SSL_CERT_FILE"
 _NOT_THERE = "this is not a hub: correct --url or SIGNALHUB_URL; the path of a hub is /ws"
 _LATER = "the hub accepts no connections now; nothing was sent, try again later"
 _UNKNOWN = "it may have been done: check before you repeat it, or wait longer with --timeout"

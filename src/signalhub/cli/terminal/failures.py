@@ -31,7 +31,7 @@ EXIT_CODES = {
     Exit.FAILED: "refused or failed",
     Exit.USAGE: "invalid usage or settings",
     Exit.UNREACHABLE: "the hub cannot be reached",
-    Exit.UNKNOWN: "outcome unknown: no answer in time",
+    Exit.UNKNOWN: "outcome unknown: no answer in time, or the hub's log failed",
     Exit.BUSY: "another pipeline is running",
     Exit.INTERRUPTED: "stopped with Ctrl-C",
 }

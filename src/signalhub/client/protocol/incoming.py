@@ -191,13 +191,14 @@ def refusal_of(incoming: Incoming) -> ClientError:
     details = facts.get("details")
     code = text_in(facts, "code") or incoming.type.removeprefix(HUB_TYPE_PREFIX)
     text = text_in(facts, "message") or text_in(facts, "reason") or "the hub gave no reason"
+    resolution = text_in(facts, "resolution") or ""
     if code in _UNDECIDED:
-        return OutcomeUnknown(f"{code}: {text}")
+        return OutcomeUnknown(f"{code}: {text}", resolution=resolution)
     kind = UnknownActor if code == Code.UNKNOWN_ACTOR else Refused
     return kind(
         code,
         text,
-        resolution=text_in(facts, "resolution") or "",
+        resolution=resolution,
         retryable=facts.get("retryable") is True,
         details=details if isinstance(details, dict) else {},
     )

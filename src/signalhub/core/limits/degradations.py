@@ -34,6 +34,8 @@ class Degraded(StrEnum):
     REGISTRY_NOT_WRITTEN = "registry_not_written"
     PIPELINE_DOWN = "pipeline_down"
     ARCHIVE_FAILING = "archive_failing"
+    DENIAL_LIST_UNREADABLE = "denial_list_unreadable"
+    KEY_SET_UNAVAILABLE = "key_set_unavailable"
     STORAGE_FULL = "storage_full"
     STORAGE_FAILED = "storage_failed"
     STORAGE_DAMAGED = "storage_damaged"
@@ -121,6 +123,14 @@ DESCRIPTIONS: Final[dict[Degraded, Description]] = {
     Degraded.ARCHIVE_FAILING: Description(
         "Archiving messages of rooms failed six times in a row.",
         "See `signalhub pipeline status` and its log.",
+    ),
+    Degraded.DENIAL_LIST_UNREADABLE: Description(
+        "The denial list is broken or gone; what was read of it before still holds.",
+        "Correct or restore the file (`auth.denied_file`); it is read again by itself.",
+    ),
+    Degraded.KEY_SET_UNAVAILABLE: Description(
+        "The key set of the issuer is broken, or could not be fetched; known keys still hold.",
+        "Correct the file, or check the URL and its certificate.",
     ),
     Degraded.STORAGE_FULL: Description(
         "The disk is full: durable messages are refused until there is space.",

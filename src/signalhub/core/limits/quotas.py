@@ -10,23 +10,19 @@ What survives a restart keeps its owner, who is an identity; its source is not s
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 from enum import StrEnum
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from signalhub.core import refusals
+from signalhub.wire.authority import is_loopback, source_of
 
 if TYPE_CHECKING:
     from signalhub.core.sessions.session import Session
     from signalhub.settings.model import Settings
     from signalhub.wire.errors import Refusal
-
-LOOPBACK: Final = "loopback"
-_PREFIX_BITS: Final = 64
 
 
 class Resource(StrEnum):
@@ -53,21 +49,6 @@ class Holder(msgspec.Struct, frozen=True, gc=False):
 
 
 NOBODY: Final = Holder()
-
-
-@lru_cache(4_096)
-def source_of(address: str) -> str:
-    """The source that an IP address belongs to; text that is none is its own source."""
-    try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped is None:
-            network = ipaddress.ip_network((ip, _PREFIX_BITS), strict=False)
-            return LOOPBACK if ip.is_loopback else str(network)
-        ip = ip.ipv4_mapped
-    return LOOPBACK if ip.is_loopback else str(ip)
 
 
 def holder_of(session: Session) -> Holder:
@@ -147,7 +128,7 @@ class Quotas:
         if holder.identity and used >= limits.identity:
             setting = f"limits.{resource}_per_identity"
             return _refusal(resource, "identity", holder.identity, limits.identity, used, setting)
-        if not holder.source or holder.source == LOOPBACK:
+        if not holder.source or is_loopback(holder.source):
             return None
         used = self._sources[resource].get(holder.source, 0) + more - 1
         if used >= limits.source:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OPERATION: Final = "limits"
 TOP_MAX: Final = 100
 _TOP: Final = 10
-# Not a quota: bytes that wait to be written to slow readers.
+# Limited in total: bytes that wait to be written to slow readers.
 WAITING_BYTES: Final = "waiting_bytes"
 
 Counts = Iterable[tuple[str, int]]
@@ -37,11 +37,13 @@ class Usage:
         sessions: Callable[[], Iterator[Session]],
         scans: Scans,
         storage: LogState,
+        waiting_max: int,
     ) -> None:
         self._quotas = quotas
         self._sessions = sessions
         self._scans = scans
         self._storage = storage
+        self._waiting_max = waiting_max
 
     def handlers(self) -> dict[str, Handler]:
         return {"hub:limits": self.show}
@@ -97,7 +99,7 @@ class Usage:
         row: dict[str, object] = {
             "resource": WAITING_BYTES,
             "used": total,
-            "limit": None,
+            "limit": self._waiting_max,
             "perIdentity": None,
             "perSource": None,
         }

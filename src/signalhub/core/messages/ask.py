@@ -163,7 +163,10 @@ class Asks:
                 return self._unknown(session, message, target, now)
         elif not mailbox.subscription.consumers:
             self.check_room(mailbox, 1, now)
-        self._storage.check()
+        # An actor that is there can be reached without a log that is merely damaged.
+        is_unrecorded = mailbox is None and self._storage.is_damaged
+        if not is_unrecorded:
+            self._storage.check()
         stored = MessageBody(
             message.id,
             self._next_id(),
@@ -184,6 +187,8 @@ class Asks:
             receipt.is_doubtful = True
             stored.copy_id = orphan.copy_id
             return self._committed(receipt, orphan.offset, now)
+        if is_unrecorded:
+            return self._unrecorded(receipt, now)
         # Nothing may fail between assigning a position and appending: that would leave a gap.
         body = encode_body(stored)
         if mailbox is not None:
@@ -200,6 +205,8 @@ class Asks:
             raise refusals.structural(f"payload.to is longer than {ADDRESS_CHARS_MAX} characters")
         if self._registry.is_away(target, now):
             raise refusals.reconnecting(target)
+        # Its mailbox may lie behind the damage.
+        self._storage.check_known()
         return [self._unknown_actor(session, message, target, now)]
 
     def _unknown_actor(
@@ -293,7 +300,7 @@ class Asks:
             registration.address_json,
             stored.type,
             Raw(stored.data),
-            now,
+            self._replies.wall.shown(now),
             metadata,
         )
         session = registration.session
@@ -302,9 +309,17 @@ class Asks:
         )
         return [deliver]
 
+    def _unrecorded(self, receipt: AskReceipt, now: int) -> list[Effect]:
+        """Deliver an ask that the damaged log cannot record; its ack says so."""
+        # Which ids were accepted before may lie behind the damage.
+        receipt.is_doubtful = self._storage.gap is not None
+        return self._deliver(receipt, now)
+
     def _refused(self, receipt: AskReceipt, refusal: Refusal, now: int) -> list[Effect]:
         """The log rejected the ask: tell the sender, who may retry with the same id."""
         message = receipt.message
+        if receipt.mailbox is None and isinstance(refusal, refusals.Damaged):
+            return [*self._unrecorded(receipt, now), *release(receipt)]
         self._pending.pop(receipt.key, None)
         replies = [
             self._replies.refuse(asker, message, refusal, now) for asker in receipt.listening
@@ -399,6 +414,9 @@ class Asks:
 
     def _settle(self, receipt: AskReceipt, outcome: Outcome, now: int) -> None:
         """Note the outcome of an ask without a mailbox; it is written at the end of the tick."""
+        if receipt.offset < 0:
+            # It is not in the log.
+            return
         sent_at = now if outcome is Outcome.WRITTEN else 0
         self.loose.append(
             Settlement(0, receipt.offset, outcome, 1, 0, sent_at, sent_at, receipt.target)

@@ -106,6 +106,7 @@ class Publisher:
             if subscription.definition.backlog_max and subscription.is_full:
                 raise refusals.backlog_full(topic.name, subscription.name)
         deliver_at = request.deliver_at
+        due_ms = None if deliver_at is None else int(self._replies.wall.own(deliver_at))
         stored = MessageBody(
             message.id,
             self._next_id(),
@@ -117,7 +118,7 @@ class Publisher:
             expires_at,
             request.key,
             request.headers,
-            None if deliver_at is None else int(deliver_at),
+            due_ms,
         )
         self._tally.published += 1
         return [self.append(topic, stored, now, message, session, key)]
@@ -164,7 +165,7 @@ class Publisher:
         # A replay into one subscription does not go to plain listeners.
         is_live = is_due and (stored.replay is None or stored.only_for is None)
         if audience.recipients and is_live:
-            head, tail = send.live(topic, held, now)
+            head, tail = send.live(topic, held, self._replies.wall.shown(now))
             fan = FanReceipt(
                 None, message, topic.name, now, stored.expires_at, topic, receipt.askers, answer
             )

@@ -92,6 +92,7 @@ class Router:
         self._placement = placement
         self._storage = storage
         self._replies = replies
+        self._wall = replies.wall
         self._next_id = ids.next
         self._settings = settings
         self._tally = tally
@@ -119,10 +120,11 @@ class Router:
             _check_sender(session, message.sender)
             if not session.allowance.may_send(target):
                 raise refusals.unauthorized("send", target)
-            if type == CONTROL:
-                verb = self._check_control(session, target, request.data, now)
-                record = operated(session, verb, target, now)
-                return [*record, *self._forward(session, message, request, target, now)]
+        if type == CONTROL:
+            verbs = self._check_control(session, target, request.data, now)
+            forwarded = self._forward(session, message, request, target, now)
+            records = [one for verb in verbs for one in operated(session, verb, target, now)]
+            return [*records, *forwarded]
         return self._forward(session, message, request, target, now)
 
     def _forward(
@@ -142,10 +144,11 @@ class Router:
             answered = self._answer_again(session, message, key, now)
             if answered is not None:
                 return answered
-        expires_at = _deadline(session, message)
+        expires_at = self._deadline(session, message)
         if expires_at is not None and expires_at < now:
             return self._expired(message, is_ask)
         if request.fences:
+            self._storage.check_known()
             self._placement.check_fences(request.fences)
         if is_ask:
             return self._asks.accept(session, message, request, target, key, expires_at, now)
@@ -159,28 +162,38 @@ class Router:
 
         address_json, metadata = registration.address_json, message.metadata
         frame = wire.forwarded(
-            self._next_id(), message, address_json, type, request.data, now, metadata
+            self._next_id(),
+            message,
+            address_json,
+            type,
+            request.data,
+            self._wall.shown(now),
+            metadata,
         )
         deliver = Deliver(registration.session, frame, session, target, expires_at, None)
         if session.unsynced and (ask := session.waits_for(target)) is not None:
             return wait_behind(ask, deliver)
         return [deliver]
 
-    def _check_control(self, session: Session, host: str, data: msgspec.Raw, now: int) -> str:
-        """Refuse a command to a host before the host sees it; the permission it uses."""
+    def _check_control(
+        self, session: Session, host: str, data: msgspec.Raw, now: int
+    ) -> tuple[str, ...]:
+        """Refuse a command to a host before the host sees it; the permissions it uses."""
         allowance = session.allowance
         if not allowance.may_control(host):
             raise refusals.unauthorized("control", host)
         try:
             command = _decode_command(data)
         except requests.UNFIT as error:
+            if allowance is EVERYTHING:
+                return ("control",)
             raise requests.unfit(error, "payload.data") from None
         if command.name == "purge" and not allowance.may_delete(host):
             raise refusals.unauthorized("delete", host)
-        if command.name == "move":
+        if command.name == "move" and allowance is not EVERYTHING:
             arguments = command.arguments
-            self._placement.check_target(arguments.actor, arguments.to, now)
-        return "delete" if command.name == "purge" else "control"
+            self._placement.check_target(session, arguments.actor, arguments.to, now)
+        return ("control", "delete") if command.name == "purge" else ("control",)
 
     def _expired(self, message: Envelope, is_ask: bool) -> list[Effect]:
         if not is_ask:
@@ -235,7 +248,7 @@ class Router:
             answered = self._answer_again(session, message, key, now)
             if answered is not None:
                 return answered
-        expires_at = _deadline(session, message)
+        expires_at = self._deadline(session, message)
         if expires_at is not None and expires_at < now:
             return self._expired(message, is_ask)
 
@@ -248,7 +261,7 @@ class Router:
             sender=message.sender,
             type=request.type,
             data=request.data,
-            now_ms=now,
+            now_ms=self._wall.shown(now),
             correlation_id=message.id,
             metadata=wire.BROADCAST_METADATA,
             ttl=message.ttl,
@@ -287,7 +300,7 @@ class Router:
             answered = self._answer_again(session, message, key, now)
             if answered is not None:
                 return answered
-        expires_at = _deadline(session, message)
+        expires_at = self._deadline(session, message)
         if expires_at is not None and expires_at < now:
             return self._expired(message, message.pattern == ASK)
         if is_durable:
@@ -309,7 +322,7 @@ class Router:
             sender=message.sender,
             type=request.type,
             data=request.data,
-            now_ms=now,
+            now_ms=self._wall.shown(now),
             correlation_id=message.id,
             metadata=wire.publication_metadata(topic),
             ttl=message.ttl,
@@ -318,6 +331,11 @@ class Router:
         audience = self._topics.audience(topic)
         chunk = self._settings.fanout_batch
         return self._in_order(session, FanOut(audience, head, tail, chunk, receipt))
+
+    def _deadline(self, session: Session, message: Envelope) -> float | None:
+        """When the message expires, by the sender's clock as far as the hub knows it."""
+        ttl = message.ttl
+        return session.own_time(message.timestamp + ttl, self._wall) if ttl else None
 
     def _in_order(self, session: Session, fan: FanOut) -> list[Effect]:
         """Delay a fan-out until earlier asks of this session to its recipients are on disk."""
@@ -389,6 +407,7 @@ class Router:
                 raise refusals.unauthorized("subscribe", topic)
         address = _subscribing_address(session, message.sender)
         if request.subscription is not None:
+            self._storage.check_known()
             return self._subscriptions.subscribe(session, message, request, address, now)
         limit = self._settings.subscriptions_max
         is_new = not self._topics.is_subscribed(session, address, topic)
@@ -405,7 +424,7 @@ class Router:
         if not request.topic and not request.subscription_id:
             raise refusals.structural("the payload needs topic or subscriptionId")
         consumer = _own_consumer(session, request)
-        payload: dict[str, object] = {"unsubscribedAt": now}
+        payload: dict[str, object] = {"unsubscribedAt": self._wall.shown(now)}
         if consumer is not None:
             self._subscriptions.leave(consumer, "left", now, is_told=False)
             payload["topic"] = consumer.subscription.stream.name
@@ -457,12 +476,6 @@ def _hub_type() -> Refusal:
 def _check_sender(session: Session, sender: str) -> None:
     if not session.speaks_as(sender):
         raise refusals.not_your_address(sender)
-
-
-def _deadline(session: Session, message: Envelope) -> float | None:
-    """When the message expires, on the sender's clock as far as the hub knows it."""
-    ttl = message.ttl
-    return message.timestamp + ttl + session.clock_behind_ms if ttl else None
 
 
 def _check_topic(topic: str) -> None:

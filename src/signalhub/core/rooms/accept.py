@@ -75,6 +75,8 @@ class Acceptance:
         self._appends = Windows(settings.append_rate, _MINUTE_MS)
         # Rooms with non-empty rate windows and the time of their last message, oldest first.
         self._busy: dict[Room, int] = {}
+        # Ids whose outcome is unknown since the log failed: one batch at most.
+        self.doubtful: set[bytes] = set()
 
     def send(self, request: SendToRoom, now: int) -> list[Effect]:
         """Accept a message for a room."""
@@ -122,7 +124,7 @@ class Acceptance:
             answer = self._known(inbox, request, key, now, looked_up)
             if answer is not None:
                 return answer
-        self._check_storage()
+        self._check_storage(key)
         self._check_disk()
         windows = self._check_rates(claimed.room, request)
         self._check_cap(inbox)
@@ -148,7 +150,7 @@ class Acceptance:
             answer = self._known(found, request, key, now, looked_up)
             if answer is not None:
                 return answer
-        self._check_storage()
+        self._check_storage(key)
         self._check_disk()
         window = self._appends.of(f"{name} {request.requester.key}")
         wait_ms = window.wait_ms(request.mono_ms)
@@ -259,10 +261,10 @@ class Acceptance:
 
     # Checks of new messages.
 
-    def _check_storage(self) -> None:
+    def _check_storage(self, key: bytes) -> None:
         if self._storage.fault is not None:
             self.tally.refused += 1
-            raise refusals.storage()
+            raise refusals.outcome_unknown() if key in self.doubtful else refusals.storage()
 
     @property
     def is_disk_full(self) -> bool:
@@ -445,5 +447,7 @@ class PendingMessage:
             room.settled(self._body.control.proposal)
         self._acceptance.directory.forget_blank(inbox)
         self._acceptance.tally.refused += 1 + len(self.repeats)
-        error = refusals.storage()
+        if refusal.is_unknown:
+            self._acceptance.doubtful.add(self._key)
+        error = refusals.not_stored(refusal)
         return [Answer(one.caller, error, one.message_id) for one in (self.request, *self.repeats)]

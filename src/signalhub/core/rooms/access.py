@@ -22,7 +22,10 @@ from signalhub.wire.room_ids import CAPABILITY_CHARS
 
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator
+    from signalhub.core.effects import Effect
     from signalhub.core.rooms.directory import RoomDirectory
+    from signalhub.core.sessions.logins import RefusedLogins
+    from signalhub.core.wall_time import WallTime
     from signalhub.counters import RoomTally
     from signalhub.settings.model import RoomsSettings as RoomSettings
 
@@ -58,13 +61,19 @@ class Access:
         tally: RoomTally,
         directory: RoomDirectory,
         authenticator: Authenticator | None,
+        logins: RefusedLogins,
+        wall: WallTime,
     ) -> None:
         self._is_blind = settings.mode == "blind"
         self._is_required = settings.require_capability is True
         self._tally = tally
         self._directory = directory
         self._authenticator = None if settings.public else authenticator
+        self._logins = logins
+        self._wall = wall
         self._attempts = RefusedAttempts(settings.refused_rate)
+        # Lines for the log, written once a second.
+        self._notes: list[Effect] = []
 
     def identify(
         self, token: str | None, source: str, now: int, mono_ms: int, *, has_inbox: bool
@@ -77,11 +86,17 @@ class Access:
                 raise self._refused(source, refusals.unauthorized(), mono_ms)
             return Requester(source)
         try:
-            claims = self._authenticator.verify(token, now / 1000)
+            claims = self._authenticator.verify(token, self._wall.shown(now) / 1000)
         except Refusal as refusal:
+            self._notes += self._logins.refused(source, "rooms", refusal.message, now)
             raise self._refused(source, refusals.bad_token(refusal.message), mono_ms) from None
         allowance = Allowance(claims.actor, claims.permissions, claims.subject)
         return Requester(source, claims, allowance)
+
+    def take_notes(self) -> list[Effect]:
+        """What is to be logged about refused tokens since the last call."""
+        notes, self._notes = self._notes, []
+        return notes
 
     def check_room(
         self, requester: Requester, room_name: str, inbox_id: str | None, mono_ms: int
@@ -90,6 +105,8 @@ class Access:
         if self._authenticator is None or self._opens(room_name, inbox_id):
             return
         self._check_token(requester, room_name, mono_ms)
+        if self._is_required and (inbox_id is None or self._room_behind(inbox_id) is not None):
+            raise self._refused(requester.source, refusals.capability_missing(), mono_ms)
 
     def check_inbox(
         self, requester: Requester, inbox_id: str, mono_ms: int, *, is_writing: bool
@@ -105,10 +122,11 @@ class Access:
             is_known = self._directory.names.inbox(inbox_id) in self._directory.inboxes
             if is_known or not is_writing:
                 return
-            room_name = inbox_id
-        elif self._is_required:
-            raise self._refused(requester.source, refusals.capability_missing(), mono_ms)
+            self._check_token(requester, inbox_id, mono_ms)
+            return
         self._check_token(requester, room_name, mono_ms)
+        if self._is_required:
+            raise self._refused(requester.source, refusals.capability_missing(), mono_ms)
 
     def _check_token(self, requester: Requester, room_name: str, mono_ms: int) -> None:
         if requester.allowance is None:
@@ -124,15 +142,11 @@ class Access:
         if inbox_id is None or self._room_behind(inbox_id) is not None:
             return False
         room = directory.rooms.get(directory.names.room(room_name))
+        name = directory.names.inbox(inbox_id)
         if room is None or room.inbox is None:
-            # In blind mode an inbox that was written to directly has no room yet.
-            is_same = inbox_id == room_name
-            return (
-                self._is_blind
-                and is_same
-                and directory.names.inbox(inbox_id) in (directory.inboxes)
-            )
-        return hmac.compare_digest(room.inbox.name, directory.names.inbox(inbox_id))
+            # On a blind hub, an inbox that was only appended to has no room yet.
+            return self._is_blind and inbox_id == room_name and name in directory.inboxes
+        return hmac.compare_digest(room.inbox.name, name)
 
     def _room_behind(self, inbox_id: str) -> str | None:
         """Return the room whose name everybody can compute this id from; `None` if there is none.

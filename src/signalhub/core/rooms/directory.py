@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from signalhub.core.effects import Append, Effect
-from signalhub.core.limits.quotas import NOBODY, Holder, Quotas, Resource, source_of
+from signalhub.core.limits.quotas import NOBODY, Holder, Quotas, Resource
 from signalhub.core.rooms import refusals
 from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox
 from signalhub.core.rooms.room import Room
+from signalhub.wire.authority import source_of
 from signalhub.wire.entry import Entry, InboxKeyBody, Kind, RoomBoundBody, encode_body
 from signalhub.wire.errors import RoomError
 from signalhub.wire.room_ids import Names, default_inbox, name_behind
@@ -218,13 +219,10 @@ class RoomDirectory:
 
     def _checked(self, room_name: str, inbox_id: str | None) -> str | None:
         """Return the hashed name of the given inbox; raises `RoomError` if the mode forbids it."""
-        is_required = self._settings.require_capability
         if inbox_id is None:
-            if is_required:
+            if self._settings.require_capability:
                 raise refusals.capability_missing()
             return None
-        if is_required and not self._is_blind and self.owner_of(inbox_id) is not None:
-            raise refusals.capability_missing()
         if self._is_blind and inbox_id != self._default_inbox_id(room_name):
             raise refusals.not_blind()
         return self.names.inbox(inbox_id)
@@ -238,7 +236,7 @@ class RoomDirectory:
     def _not_bound(self, room: Room, inbox: Inbox, refusal: Refusal, now: int) -> list[Effect]:
         # Nothing that relies on the binding is acknowledged before it is committed.
         room.unbind()
-        effects = room.turn_away()
+        effects = room.turn_away(refusals.not_stored(refusal))
         self.forget_blank(room, inbox)
         return effects
 

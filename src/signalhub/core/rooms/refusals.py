@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from signalhub.wire.errors import RoomCode, RoomError
+from signalhub.wire.errors import Refusal, RoomCode, RoomError
 
 _RETRY_MS: Final = 1_000
 
@@ -81,6 +81,21 @@ def not_blind() -> RoomError:
     )
 
 
+def not_stored(refusal: Refusal) -> RoomError:
+    """The log refused an entry, or failed while the entry was being written."""
+    return outcome_unknown() if refusal.is_unknown else storage()
+
+
+def outcome_unknown() -> RoomError:
+    """The log failed while the entry was being written."""
+    return RoomError(
+        RoomCode.OUTCOME_UNKNOWN,
+        "The hub's log failed during the request, so its outcome is unknown. Once the hub was"
+        " restarted, send a message again with the same messageId; before writing a blob again,"
+        " read it.",
+    )
+
+
 def storage() -> RoomError:
     """The log cannot be written to."""
     return RoomError(
@@ -88,6 +103,16 @@ def storage() -> RoomError:
         "The hub cannot write to its log, so nothing was accepted. Try again with the same"
         " messageId; if the error persists, the operator should check /health.",
         retry_after_ms=_RETRY_MS,
+    )
+
+
+def damaged() -> RoomError:
+    """The answer could lie behind damage of the log."""
+    return RoomError(
+        RoomCode.STORAGE_FAILED,
+        "The hub's log is damaged, so the hub does not know all that is stored. The operator has to"
+        " restore a segment (/health names it) and restart the hub; then try again.",
+        retry_after_ms=10 * _RETRY_MS,
     )
 
 

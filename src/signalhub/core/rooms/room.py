@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from signalhub.core.effects import Answer, Dismiss, Effect
 from signalhub.core.limits.quotas import NOBODY
-from signalhub.core.rooms import refusals
 from signalhub.core.rooms.values import Guest, RoomWelcome
 from signalhub.wire.entry import ProposalBody, RoomBlobBody
 from signalhub.wire.frames import CloseCode
 
 if TYPE_CHECKING:
     from signalhub.core.rooms.inbox import Inbox
+    from signalhub.wire.errors import RoomError
 
 # Limit of pseudonyms with a rate window per room; the least recently used is dropped first.
 _MEMBERS_MAX: Final = 1_000
@@ -204,12 +204,12 @@ class Room:
         """Welcome the waiting sockets: the binding is committed."""
         return [Answer(guest.link, welcome(self.inbox, now)) for guest in self._take_unwelcomed()]
 
-    def turn_away(self) -> list[Effect]:
+    def turn_away(self, error: RoomError) -> list[Effect]:
         """Close the waiting sockets: the binding was refused."""
         code, reason = CloseCode.TRY_AGAIN_LATER, "the log cannot be written to"
         effects: list[Effect] = []
         for guest in self._take_unwelcomed():
-            effects += [Answer(guest.link, refusals.storage()), Dismiss(guest, code, reason)]
+            effects += [Answer(guest.link, error), Dismiss(guest, code, reason)]
         return effects
 
     def _take_unwelcomed(self) -> list[Guest]:

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
     from signalhub.core.limits.quotas import Quotas
     from signalhub.core.log_state import LogState
+    from signalhub.core.sessions.logins import RefusedLogins
+    from signalhub.core.wall_time import WallTime
     from signalhub.counters import RoomTally
     from signalhub.settings.model import RoomsSettings as RoomSettings
     from signalhub.wire.entry import ProposalBody
     from signalhub.wire.room_ids import Names
 
 _MINUTE_MS: Final = 60_000
-# A smaller step back is taken for a normal clock adjustment.
-_SET_BACK_MS: Final = 5_000
 
 
 class Rooms:
@@ -50,13 +50,17 @@ class Rooms:
         storage: LogState,
         erasures: Erasures,
         quotas: Quotas,
-        authenticator: Authenticator | None = None,
+        authenticator: Authenticator | None,
+        logins: RefusedLogins,
+        wall: WallTime,
     ) -> None:
         self.settings = settings
         self.tally = tally
+        self._storage = storage
         self.times = times = Times(settings.timestamps)
         self.directory = directory = RoomDirectory(settings, times, storage, quotas)
-        self.access = Access(settings, tally, directory, authenticator)
+        self._wall = wall
+        self.access = Access(settings, tally, directory, authenticator, logins, wall)
         self.messages = messages = Messages(settings, times, erasures, directory.dirty)
         self.state = state = RoomStates(settings, tally, times, directory, storage)
         self._acceptance = Acceptance(settings, tally, times, directory, messages, state, storage)
@@ -69,7 +73,6 @@ class Rooms:
         self._next_token_end_ms = math.inf
         # The monotonic clock at the last request.
         self._mono_ms = 0
-        self._ticked_ms = 0
 
     def use(self, names: Names) -> None:
         """Set the key that hashes names."""
@@ -116,10 +119,15 @@ class Rooms:
             )
         except RoomError as error:
             return [Answer(request.caller, error)]
+        if self._storage.gap is not None:
+            return [Answer(request.caller, refusals.damaged())]
         return self._pages.read(request, now)
 
     def put_blob(self, request: PutBlob, now: int) -> list[Effect]:
         """Write a new version of a blob."""
+        if self._storage.gap is not None:
+            # Its version is not known either.
+            return [Answer(request.caller, refusals.damaged())]
         return self.state.put(request, now)
 
     def look(
@@ -140,15 +148,23 @@ class Rooms:
 
     def blob(self, room: str, inbox: str | None, name: str, now: int) -> Blob:
         """Return a blob; raises `RoomError`."""
+        self._check_known()
         return find_blob(self.directory.find(room, inbox), name)
 
     def proposals(self, room: str, inbox: str | None, now: int) -> list[ProposalBody]:
         """Return the proposals of a room, oldest first; raises `RoomError`."""
+        self._check_known()
         return every_proposal(self.directory.find(room, inbox), now)
 
     def proposal(self, room: str, inbox: str | None, proposal_id: str, now: int) -> ProposalBody:
         """Return one proposal; raises `RoomError`."""
+        self._check_known()
         return find_proposal(self.directory.find(room, inbox), proposal_id, now)
+
+    def _check_known(self) -> None:
+        """Refuse if the answer could lie behind damage of the log."""
+        if self._storage.gap is not None:
+            raise refusals.damaged()
 
     # Sockets.
 
@@ -164,10 +180,12 @@ class Rooms:
         """Add a socket to a room and welcome it; raises `RoomError` if it cannot enter."""
         directory = self.directory
         self.access.check_room(requester, room_name, inbox_id, self._mono_ms)
+        self._check_known()
         room, effects = directory.open(room_name, inbox_id, requester, now)
         guest = Guest(link, room, pseudonym, requester)
         if requester.claims is not None:
-            self._token_ends_ms[guest] = ends_ms = requester.claims.expires_at_s * 1000
+            ends_ms = self._wall.own(requester.claims.expires_at_s * 1000)
+            self._token_ends_ms[guest] = ends_ms
             self._next_token_end_ms = min(self._next_token_end_ms, ends_ms)
         self.guests += 1
         self.tally.joined += 1
@@ -202,8 +220,9 @@ class Rooms:
     def _end_tokens(self, now: int) -> list[Effect]:
         if now < self._next_token_end_ms:
             return []
+        wall_s = self._wall.shown(now) / 1000
         effects = self.end_matching(
-            lambda claims: claims.expires_at_s * 1000 <= now, "The token has expired."
+            lambda claims: claims.expires_at_s <= wall_s, "The token has expired."
         )
         self._next_token_end_ms = min(self._token_ends_ms.values(), default=math.inf)
         return effects
@@ -212,21 +231,13 @@ class Rooms:
 
     def tick(self, now: int) -> list[Effect]:
         """Run once a second: handle alarms, and remove expired state."""
-        if now < self._ticked_ms - _SET_BACK_MS:
-            self._clock_was_set_back()
-        self._ticked_ms = now
         self.messages.ids.sweep(now)
         self.messages.buffer.expire(now)
         self.messages.measure(now)
         self._looks.sweep(self._mono_ms)
         self._pages.tick(self._mono_ms)
         self._acceptance.tick(self._mono_ms)
-        return [*self._end_tokens(now), *self.state.tick(now)]
-
-    def _clock_was_set_back(self) -> None:
-        for inbox in self.directory.inboxes.values():
-            inbox.seek_oldest()
-            self.directory.dirty.add(inbox)
+        return [*self.access.take_notes(), *self._end_tokens(now), *self.state.tick(now)]
 
     def drain(self) -> list[Effect]:
         """Close all sockets before the hub stops; clients reconnect."""

@@ -303,7 +303,7 @@ class RoomStates:
         else:
             room.versions[blob.name] = blob.version - 1
         self._directory.forget_blank(room)
-        return [Answer(request.caller, refusals.storage())]
+        return [Answer(request.caller, refusals.not_stored(refusal))]
 
 
 def every_proposal(room: Room | None, now: int) -> list[ProposalBody]:

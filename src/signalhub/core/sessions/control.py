@@ -9,22 +9,24 @@ from signalhub.core import refusals, requests
 from signalhub.core.effects import Close, Effect, Forget
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.sessions.sessions import heartbeat_payload
-from signalhub.core.streams.mailboxes import kinds_in
 from signalhub.core.streams.streams import Topic
 from signalhub.counters import Tally
 from signalhub.pacing import Period
 from signalhub.wire import envelope as wire
 from signalhub.wire.envelope import PROTOCOL_VERSION, Envelope
+from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator, SessionTokens
     from signalhub.core.log_state import LogState
     from signalhub.core.messages.audience import Topics
     from signalhub.core.replies import Handler, Replies
-    from signalhub.core.sessions.registry import Registry
+    from signalhub.core.sessions.logins import RefusedLogins
+    from signalhub.core.sessions.registry import Registration, Registry
     from signalhub.core.sessions.sessions import Identities, Sessions
     from signalhub.core.streams.mailboxes import Mailboxes
     from signalhub.core.subscriptions.join import Subscriptions
+    from signalhub.core.wall_time import WallTime
     from signalhub.settings.model import Settings
 
 _MAJOR = PROTOCOL_VERSION.split(".", 1)[0]
@@ -47,7 +49,7 @@ class CounterWindow:
             self._start_ms = now
             self._start = self._totals()
 
-    def payload(self, now: int) -> bytes:
+    def payload(self, now: int, wall: WallTime) -> bytes:
         """The counts since the window began."""
         received, sent, errors, opened, closed = (
             total - start for total, start in zip(self._totals(), self._start, strict=True)
@@ -59,8 +61,8 @@ class CounterWindow:
                 "errors": errors,
                 "connections_opened": opened,
                 "connections_closed": closed,
-                "windowStart": self._start_ms or now,
-                "timestamp": now,
+                "windowStart": wall.shown(self._start_ms or now),
+                "timestamp": wall.shown(now),
             }
         )
 
@@ -89,6 +91,7 @@ class Control:
         storage: LogState,
         replies: Replies,
         window: CounterWindow,
+        logins: RefusedLogins,
         settings: Settings,
         authenticator: Authenticator | None,
         session_tokens: SessionTokens,
@@ -101,7 +104,9 @@ class Control:
         self._subscriptions = subscriptions
         self._storage = storage
         self._replies = replies
+        self._wall = replies.wall
         self._window = window
+        self._logins = logins
         self._settings = settings
         self._authenticator = authenticator
         self._session_tokens = session_tokens
@@ -129,14 +134,20 @@ class Control:
         claims = None
         if self._authenticator is not None:
             token = hello.auth_token if isinstance(hello.auth_token, str) else ""
-            claims = self._authenticator.verify(token, now / 1000)
+            try:
+                claims = self._authenticator.verify(token, self._wall.shown(now) / 1000)
+            except Refusal as refusal:
+                return [
+                    self._replies.refuse(session, message, refusal, now),
+                    *self._logins.refused(session.source, "hub:connect", refusal.message, now),
+                ]
         if not isinstance(hello.capabilities, list) or not hello.capabilities:
             raise refusals.no_capabilities()
         self._sessions.count(session, "" if claims is None else claims.subject)
 
         session.state = SessionState.CONNECTED
         session.settles_mail = "ack" in hello.capabilities
-        session.set_clock(message.timestamp, now)
+        session.set_clock(message.timestamp, now, self._wall)
         session.claims = claims
         session.allowance = (
             EVERYTHING
@@ -184,8 +195,7 @@ class Control:
         barred = [
             address
             for address, held in session.registrations.items()
-            if not allowance.may_register(address)
-            or not all(map(allowance.may_host, kinds_in(held.capabilities) or ()))
+            if not allowance.may_register(address) or not self._may_hold(allowance, held)
         ]
         for address in barred:
             self._registry.remove(address)
@@ -195,13 +205,20 @@ class Control:
             self._identities.rename(session)
         return [*effects, Forget(barred)] if barred else effects
 
+    def _may_hold(self, allowance: Allowance, held: Registration) -> bool:
+        try:
+            self._mailboxes.check_may_hold(allowance, held.address, held.capabilities)
+        except Refusal:
+            return False
+        return True
+
     def _welcome(self, session: Session, now: int) -> bytes:
         settings = self._settings
         return wire.encode(
             {
                 "sessionId": session.id,
                 "serverVersion": PROTOCOL_VERSION,
-                "serverTime": now,
+                "serverTime": self._wall.shown(now),
                 "maxMessageSize": settings.message_bytes_max,
                 "heartbeatInterval": settings.heartbeat_ms,
                 "capabilities": {
@@ -224,7 +241,7 @@ class Control:
                 bytes(requests.parse(requests.HeartbeatRequest, message.payload).timestamp)
                 or echoed
             )
-        payload = heartbeat_payload(echoed, now)
+        payload = heartbeat_payload(echoed, self._wall.shown(now))
         return [self._replies.reply(session, message, "hub:heartbeat_ack", payload, now)]
 
     def disconnect(self, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -247,13 +264,14 @@ class Control:
             raise refusals.invalid_token(
                 "No token was given in payload.token or metadata.authToken."
             )
+        wall_ms = self._wall.shown(now)
         if self._authenticator is None or session.claims is None:
             self._session_tokens.check(token, session.id, now)
-            ends_at_ms = now + _SESSION_TOKEN_MS
+            ends_at_ms = wall_ms + _SESSION_TOKEN_MS
             token = self._session_tokens.issue(session.id, now, _SESSION_TOKEN_MS)
         else:
-            token, ends_at_ms = self._authenticator.refresh(token, session.claims, now / 1000)
-            session.claims = self._authenticator.verify(token, now / 1000)
+            token, ends_at_ms = self._authenticator.refresh(token, session.claims, wall_ms / 1000)
+            session.claims = self._authenticator.verify(token, wall_ms / 1000)
             claims = session.claims
             session.allowance = Allowance(claims.actor, claims.permissions, claims.subject)
             self._sessions.watch_token(session)
@@ -280,5 +298,5 @@ class Control:
 
     def metrics(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:metrics`: the counters of the current minute."""
-        payload = self._window.payload(now)
+        payload = self._window.payload(now, self._wall)
         return [self._replies.reply(session, message, "hub:metrics_response", payload, now)]

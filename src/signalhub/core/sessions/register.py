@@ -75,6 +75,7 @@ class Directory:
         self._scans = scans
         self._storage = storage
         self._replies = replies
+        self._wall = replies.wall
         self._ids = ids
         self._settings = settings
         self._tally = tally
@@ -107,11 +108,14 @@ class Directory:
             self._quotas.check(Resource.REGISTRATIONS, holder)
 
         kinds = mailboxes.kinds_in(request.capabilities)
-        if kinds is not None and session.allowance is not EVERYTHING:
-            mailboxes.check_may_host(session.allowance, kinds)
+        if session.allowance is not EVERYTHING:
+            self._mailboxes.check_may_hold(session.allowance, address, request.capabilities)
         if kinds is not None and known is not None and known.session is not session:
             _check_other_host(known, metadata, now)
         box = self._streams.mailboxes.get(address)
+        if box is not None or request.durable:
+            # What waits in the mailbox may lie behind the damage.
+            self._storage.check_known()
         if box is None and request.durable:
             self._check_room_for_mailbox(holder)
         elif box is not None:
@@ -176,7 +180,7 @@ class Directory:
             refusal = refusals.not_your_address(address)
             return [self._replies.refuse(session, message, refusal, now)]
         facts = {
-            "expiresAt": registration.expires_at_ms(),
+            "expiresAt": self._wall.shown(registration.expires_at_ms()),
             "renewalToken": registration.renewal_token,
             "version": registration.version,
         }
@@ -231,7 +235,9 @@ class Directory:
             if box is not None:
                 effects.extend(self._mailboxes.drop(box, now))
         if message.pattern == ASK:
-            payload = wire.encode({"actorAddress": address, "unregisteredAt": now})
+            payload = wire.encode(
+                {"actorAddress": address, "unregisteredAt": self._wall.shown(now)}
+            )
             effects.append(self._replies.reply(session, message, "hub:unregistered", payload, now))
         return effects
 
@@ -263,7 +269,7 @@ class Directory:
         payload = wire.encode(
             {
                 "actorAddress": registration.address,
-                "expiresAt": registration.expires_at_ms(),
+                "expiresAt": self._wall.shown(registration.expires_at_ms()),
                 "renewalToken": registration.renewal_token,
                 "version": registration.version,
             }
@@ -279,6 +285,8 @@ class Directory:
             raise refusals.structural(
                 f"payload.pattern is longer than {ADDRESS_CHARS_MAX} characters"
             )
+        if request.include_away:
+            self._storage.check_known()
         limit = requests.page(request.limit, PAGE_MAX)
         pattern = Pattern(request.pattern)
         steps = self._discover(session, request, pattern, limit, now)
@@ -340,8 +348,8 @@ class Directory:
                     "capabilities": actor.capabilities,
                     "metadata": msgspec.Raw(actor.metadata),
                     "connectionId": actor.session.id,
-                    "registeredAt": actor.registered_at_ms,
-                    "expiresAt": actor.expires_at_ms(),
+                    "registeredAt": self._wall.shown(actor.registered_at_ms),
+                    "expiresAt": self._wall.shown(actor.expires_at_ms()),
                     "version": actor.version,
                 }
                 for actor in page

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from signalhub.core.sessions.outbound import Outbound
     from signalhub.core.sessions.registry import Registration
     from signalhub.core.subscriptions.consumers import Consumer
+    from signalhub.core.wall_time import WallTime
 
 # A client whose clock is further behind is assumed to have a wrong clock.
 CLOCK_BEHIND_MS_MAX = 300_000
@@ -55,6 +56,7 @@ class Session:
         "identity",
         "last_seen_ms",
         "link",
+        "number",
         "outbound",
         "registrations",
         "sent",
@@ -63,12 +65,21 @@ class Session:
         "state",
         "subscriptions",
         "unsynced",
+        "wall_ahead_ms",
     )
 
     def __init__(
-        self, session_id: str, link: object, bucket: TokenBucket, now_ms: int, source: str = ""
+        self,
+        session_id: str,
+        link: object,
+        bucket: TokenBucket,
+        now_ms: int,
+        number: int = 0,
+        source: str = "",
     ) -> None:
         self.id = session_id
+        # Grows with every session of this process; pages of sessions continue after one.
+        self.number = number
         self.link = link
         # Where its client is, without a port; empty if unknown.
         self.source = source
@@ -84,6 +95,7 @@ class Session:
         self.connected_at_ms = now_ms
         self.last_seen_ms = now_ms
         self.clock_behind_ms = 0
+        self.wall_ahead_ms = 0
         self.sent = 0
         # The queue while the socket is blocked; written by the shell, shown by `hub:queue_stats`.
         self.outbound: Outbound | None = None
@@ -105,6 +117,11 @@ class Session:
     def address(self) -> str:
         """The address for the hub's messages that are not replies."""
         return self.identity or f"@(session/{self.id})"
+
+    @property
+    def is_over(self) -> bool:
+        """Has it ended?"""
+        return self.state is SessionState.CLOSED
 
     def speaks_as(self, sender: str) -> bool:
         """May this session use `sender` as `from`?"""
@@ -161,7 +178,16 @@ class Session:
         """A fan-out waits for this ask, and later messages must not overtake it."""
         self.barrier = ask
 
-    def set_clock(self, timestamp: float, now_ms: int) -> None:
+    def set_clock(self, timestamp: float, now_ms: int, wall: WallTime) -> None:
         """Learn how far the client's clock is behind, to compute expiry correctly."""
-        behind = now_ms - timestamp
+        behind = wall.shown(now_ms) - timestamp
         self.clock_behind_ms = int(behind) if 0 < behind <= CLOCK_BEHIND_MS_MAX else 0
+        self.wall_ahead_ms = wall.ahead_ms
+
+    def own_time(self, timestamp: float, wall: WallTime) -> float:
+        """The hub's own time at a time of the client's clock.
+
+        If the hub's wall clock was set since the hello, the client's clock was set with it or not:
+        on the same machine it was. Nothing may expire early, so the later time counts.
+        """
+        return timestamp + self.clock_behind_ms - min(wall.ahead_ms, self.wall_ahead_ms)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from signalhub.core.effects import Close, Effect, Forget
-from signalhub.core.limits.quotas import Holder, Quotas, Resource, source_of
+from signalhub.core.limits.quotas import Holder, Quotas, Resource
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.pacing import Period, TokenBucket
 from signalhub.wire import envelope as wire
+from signalhub.wire.authority import source_of
 
 if TYPE_CHECKING:
+    from signalhub.auth.tokens import Claims
     from signalhub.clock import Ids
     from signalhub.core.messages.audience import Topics
     from signalhub.core.replies import Replies
@@ -97,25 +99,31 @@ class Sessions:
         self._ids = ids
         self._settings = settings
         self._tally = tally
-        # A dict, to notify sessions in the same order in every run.
-        self._sessions: dict[Session, None] = {}
+        # In the order of opening, to notify sessions in the same order in every run.
+        self._sessions: dict[str, Session] = {}
+        self._count = 0
         self._token_ends_ms: dict[Session, float] = {}
         self._next_token_end_ms = math.inf
         self._push = Period(int(settings.heartbeat_push_s * 1000))
         self.is_draining = False
 
     def __iter__(self) -> Iterator[Session]:
-        return iter(self._sessions)
+        return iter(self._sessions.values())
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def get(self, session_id: str) -> Session | None:
+        """The open session with this id."""
+        return self._sessions.get(session_id)
 
     def opened(self, link: object, now: int, source: str = "") -> Session:
         """A socket was accepted from this network address."""
         settings = self._settings
         bucket = TokenBucket(settings.message_rate, settings.message_burst, now)
-        session = Session(f"session-{self._ids.secret()}", link, bucket, now, source)
-        self._sessions[session] = None
+        self._count += 1
+        session = Session(f"session-{self._ids.secret()}", link, bucket, now, self._count, source)
+        self._sessions[session.id] = session
         self._tally.connections_opened += 1
         return session
 
@@ -124,7 +132,7 @@ class Sessions:
         if session.state is SessionState.CLOSED:
             return []
         session.state = SessionState.CLOSED
-        self._sessions.pop(session, None)
+        self._sessions.pop(session.id, None)
         self._identities.remove(session)
         self._topics.leave(session)
         self._token_ends_ms.pop(session, None)
@@ -163,7 +171,7 @@ class Sessions:
         """Tell all sessions that the hub is shutting down."""
         self.is_draining = True
         effects: list[Effect] = []
-        for session in list(self._sessions):
+        for session in list(self._sessions.values()):
             effects += self.dismiss(session, "server_shutdown", "The hub is stopping.", 1001, now)
         return effects
 
@@ -173,7 +181,8 @@ class Sessions:
         """Close the session when its token expires, unless it is refreshed."""
         if session.claims is None:
             return
-        ends_ms = session.claims.expires_at_s * 1000
+        # A jump of the wall clock does not end it: what is left of its time is fixed here.
+        ends_ms = self._replies.wall.own(session.claims.expires_at_s * 1000)
         self._token_ends_ms[session] = ends_ms
         self._next_token_end_ms = min(self._next_token_end_ms, ends_ms)
 
@@ -189,16 +198,26 @@ class Sessions:
         self._next_token_end_ms = min(self._token_ends_ms.values(), default=math.inf)
         return effects
 
+    def end_denied(self, is_denied: Callable[[Claims], bool], now: int) -> list[Effect]:
+        """Close sessions whose token has been denied."""
+        effects: list[Effect] = []
+        for session in list(self._token_ends_ms):
+            if session.claims is not None and is_denied(session.claims):
+                text = "The token has been revoked."
+                effects += self.dismiss(session, "unauthorized", text, 1008, now)
+        return effects
+
     # Notices.
 
     def push_heartbeats(self, now: int) -> list[Effect]:
         """Push heartbeats to all sessions if that is configured and due."""
         if not self._settings.heartbeat_push_s or not self._push.is_due(now):
             return []
-        payload = heartbeat_payload(b"%d" % now, now)
+        server_ms = self._replies.wall.shown(now)
+        payload = heartbeat_payload(b"%d" % server_ms, server_ms)
         return [
             self._replies.notice(session, "hub:heartbeat_ack", payload, now)
-            for session in self._sessions
+            for session in self._sessions.values()
             if session.state is SessionState.CONNECTED
         ]
 
@@ -218,6 +237,6 @@ class Sessions:
         ]
 
 
-def heartbeat_payload(echoed: bytes, now: int) -> bytes:
+def heartbeat_payload(echoed: bytes, server_ms: int) -> bytes:
     """Payload of `hub:heartbeat_ack`."""
-    return b'{"timestamp":%b,"serverTime":%d}' % (echoed, now)
+    return b'{"timestamp":%b,"serverTime":%d}' % (echoed, server_ms)

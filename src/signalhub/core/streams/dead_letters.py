@@ -15,7 +15,7 @@ from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch
 from signalhub.core.limits.quotas import NOBODY
 from signalhub.core.messages import ask
-from signalhub.core.operations import operated, operated_unless_owned
+from signalhub.core.operations import operated_unless_owned
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.catalog import check_may_delete, check_may_read
 from signalhub.core.streams.streams import LETTERS_SUFFIX, MAILBOX_LETTERS, Held, Mailbox, Topic
@@ -142,21 +142,25 @@ class DeadLetters:
     def redrive(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:redrive`: return letters to their origin, with their key and headers."""
         request = requests.parse(requests.LettersRequest, message.payload)
-        record: list[Effect] = []
-        if session.allowance.may_manage(request.topic):
-            record = operated(session, "manage", request.topic, now)
+        record: list[Append] = []
+        owner = self._owner(request.topic)
+        if session.allowance.may_manage(request.topic, owner):
+            record = operated_unless_owned(session, "manage", request.topic, owner, now)
         else:
             check_may_read(session, request.topic)
-        return [*_Work(self, session, message, request, REDRIVEN).begin(now), *record]
+        return _Work(self, session, message, request, REDRIVEN, record).begin(now)
 
     def purge(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:purge`: delete letters; needs the permission to delete the topic."""
         request = requests.parse(requests.LettersRequest, message.payload)
-        topic = self.streams.topics.get(request.topic)
-        owner = "" if topic is None else topic.definition.owner
+        owner = self._owner(request.topic)
         check_may_delete(session, request.topic, owner)
-        work = _Work(self, session, message, request, PURGED).begin(now)
-        return [*work, *operated_unless_owned(session, "delete", request.topic, owner, now)]
+        record = operated_unless_owned(session, "delete", request.topic, owner, now)
+        return _Work(self, session, message, request, PURGED, record).begin(now)
+
+    def _owner(self, name: str) -> str:
+        topic = self.streams.topics.get(name)
+        return "" if topic is None else topic.definition.owner
 
     def mail_again(self, box: Mailbox, message: MessageBody, now: int) -> Append:
         """Append a message to a mailbox without a sender waiting for an answer."""
@@ -196,11 +200,14 @@ class _Work:
         message: Envelope,
         request: requests.LettersRequest,
         reason: str,
+        record: list[Append],
     ) -> None:
         self._letters = letters
         self._session = session
         self._message = message
         self._reason = reason
+        # Written with the first letters that are removed, or at the end if there are none.
+        self._record = record
         self._topic = letters.streams.find(request.topic)
         # Who manages the letters may return each to where it came from.
         self._is_managed = session.allowance.may_manage(request.topic)
@@ -247,9 +254,14 @@ class _Work:
             taken = [one.seq for one in chosen]
             removed = RemovedBody([(seq, seq) for seq in taken], self._reason)
             entry = self._topic.entry(Kind.REMOVED, removed, now)
+            appends[:0] = self._take_record()
             appends.append(Append(entry, partial(self._remove, taken)))
             self._count += len(chosen)
         return [*appends, *self._fetch(found[-1].seq + 1, now)]
+
+    def _take_record(self) -> list[Append]:
+        record, self._record = self._record, []
+        return record
 
     def _remove(self, seqs: list[int], offset: int, now: int) -> list[Effect]:
         """The redriven messages are on disk, so the letters can be removed."""
@@ -293,6 +305,6 @@ class _Work:
             payload["skipped"] = self._skipped
         answer = self._letters.replies.answer(self._session, self._message, name, payload)
         if not self._count:
-            return answer.committed(0, now)
+            return [*self._take_record(), *answer.committed(0, now)]
         mark = self._topic.entry(Kind.REMOVED, RemovedBody([], self._reason), now)
         return [Append(mark, answer.committed, answer.refused)]

@@ -139,6 +139,23 @@ class Mailboxes:
         """
         return box.kinds if kinds is None and self._placements.are_on(box.name) else kinds
 
+    def check_may_hold(
+        self, allowance: Allowance, address: str, capabilities: Iterable[str]
+    ) -> None:
+        """Refuse an owner that may not host what it serves, or what is placed on its address.
+
+        The latter also applies to owners that do not claim to be hosts: messages for the actors,
+        and actors that move there, arrive in this mailbox.
+        """
+        kinds = kinds_in(capabilities)
+        needed = sorted(self._placements.kinds_on(address).union(kinds or ()))
+        if kinds == ():
+            # A host that names no kinds must be allowed any.
+            needed.append("*")
+        for kind in needed:
+            if not allowance.may_host(kind):
+                raise refusals.unauthorized("host", kind)
+
     def define(self, box: Mailbox, kinds: Kinds, now: int) -> Append:
         """Change the kinds it serves; permanent once the entry is on disk."""
         before = box.kinds
@@ -271,13 +288,6 @@ def _definition_entry(mailbox: Mailbox, now: int) -> Entry:
     owner = mailbox.holder.identity
     definition = StreamDefinitionBody(False, kinds=mailbox.kinds, owner=owner)
     return mailbox.entry(Kind.STREAM_CREATED, definition, now)
-
-
-def check_may_host(allowance: Allowance, kinds: Iterable[str]) -> None:
-    """Refuse a host of kinds that its token does not name; without kinds it needs `*`."""
-    for kind in kinds or ("*",):
-        if not allowance.may_host(kind):
-            raise refusals.unauthorized("host", kind)
 
 
 def kinds_in(capabilities: Iterable[str]) -> Kinds:

@@ -14,7 +14,7 @@ import msgspec
 from signalhub.core.limits.quotas import Holder
 from signalhub.core.messages.ask import Orphan
 from signalhub.core.messages.dedup import KnownAck, Remembered
-from signalhub.core.placement import Row
+from signalhub.core.placement import Place, Row
 from signalhub.core.rooms import recovery
 from signalhub.core.streams.streams import Mailbox, Topic
 from signalhub.core.subscriptions.subscription import Subscription
@@ -206,9 +206,8 @@ class Recovery:
             self._parts.replays.restore(entry.body, entry.offset)
         elif kind == Kind.PLACED:
             placed = decode_body(PlacedBody, entry.body)
-            holder = Holder(placed.owner)
-            note = self._parts.placements.note
-            note(placed.actor, placed.host, placed.token, entry.offset, holder)
+            place = Place(placed.host, placed.token, entry.offset, placed.owner, placed.first)
+            self._parts.placements.note(placed.actor, place)
         elif kind == Kind.ERASED:
             self._erased(entry)
         elif kind == Kind.OPERATED:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from signalhub.core.streams.retention import Pruning
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.consumers import Consumer
+    from signalhub.core.wall_time import WallTime
     from signalhub.settings import model
 
 FETCH_MESSAGES: Final = 256
@@ -92,8 +93,11 @@ class Dispatcher:
         slot = self._slots[0] * _GRAIN_MS if self._slots else math.inf
         return min(slot, self._deadlines[0][0] if self._deadlines else math.inf)
 
-    def clock_jumped(self, by_ms: int, now: int) -> None:
-        """The wall clock was changed: shift everything that waits for a duration."""
+    def overslept(self, by_ms: int, now: int) -> None:
+        """The hub did not run for a while: everything that waits for a duration waits longer.
+
+        Otherwise messages would be sent again whose acks are still unread.
+        """
         self._deadlines = [(due + by_ms, order, one) for due, order, one in self._deadlines]
         watched = [one for some in self._heartbeats.values() for one in some]
         self._heartbeats, self._slots = {}, []
@@ -101,7 +105,7 @@ class Dispatcher:
             subscription.heartbeat_slot = -1
             self._expect_heartbeat(subscription, now)
         for subscription in self._streams.readers():
-            subscription.clock_jumped(by_ms)
+            subscription.overslept(by_ms)
             self.wake(subscription)
 
     def take_woken(self, now: int) -> list[Subscription]:
@@ -187,6 +191,7 @@ class Passes:
         letters: DeadLetters,
         retention: Pruning,
         erasures: Erasures,
+        wall: WallTime,
         settings: model.DispatchSettings,
     ) -> None:
         self._dispatcher = dispatcher
@@ -194,6 +199,7 @@ class Passes:
         self._letters = letters
         self._retention = retention
         self._erasures = erasures
+        self._wall = wall
         self._settings = settings
 
     def run(self, now: int) -> list[Effect]:
@@ -228,11 +234,12 @@ class Passes:
         stream = subscription.stream
         if subscription.sends:
             sends, subscription.sends = subscription.sends, []
+            stamp_ms = self._wall.shown(now)
             subscription.stats.delivered += len(sends)
             if isinstance(stream, Mailbox) and stream.fresh:
-                effects += _sent_asks(subscription, stream, sends, now)
+                effects += _sent_asks(subscription, stream, sends, stamp_ms)
             else:
-                effects += [_sent(subscription, one, flight, now) for one, flight in sends]
+                effects += [_sent(subscription, one, flight, stamp_ms) for one, flight in sends]
         appends: list[Append] = []
         if subscription.settlements or subscription.outdated:
             appends += progress.write_settlements(self._dispatcher, subscription, now)
@@ -356,19 +363,22 @@ def _wants_reserve(subscription: Subscription) -> bool:
     )
 
 
-def _sent(subscription: Subscription, consumer: Consumer, flight: Flight, now: int) -> Dispatch:
+def _sent(
+    subscription: Subscription, consumer: Consumer, flight: Flight, stamp_ms: int
+) -> Dispatch:
     attempt = None
     if consumer.auto_ack or flight.receipt is not None:
         generation = subscription.position.generation
         attempt = Attempt(subscription, flight, flight.deliveries, generation)
-    return Dispatch(consumer.session, send.frame_of(subscription, consumer, flight, now), attempt)
+    frame = send.frame_of(subscription, consumer, flight, stamp_ms)
+    return Dispatch(consumer.session, frame, attempt)
 
 
 def _sent_asks(
     subscription: Subscription,
     box: Mailbox,
     sends: list[tuple[Consumer, Flight]],
-    now: int,
+    stamp_ms: int,
 ) -> list[Effect]:
     """Dispatch from a mailbox with asks whose senders wait, and tells held back behind them."""
     effects: list[Effect] = []
@@ -376,7 +386,7 @@ def _sent_asks(
         receipt = box.sent(flight.seq)
         # A redelivered message may still have the receipt of its first attempt.
         flight.receipt = flight.receipt if receipt is None else receipt
-        effects.append(_sent(subscription, consumer, flight, now))
+        effects.append(_sent(subscription, consumer, flight, stamp_ms))
         if receipt is not None:
             effects += release(receipt)
     return effects

@@ -183,7 +183,7 @@ class Subscriptions:
             "topic": subscription.stream.name,
             "subscription": subscription.name,
             "subscriptionId": consumer.id,
-            "unsubscribedAt": now,
+            "unsubscribedAt": self.replies.wall.shown(now),
             "reason": reason,
         }
         return [self.replies.notice(session, "hub:unsubscribed", wire.encode(payload), now)]
@@ -357,22 +357,25 @@ class ConsumerJoin:
             raise refusals.subscription_conflict(subscription.name, definition.mode)
         name = request.consumer or self._address
         effects: list[Effect] = []
+        is_managed = not session.allowance.consumes(self._topic.name, subscription.name, owner)
         held = subscription.consumers.named(name)
         if held is None or held.session is not session:
             check_may_join(session, subscriptions.settings.subscriptions_max)
         others = [one for one in subscription.consumers if one is not held]
         if definition.mode == EXCLUSIVE and others:
             raise refusals.subscription_busy(subscription.name, others[0].name)
-        if held is not None and self._is_others(held, owner):
-            # Taking the place of somebody else's consumer.
-            over = f"{self._topic.name}/{subscription.name}"
-            effects += operated(session, "manage", over, now)
+        if held is not None:
+            is_managed |= self._is_others(held, owner)
         # The window belongs to the consumer, all other options to the subscription.
         update = msgspec.structs.replace(changed(definition, request), window=definition.window)
         if update != definition:
             if owner and not session.allowance.may_manage(self._topic.name, owner):
                 raise refusals.unauthorized("manage", self._topic.name)
+            is_managed |= bool(owner) and not session.allowance.owns(owner)
             effects.append(subscriptions.redefine(subscription, update, now))
+        if is_managed:
+            over = f"{self._topic.name}/{subscription.name}"
+            effects += operated(session, "manage", over, now)
         if held is not None:
             is_told = held.session is not session
             effects += subscriptions.leave(held, "taken_over", now, is_told=is_told)

@@ -289,7 +289,7 @@ class Management:
         return find_start(topic, request.to, then, unread, now)
 
 
-def _record(session: Session, verb: str, subscription: Subscription, now: int) -> list[Effect]:
+def _record(session: Session, verb: str, subscription: Subscription, now: int) -> list[Append]:
     over = f"{subscription.stream.name}/{subscription.name}"
     return operated_unless_owned(session, verb, over, subscription.definition.owner, now)
 

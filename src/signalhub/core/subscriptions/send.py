@@ -220,7 +220,9 @@ def _read_due(subscription: Subscription) -> None:
         subscription.found(flight, held)
 
 
-def frame_of(subscription: Subscription, consumer: Consumer, flight: Flight, now: int) -> bytes:
+def frame_of(
+    subscription: Subscription, consumer: Consumer, flight: Flight, stamp_ms: int
+) -> bytes:
     """The frame of one attempt to deliver a message to a consumer."""
     held = flight.held
     assert held is not None
@@ -228,7 +230,7 @@ def frame_of(subscription: Subscription, consumer: Consumer, flight: Flight, now
         metadata = _mail_metadata(subscription.stream, held, flight.deliveries)
     else:
         metadata = _topic_metadata(subscription, held, flight.deliveries)
-    head, tail = _split(held.message, metadata, now)
+    head, tail = _split(held.message, metadata, stamp_ms)
     return b"".join((head, consumer.address_json, tail))
 
 
@@ -248,15 +250,15 @@ def is_attempt(subscription: Subscription, flight: Flight, given: str) -> bool:
     )
 
 
-def live(topic: Stream, held: Held, now: int) -> tuple[bytes, bytes]:
+def live(topic: Stream, held: Held, stamp_ms: int) -> tuple[bytes, bytes]:
     """Head and tail of live copies for plain listeners, who settle nothing."""
-    return _split(held.message, _unsettled_metadata(topic, held) + b"}", now)
+    return _split(held.message, _unsettled_metadata(topic, held) + b"}", stamp_ms)
 
 
-def replayed(topic: Stream, held: Held, to: str, now: int) -> bytes:
+def replayed(topic: Stream, held: Held, to: str, stamp_ms: int) -> bytes:
     """A copy sent by `hub:replay`."""
     metadata = _unsettled_metadata(topic, held) + b',"replay":true}'
-    head, tail = _split(held.message, metadata, now)
+    head, tail = _split(held.message, metadata, stamp_ms)
     return b"".join((head, wire.encode(to), tail))
 
 
@@ -352,13 +354,13 @@ def original(replay: ReplayOrigin) -> dict[str, Any]:
     }
 
 
-def _split(message: MessageBody, metadata: bytes, now: int) -> tuple[bytes, bytes]:
+def _split(message: MessageBody, metadata: bytes, stamp_ms: int) -> tuple[bytes, bytes]:
     return wire.copies(
         message_id=message.copy_id,
         sender=message.sender,
         type=message.type,
         data=Raw(message.data),
-        now_ms=now,
+        now_ms=stamp_ms,
         correlation_id=None,
         metadata=metadata,
         ttl=message.ttl,

@@ -745,7 +745,7 @@ class Subscription:
         else:
             self.empty_reads = 0
 
-    def clock_jumped(self, by_ms: int) -> None:
+    def overslept(self, by_ms: int) -> None:
         """Shift everything that waits for a duration; delayed messages wait for a point in time."""
         self.window.shift(by_ms)
         self.cursor_at_ms += by_ms

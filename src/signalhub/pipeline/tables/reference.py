@@ -31,7 +31,7 @@ _KINDS: Final = {
     Kind.INBOX_KEY: "which key hashes the names of rooms and inboxes",
     Kind.ERASED: "which entries were erased",
     Kind.REPLAYS_STAND: "positions of replay jobs, written again before old segments were deleted",
-    Kind.PLACED: "a durable actor was placed on a host, or moved to another",
+    Kind.PLACED: "a durable actor was placed, moved to another host, or its place was forgotten",
     Kind.OPERATED: "somebody used a permission over what belongs to others",
 }
 _OUTCOMES: Final = {

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-import ipaddress
 import logging
 import re
 import sys
@@ -25,6 +24,7 @@ from signalhub.server.port.http import (
     CONTINUE,
     FAILED,
     LATE,
+    MISDIRECTED,
     NOT_FOUND,
     HttpRequest,
     Later,
@@ -35,7 +35,10 @@ from signalhub.server.port.http import (
     text,
 )
 from signalhub.server.sockets import picows
+from signalhub.server.sockets.connection import Connection
 from signalhub.server.sockets.meter import sparing
+from signalhub.server.sockets.sources import Source
+from signalhub.wire.authority import is_loopback
 from signalhub.wire.errors import unworded
 from signalhub.wire.frames import CloseCode
 
@@ -106,7 +109,7 @@ def origin_allowed(origin: str | None, origins: tuple[str, ...]) -> bool:
     if origins:
         return any(given == _parts(listed) for listed in origins)
     scheme, host, _ = given
-    return scheme in _DEFAULT_PORTS and _is_loopback(host)
+    return scheme in _DEFAULT_PORTS and is_loopback(host.strip("[]"))
 
 
 def _parts(origin: str) -> tuple[str, str, int | None] | None:
@@ -115,15 +118,6 @@ def _parts(origin: str) -> tuple[str, str, int | None] | None:
         return None
     scheme, host, port = match.groups()
     return scheme, host, int(port) if port else _DEFAULT_PORTS.get(scheme)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 log = logging.getLogger("signalhub.server")
@@ -152,16 +146,22 @@ class Door(asyncio.BufferedProtocol):
         "_transport",
         "_unsent_bytes",
         "_websocket",
+        "origin",
+        "source",
     )
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        # The source it is counted for until it is closed or handed over.
+        self.origin: Source
         self._transport: asyncio.Transport
         self._reader: RequestReader | None = RequestReader()
         self._queue: deque[HttpRequest] | None = None
         # The request that is being answered, if any.
         self._pending: tuple[HttpRequest, Route] | None = None
         self._websocket: Any = None
+        # The network address of the client, without its port.
+        self.source = ""
         self._bytes_left = listener.settings.hello_bytes_max
         self._unsent_bytes = sys.maxsize
         self._has_answered = False
@@ -170,12 +170,6 @@ class Door(asyncio.BufferedProtocol):
         self._is_leaving = False
         self._is_open = False
         self._is_paused = False
-
-    @property
-    def source(self) -> str:
-        """The address of the client, without its port."""
-        peer = self._transport.get_extra_info("peername")
-        return str(peer[0]) if peer else ""
 
     @property
     def is_websocket(self) -> bool:
@@ -203,9 +197,28 @@ class Door(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if self._reader is not None:
-            self._reader.source = self.source
-        self._listener.expect(self)
+        assert self._reader is not None
+        self.source = self._reader.peer = _end(transport, "peername")
+        self._reader.local = _end(transport, "sockname")
+        self.origin = self._listener.arrived(self)
+        self._listener.make_room(self)
+
+    @property
+    def is_idle(self) -> bool:
+        """Is no request being answered?"""
+        return self._pending is None
+
+    def turn_away(self) -> None:
+        """Abort: there are too many connections."""
+        self._listener.forget(self)
+        self._transport.abort()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What its client has not read of the answer."""
+        return self._transport.get_write_buffer_size()
+
+    debt_bytes = buffered_bytes
 
     def give_up(self) -> None:
         """Abort: too many clients do not read their answers, and this is the oldest of them."""
@@ -217,7 +230,9 @@ class Door(asyncio.BufferedProtocol):
         self._is_leaving = True
         if self._websocket is not None:
             self._websocket.connection_lost(exc)
-        elif self._reader is not None:
+            return
+        self.origin.door_closed()
+        if self._reader is not None:
             self._reader.stop()
 
     def eof_received(self) -> bool:
@@ -319,6 +334,11 @@ class Door(asyncio.BufferedProtocol):
 
     def _answer(self, request: HttpRequest) -> None:
         found = self._listener.routes.find(request.path)
+        is_for_any_host = found is not None and found[0].is_for_any_host
+        if not is_for_any_host and not self._listener.hosts.serves(request):
+            self._listener.refusals["host"] += 1
+            self._send(request, MISDIRECTED)
+            return
         if found is None:
             self._send(request, NOT_FOUND)
             return
@@ -421,6 +441,8 @@ class Door(asyncio.BufferedProtocol):
         reader = self._reader
         assert reader is not None
         rest = reader.rest
+        self.source = self._listener.proxies.client_of(request)
+        self.origin = self._listener.came_from(self, self.source)
         try:
             answer = self._admit(request, route, parts, rest is not None)
         except Exception as error:
@@ -443,7 +465,7 @@ class Door(asyncio.BufferedProtocol):
             listener.refusals["origin"] += 1
             refusal = ORIGIN_REFUSED
         else:
-            refusal = listener.gatekeeper.admit()
+            refusal = listener.find_place(self) or listener.gatekeeper.admit(self.origin.name)
         if refusal is not None:
             return _rephrased(route, refusal)
         assert route.opener is not None
@@ -458,6 +480,9 @@ class Door(asyncio.BufferedProtocol):
             terms.frame_bytes_max or self._listener.settings.frame_bytes_max,
             terms.protocol,
         )
+        self.origin.joined()
+        if isinstance(terms.listener, Connection):
+            terms.listener.origin = self.origin
         if not terms.needs_hello:
             self.opened()
         if rest:
@@ -472,6 +497,12 @@ class Door(asyncio.BufferedProtocol):
         if self._bytes_left < 0 and not self._is_open:
             self._listener.refusals["too_big"] += 1
             self.close(CloseCode.TOO_BIG, "too many bytes before hub:connect")
+
+
+def _end(transport: asyncio.BaseTransport, name: str) -> str:
+    """Return the network address of one end of a connection."""
+    found = transport.get_extra_info(name)
+    return str(found[0]) if found else ""
 
 
 def _failed(route: Route, error: Exception) -> Response:

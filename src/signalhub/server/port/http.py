@@ -67,7 +67,9 @@ class HttpRequest(msgspec.Struct, frozen=True):
     body: bytes = b""
     version: str = "1.1"
     keep_alive: bool = True
-    source: str = ""  # The address it came from, without the port.
+    authority: str | None = None  # For whom it is: of an absolute URL, or of the `Host` header.
+    peer: str = ""  # The network addresses of both ends of the connection.
+    local: str = ""
 
     def has_token(self, header: str, token: str) -> bool:
         """Is `token`, in lower case, in the header's comma-separated list?"""
@@ -176,6 +178,7 @@ class Route(msgspec.Struct, frozen=True):
     handler: Handler | None = None
     opener: Opener | None = None
     methods: tuple[str, ...] = ()
+    is_for_any_host: bool = False
     rephrase: Callable[[Response], Response] | None = None
 
     @property
@@ -193,7 +196,9 @@ class Routes:
         # By number of segments, so that few patterns have to be compared.
         self._patterns: dict[int, list[tuple[list[str], Route]]] = {}
 
-    def add(self, path: str, handler: Handler, *methods: str) -> None:
+    def add(
+        self, path: str, handler: Handler, *methods: str, is_for_any_host: bool = False
+    ) -> None:
         """Register the handler of a path.
 
         A segment `{}` matches any non-empty segment, which is passed to the handler,
@@ -201,7 +206,7 @@ class Routes:
         """
         if "GET" in methods and "HEAD" not in methods:
             methods = (*methods, "HEAD")
-        self._add(Route(path, handler, methods=methods))
+        self._add(Route(path, handler, methods=methods, is_for_any_host=is_for_any_host))
 
     def add_socket(
         self,
@@ -269,10 +274,21 @@ def text(status: int, sentence: str, headers: dict[str, str] | None = None) -> R
     return Response(status, f"{sentence}\n".encode(), headers=headers or {})
 
 
+def _authority(host: bytes, port: int | None) -> str:
+    """Return them as in a `Host` header; the parser drops the brackets of an IPv6 address."""
+    name = host.decode("latin-1")
+    if ":" in name:
+        name = f"[{name}]"
+    return name if port is None else f"{name}:{port}"
+
+
 NOT_FOUND = text(404, "There is nothing at this path.")
 _FAULT = "Internal error; see the hub's log."
 FAILED = text(500, _FAULT)
 _FAILED_JSON = _json_error(500, RoomCode.INTERNAL_ERROR, _FAULT)
+MISDIRECTED = text(
+    421, "This name is not served: add it to the setting `hosts`, or use the hub's address."
+)
 LATE = text(408, "The request did not arrive in time.")
 _BAD = text(400, "Invalid HTTP request.")
 _NO_HOST = text(400, "The request needs a Host header.")
@@ -300,8 +316,9 @@ class RequestReader:
         "_url",
         "_version",
         "failure",
+        "local",
+        "peer",
         "rest",
-        "source",
         "wants_continue",
     )
     _body: bytes | bytearray
@@ -309,8 +326,10 @@ class RequestReader:
     def __init__(self) -> None:
         self.failure: Response | None = None
         self.rest: bytes | None = None
-        self.source = ""
         self.wants_continue = False
+        # The network addresses of both ends.
+        self.peer = ""
+        self.local = ""
         self._complete: list[HttpRequest] = []
         self._unparsed_bytes = 0
         self._begin()
@@ -396,7 +415,8 @@ class RequestReader:
         parser = self._parser
         assert parser is not None
         method = parser.get_method()
-        path, _, query = self._target().partition("?")
+        target, authority = self._target()
+        path, _, query = target.partition("?")
         request = HttpRequest(
             _METHODS.get(method) or method.decode("latin-1"),
             path,
@@ -405,7 +425,9 @@ class RequestReader:
             bytes(self._body),
             self._version,
             parser.should_keep_alive() and not parser.should_upgrade(),
-            self.source,
+            self._headers.get("host") if authority is None else authority,
+            self.peer,
+            self.local,
         )
         self._complete.append(request)
         self._begin()
@@ -418,15 +440,20 @@ class RequestReader:
         self._is_in_head = True
         self.wants_continue = False
 
-    def _target(self) -> str:
-        """Return path and query; proxies send absolute URLs."""
+    def _target(self) -> tuple[str, str | None]:
+        """Return path and query, and the host of an absolute URL, which proxies send.
+
+        The `Host` header beside an absolute URL does not count (RFC 9112, 3.2.2).
+        """
         if self._url.startswith(b"/"):
-            return self._url.decode("latin-1")
+            return self._url.decode("latin-1"), None
         try:
             url = httptools.parse_url(self._url)
         except httptools.HttpParserError:
-            return self._url.decode("latin-1")
-        return ((url.path or b"/") + b"?" + (url.query or b"")).decode("latin-1")
+            return self._url.decode("latin-1"), None
+        target = (url.path or b"/") + b"?" + (url.query or b"")
+        authority = None if url.host is None else _authority(url.host, url.port)
+        return target.decode("latin-1"), authority
 
     def _grow_head(self, count: int) -> None:
         self._head_bytes += count

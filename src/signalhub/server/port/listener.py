@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from itertools import takewhile
+from itertools import islice, takewhile
 from socket import (
     IPPROTO_TCP,
     SO_KEEPALIVE,
@@ -22,24 +23,38 @@ from typing import Any, Protocol
 
 import picows
 
+from signalhub.pacing import Period
+from signalhub.server.port import descriptors
 from signalhub.server.port.door import Door
+from signalhub.server.port.hosts import Hosts, Proxies
 from signalhub.server.port.http import HttpRequest, Response, Routes, Upgrade, text
+from signalhub.server.sockets.sources import Source, Sources
 from signalhub.settings.model import Settings
+from signalhub.wire.authority import is_loopback, source_of
 
 log = logging.getLogger("signalhub.server")
 
 WEBSOCKET_PATHS = ("/ws", "/")
+PROTOCOL = "signalhub.v1"
+# What HTTP calls a token; longer names are not repeated.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 BACKLOG = 4096
 # Pipelined requests that wait behind a slow one take at most twice this.
 READ_BYTES = 16 * 2**10
 # Limit of connections with an unread answer, of a few megabytes each; bounds the memory.
 CHOKED_MAX = 128
+# How many of the longest waiting connections are compared to find the one to close.
+_LOOK_AT = 64
+_TELL_MS = 10_000
+NO_PLACE = text(503, "The hub has no room for more sockets. Try again later.", {"Retry-After": "5"})
+# Why sockets are refused: all places are taken, those of the source are, or it waited longest.
+FULL, CROWDED, IDLE = "full", "source", "idle"
 
 
 class Gatekeeper(Protocol):
     """Decides about WebSockets on all paths, and serves those of actors."""
 
-    def admit(self) -> Response | None:
+    def admit(self, source: str) -> Response | None:
         """Return `None` to admit a WebSocket, or the response that refuses it."""
 
     def accept(self, door: Door) -> picows.WSListener | Response:
@@ -49,7 +64,7 @@ class Gatekeeper(Protocol):
         """
 
 
-def too_many_connections(retry_after_s: int, limit: int, remaining: int) -> Response:
+def too_many_connections(retry_after_s: int, limit: int) -> Response:
     """Return the refusal above the connection rate."""
     return text(
         429,
@@ -57,7 +72,7 @@ def too_many_connections(retry_after_s: int, limit: int, remaining: int) -> Resp
         {
             "Retry-After": str(retry_after_s),
             "X-RateLimit-Limit": str(limit),
-            "X-RateLimit-Remaining": str(remaining),
+            "X-RateLimit-Remaining": "0",
         },
     )
 
@@ -69,8 +84,16 @@ class Listener:
         self.settings = settings
         self.routes = routes
         self.gatekeeper = gatekeeper
+        self.hosts = Hosts(settings)
+        self.proxies = Proxies(settings)
         self.addresses: list[tuple[str, int]] = []
         self.refusals: Counter[str] = Counter()
+        # Open connections, how many there may be, and how many had to go or could not come.
+        self.sources = Sources()
+        self.places = descriptors.places(settings.limits, descriptors.limit())
+        self.turned_away = Counter({FULL: 0, CROWDED: 0, IDLE: 0})
+        self._told = Period(_TELL_MS)
+        self._turned_away_before = 0
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         # In the order of deadlines, because all have the same timeout.
         self.waiting: dict[Door, float] = {}
@@ -85,7 +108,7 @@ class Listener:
 
     def _accept(self, request: HttpRequest, door: Door) -> Upgrade | Response:
         answer = self.gatekeeper.accept(door)
-        return answer if isinstance(answer, Response) else Upgrade(answer)
+        return answer if isinstance(answer, Response) else Upgrade(answer, _protocol(request))
 
     @property
     def port(self) -> int:
@@ -124,6 +147,90 @@ class Listener:
         """Cancel the timeout of the door."""
         self.waiting.pop(door, None)
 
+    def arrived(self, door: Door) -> Source:
+        """Count a new connection, and close one if there are too many."""
+        source = self.sources.get(source_of(door.source))
+        source.door_opened()
+        self.expect(door)
+        return source
+
+    def came_from(self, door: Door, address: str) -> Source:
+        """Count the connection where its client is, which is known from its request."""
+        source = self.sources.get(source_of(address))
+        if source is not door.origin:
+            source.door_opened()
+            door.origin.door_closed()
+        return source
+
+    def make_room(self, door: Door) -> None:
+        """Close the connection that has waited longest if there are more than places.
+
+        If all others are being served, it is the new one that is closed.
+        """
+        source, places = door.origin, self.places
+        if source.doors > places.per_source and not self._is_exempt(source):
+            self._turn_away(self._longest_waiting(source) or door, IDLE)
+        elif self.sources.doors + self.sources.sockets > places.total:
+            longest = self._longest_waiting()
+            self._turn_away(longest or door, IDLE if longest else FULL)
+
+    def find_place(self, door: Door) -> Response | None:
+        """Return `None` if there is a place for one more WebSocket, or else the refusal.
+
+        A socket before its hello has to make room for one that comes later.
+        """
+        source, places = door.origin, self.places
+        if source.sockets >= places.per_source and not self._is_exempt(source):
+            longest = self._longest_waiting(source, is_websocket=True)
+            reason = CROWDED
+        elif self.sources.sockets >= places.sockets:
+            longest = self._longest_waiting(is_websocket=True)
+            reason = FULL
+        else:
+            return None
+        if longest is not None:
+            self._turn_away(longest, IDLE)
+            return None
+        self._count_turned_away(reason, source)
+        return NO_PLACE
+
+    def _is_exempt(self, source: Source) -> bool:
+        """A proxy stands for many clients, each of which counts once its request has come."""
+        if self.proxies.is_trusted(source.name):
+            return True
+        return self.places.is_loopback_exempt and is_loopback(source.name)
+
+    def _longest_waiting(
+        self, source: Source | None = None, is_websocket: bool = False
+    ) -> Door | None:
+        """Return an idle connection: of those that waited longest, one of the largest source."""
+        idle = (
+            door
+            for door in self.waiting
+            if door.is_idle
+            and (source is None or door.origin is source)
+            and (door.is_websocket or not is_websocket)
+        )
+        return max(islice(idle, _LOOK_AT), key=lambda door: len(door.origin), default=None)
+
+    def _turn_away(self, door: Door, reason: str) -> None:
+        self._count_turned_away(reason, door.origin)
+        door.turn_away()
+
+    def _count_turned_away(self, reason: str, source: Source) -> None:
+        self.turned_away[reason] += 1
+        if self._told.is_due(int(self._loop.time() * 1000)):
+            total = self.turned_away.total()
+            facts = {
+                "reason": reason,
+                "source": source.name,
+                "count": total - self._turned_away_before,
+                "sockets": self.sources.sockets,
+                "waiting": self.sources.doors,
+            }
+            self._turned_away_before = total
+            log.warning("connections are turned away", extra=facts)
+
     def choked(self, door: Door) -> None:
         """The client does not read its answer; above `CHOKED_MAX`, abort the oldest such door."""
         self._choked[door] = None
@@ -132,6 +239,10 @@ class Listener:
             del self._choked[oldest]
             self.refusals["slow"] += 1
             oldest.give_up()
+
+    def choking(self) -> list[Door]:
+        """Return the doors whose clients do not read their answers."""
+        return list(self._choked)
 
     def relieved(self, door: Door) -> None:
         """The client reads again, or has disconnected."""
@@ -167,6 +278,22 @@ class Listener:
         for door in late:
             del self.waiting[door]
         return late
+
+
+def _protocol(request: HttpRequest) -> str | None:
+    """Return the sub-protocol to select: ours, or the first one offered.
+
+    The hub speaks only one, but browsers fail if none of theirs is selected. One that carries a
+    token is never repeated.
+    """
+    offered = request.headers.get("sec-websocket-protocol")
+    if offered is None:
+        return None
+    names = [one.strip() for one in offered.split(",")]
+    if PROTOCOL in names:
+        return PROTOCOL
+    usable = (one for one in names if _TOKEN.fullmatch(one) and not one.startswith("token."))
+    return next(usable, None)
 
 
 # A vanished peer is detected within two minutes.

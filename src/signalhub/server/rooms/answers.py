@@ -44,9 +44,11 @@ STATUS: Final = {
     RoomCode.UPGRADE_REQUIRED: 426,
     RoomCode.RATE_LIMIT_EXCEEDED: 429,
     RoomCode.INTERNAL_ERROR: 500,
+    RoomCode.OUTCOME_UNKNOWN: 500,
     RoomCode.UNAVAILABLE: 503,
+    RoomCode.STORAGE_FAILED: 503,
 }
-_RETRIED = frozenset((RoomCode.RATE_LIMIT_EXCEEDED, RoomCode.UNAVAILABLE))
+_RETRIED = frozenset((RoomCode.RATE_LIMIT_EXCEEDED, RoomCode.UNAVAILABLE, RoomCode.STORAGE_FAILED))
 _REPLAYED = {REPLAY: "true"}
 _NOTHING: dict[str, str] = {}
 # A header selects the inbox or room, so a cache could return the answer of another one.

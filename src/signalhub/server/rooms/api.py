@@ -17,6 +17,7 @@ from signalhub.core.hub import Hub
 from signalhub.core.rooms.access import Requester
 from signalhub.core.rooms.values import BLOBS, Deposit, Read, Result, SendToRoom
 from signalhub.server.port.door import ORIGIN_REFUSED, origin_allowed
+from signalhub.server.port.hosts import Proxies
 from signalhub.server.port.http import HttpRequest, Later, Response, Routes
 from signalhub.server.rooms import answers, envelopes, openapi
 from signalhub.server.rooms.answers import ETAG, OLDEST_SEQ, REPLAY, RETRY_AFTER
@@ -111,6 +112,7 @@ class Api:
     """All HTTP endpoints of rooms and inboxes, and their OpenAPI document."""
 
     def __init__(self, hub: Hub, runner: HubRunner, clock: Clock) -> None:
+        self._proxies = Proxies(hub.settings)
         self._rooms = hub.rooms
         self._run = runner.run
         self._now_ms = clock.now_ms
@@ -118,7 +120,8 @@ class Api:
         self._settings = settings = hub.settings.rooms
         self._cors = Cors(hub.settings.origins)
         self._deposited = partial(answers.deposited, timestamps=settings.timestamps)
-        description = msgspec.json.encode(openapi.describe(settings))
+        is_checked = hub.settings.auth.enabled and not settings.public
+        description = msgspec.json.encode(openapi.describe(settings, is_checked=is_checked))
         headers = {"Cache-Control": "no-cache"}
         self._description = Response(200, description, answers.JSON, headers)
 
@@ -144,7 +147,7 @@ class Api:
         try:
             requester = self._rooms.identify(
                 envelopes.bearer_token(request.headers),
-                request.source,
+                self._proxies.client_of(request),
                 self._now_ms(),
                 self._mono_ms(),
                 has_inbox="x-inbox-id" in request.headers,

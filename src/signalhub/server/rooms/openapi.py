@@ -57,13 +57,21 @@ headers.
 _ABOUT_ERRORS: Final = {
     400: "The request is invalid; `error` says why.",
     404: "Not found.",
-    409: "The room is bound to another inbox, or the inbox to another room.",
+    401: "The token is missing or invalid, and no inbox id permits the request.",
+    403: "The token does not cover the room.",
+    409: (
+        "The room is bound to another inbox, the inbox to another room, or the `messageId` belongs "
+        "to another message."
+    ),
     412: "The version of the blob does not meet the condition.",
     413: "The ciphertext or blob is too large.",
     415: "The body is not declared as JSON.",
     429: "Rate limit exceeded; nothing was done.",
-    500: "Internal error.",
-    503: "The hub cannot write or read now.",
+    500: "Internal error, or `outcome_unknown`: the hub's log failed during the request, which may "
+    "have been stored. Once the hub was restarted, send a message again with the same id; read a "
+    "blob before writing it again.",
+    503: "The hub cannot write or read now; `storage_failed`: its log is damaged, and the answer "
+    "could lie behind the damage.",
 }
 
 _INBOX: Final = rf"^(?:[A-Za-z0-9+/]{{{CAPABILITY_CHARS}}}=?|{INBOX.pattern}={{0,2}})$"
@@ -125,8 +133,15 @@ _RETRY_AFTER: Final[Json] = {
 }
 
 
-def describe(settings: RoomSettings) -> Json:
-    """Return the document for a hub with these settings."""
+# A token, or the inbox id of the room.
+_SECURITY: Final[Json] = {
+    "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+    "capability": {"type": "apiKey", "in": "header", "name": "X-Inbox-ID"},
+}
+
+
+def describe(settings: RoomSettings, *, is_checked: bool = False) -> Json:
+    """Return the document for a hub with these settings, and one that checks who asks or not."""
     paths: Json = {
         MESSAGE: {"post": _send(settings)},
         MESSAGES: {"get": _fetch(settings)},
@@ -139,7 +154,8 @@ def describe(settings: RoomSettings) -> Json:
         }
     paths[PROPOSALS] = {"get": _list_proposals(settings)}
     paths[f"{PROPOSALS}/{{proposalId}}"] = {"get": _read_proposal(settings)}
-    return {
+    components: Json = {"schemas": _schemas(settings)}
+    document: Json = {
         "openapi": "3.1.0",
         "info": {
             "title": "Signal Hub: rooms and inboxes",
@@ -148,8 +164,14 @@ def describe(settings: RoomSettings) -> Json:
         },
         "servers": [{"url": "/"}],
         "paths": paths,
-        "components": {"schemas": _schemas(settings)},
+        "components": components,
     }
+    if is_checked:
+        components["securitySchemes"] = _SECURITY
+        document["security"] = [{name: []} for name in _SECURITY]
+        for operation in (one for path in paths.values() for one in path.values()):
+            operation["responses"] |= _errors(401, 403)
+    return document
 
 
 def _send(settings: RoomSettings) -> Json:
@@ -161,7 +183,8 @@ def _send(settings: RoomSettings) -> Json:
             "`X-Pseudonym-ID`; if both are given, they must agree. When the request is answered, "
             "the message is on disk, readable in the room's inbox, and sent to every socket in the "
             "room. "
-            "A repeated `messageId` gets the position of the original. "
+            "A repeated `messageId` gets the position of the original; with another ciphertext or "
+            "sender it is refused. "
             f"A room accepts {settings.rate} messages in {settings.rate_window_s:g} s."
         ),
         "parameters": [
@@ -184,7 +207,7 @@ def _fetch(settings: RoomSettings) -> Json:
         "description": (
             "Messages are in ascending order and without gaps; continue from `nextSeq` until a "
             "page is empty. An inbox that was never written to is empty. "
-            f"An inbox can be read {settings.fetch_rate} times per minute."
+            f"A client can read an inbox {settings.fetch_rate} times per minute."
         ),
         "parameters": [
             _inbox(required=True),
@@ -211,7 +234,7 @@ def _append(settings: RoomSettings) -> Json:
         "requestBody": {"required": True, "content": _json("Deposit", deposit=_DEPOSIT)},
         "responses": {
             "202": _answer("The message is in its inbox.", _REPLAY, _json("Stored")),
-            **_errors(400, 413, 415, 429, 500, 503),
+            **_errors(400, 409, 413, 415, 429, 500, 503),
         },
     }
 
@@ -229,7 +252,7 @@ def _read_blob(name: str, settings: RoomSettings) -> Json:
         "responses": {
             "200": _answer("The blob.", headers, {answers.BINARY: {"schema": _BINARY}}),
             "304": _answer("The client has this version.", headers),
-            **_errors(400, 404, 409, 429, 500),
+            **_errors(400, 404, 409, 429, 500, 503),
         },
     }
 
@@ -262,7 +285,7 @@ def _list_proposals(settings: RoomSettings) -> Json:
         "parameters": [_room(), _capability(settings)],
         "responses": {
             "200": _answer("The proposals.", _NOT_STORED, _json("Proposals")),
-            **_errors(400, 409, 429, 500),
+            **_errors(400, 409, 429, 500, 503),
         },
     }
 
@@ -275,7 +298,7 @@ def _read_proposal(settings: RoomSettings) -> Json:
         "parameters": [wanted | {"example": _EXAMPLE_PROPOSAL}, _room(), _capability(settings)],
         "responses": {
             "200": _answer("The proposal.", _NOT_STORED, _json("Proposal")),
-            **_errors(400, 404, 409, 429, 500),
+            **_errors(400, 404, 409, 429, 500, 503),
         },
     }
 

@@ -280,13 +280,13 @@ class RoomSocket:
             if not self.connection.is_closing:
                 self.received(self.connection, payload)
 
-    def park(self, frame: bytes) -> bool:
+    def park(self, header: bytes, frame: bytes) -> bool:
         """Queue a frame for a blocked client; `False` if the queue is full."""
         connection, outbound = self.connection, self.outbound
         assert outbound is not None
-        if not outbound.admits(len(frame), connection.unsent_bytes):
+        if not outbound.admits(len(header) + len(frame), connection.unsent_bytes):
             return False
-        connection.park(WaitingFrame(frame))
+        connection.park(WaitingFrame((header, frame)))
         return True
 
     def _say(self, frame: bytes) -> None:
@@ -295,7 +295,7 @@ class RoomSocket:
             return
         if self.outbound is None:
             connection.queue_reply(frame)
-        elif not self.park(text_header(len(frame)) + frame):
+        elif not self.park(text_header(len(frame)), frame):
             self.writer.close_slow(connection)
 
 

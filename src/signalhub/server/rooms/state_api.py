@@ -57,11 +57,14 @@ class StateApi:
         self, name: str, request: HttpRequest, caller: object, requester: Requester
     ) -> tuple[Step, Render]:
         """Read or write one of the blobs."""
-        room, inbox = self._asked(request, requester)
+        room, inbox = _room(request)
+        known = _tags(request, "if-none-match", is_weak_good=True)
         if request.method == "PUT":
             write = PutBlob(caller, room, inbox, name, request.body, requester=requester)
-            return self._writing(request, write), answers.blob_written
-        known = _tags(request, "if-none-match", is_weak_good=True)
+            step = self._writing(request, write, known)
+            self._look(room, inbox, requester)
+            return step, answers.blob_written
+        self._look(room, inbox, requester)
 
         def render(found: Blob) -> Response:
             if known is not None and known.name(found.version):
@@ -74,7 +77,8 @@ class StateApi:
         self, request: HttpRequest, caller: object, requester: Requester
     ) -> tuple[Step, Render]:
         """Read all proposals of a room."""
-        room, inbox = self._asked(request, requester)
+        room, inbox = _room(request)
+        self._look(room, inbox, requester)
 
         def find(now: int) -> Proposals:
             return Proposals(self._rooms.proposals(room, inbox, now))
@@ -88,8 +92,9 @@ class StateApi:
         self, request: HttpRequest, caller: object, requester: Requester, text: str
     ) -> tuple[Step, Render]:
         """Read one proposal."""
-        room, inbox = self._asked(request, requester)
+        room, inbox = _room(request)
         wanted = envelopes.proposal_id(text)
+        self._look(room, inbox, requester)
 
         def find(now: int) -> Proposals:
             return Proposals([self._rooms.proposal(room, inbox, wanted, now)])
@@ -99,15 +104,12 @@ class StateApi:
 
         return _finding(caller, find), render
 
-    def _asked(self, request: HttpRequest, requester: Requester) -> tuple[str, str | None]:
-        """Return the room and inbox of a permitted request; raises `RoomError`."""
-        room, inbox = _room(request)
+    def _look(self, room: str, inbox: str | None, requester: Requester) -> None:
+        """Check and count a valid request; raises `RoomError`."""
         self._rooms.look(room, inbox, self._mono_ms(), requester)
-        return room, inbox
 
-    def _writing(self, request: HttpRequest, write: PutBlob) -> Step:
+    def _writing(self, request: HttpRequest, write: PutBlob, never: Tags | None) -> Step:
         only = _tags(request, "if-match")
-        never = _tags(request, "if-none-match", is_weak_good=True)
         if not write.data:
             raise RoomError(RoomCode.BAD_REQUEST, "A blob must not be empty.")
         if len(write.data) > self._bytes_max:

@@ -57,7 +57,7 @@ class Gate:
             visit = visit_of(request, tenant, room)
             requester = self._terms.rooms.identify(
                 token_of(request),
-                request.source,
+                door.source,
                 self._terms.now_ms(),
                 self._terms.mono_ms(),
                 has_inbox=visit.inbox is not None,

@@ -3,9 +3,10 @@
 Reading: picows provides unmasked frames. Unfragmented text frames go directly to the hub, all
 others through the assembler. Frames beyond the share of a tick, or above the rates of a socket,
 wait in a backlog while reading is paused. Writing: frames are collected in `queue` and written once
-per tick with one system call. If the kernel accepts only part, the rest goes to the transport and
-the connection is *blocked*: further frames wait in `waiting`, bounded, until the transport has
-drained.
+per tick with one system call. If the kernel accepts only part, the connection is *blocked*: the
+rest is held, a little of it by the transport, which reports when the kernel accepts more; further
+frames wait in `waiting`, bounded. Held and waiting frames are shared with other connections of the
+same fan-out.
 
 The `Owner` of a connection receives its messages, is notified when the peer leaves, and sets the
 limits: the runner for actors, a `RoomSocket` for a room.
@@ -19,8 +20,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Iterable
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from picows import WSFrame, WSListener, WSMsgType, WSTransport
@@ -29,7 +31,9 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]
 from signalhub.core.messages.ask import AskReceipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
+from signalhub.server.sockets.ledger import SHARED_BYTES
 from signalhub.server.sockets.meter import NOTHING, Intake, Meter
+from signalhub.server.sockets.picows import Substitute, renew
 from signalhub.settings.model import OutboundSettings as Bounds
 from signalhub.wire.frames import (
     Assembler,
@@ -38,6 +42,7 @@ from signalhub.wire.frames import (
     CompleteMessage,
     Ping,
     Violation,
+    close_frame,
     is_text,
     pong_frame,
     text_header,
@@ -46,21 +51,31 @@ from signalhub.wire.frames import (
 if TYPE_CHECKING:
     from signalhub.server.port.door import Door
     from signalhub.server.sockets.fan_out import FanBatch
+    from signalhub.server.sockets.sources import Source
     from signalhub.server.sockets.writer import Writer
 
 _TEXT = WSMsgType.TEXT
 # The kernel's buffer is not larger, so more per write would be copied twice.
 _WRITE_BYTES_MAX = 2**18
+# What the transport gets of the rest. It would hold a copy of anything larger.
+_TRANSPORT_BYTES_MAX = 2**14
+# A frame of this size leaves a large buffer, which is replaced when no more of them come.
+_LARGE_FRAME_BYTES = 2**16
+_LARGE_BUFFER_S = 1.0
 CLOSED = -1
 
 
 class WaitingFrame(msgspec.Struct, frozen=True, gc=False):
-    """A frame for a blocked connection."""
+    """A frame for a blocked connection, in pieces that it may share with others."""
 
-    frame: bytes
+    pieces: tuple[bytes, ...]
     expires_at: float | None = None
     receipt: AskReceipt | Attempt | None = None
     is_tell: bool = False
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.pieces))
 
 
 class Unhandled(msgspec.Struct, frozen=True, gc=False):
@@ -79,10 +94,11 @@ Marks = list[tuple[int, AskReceipt | Attempt]]
 class Draft(msgspec.Struct):
     """The waiting frames for one write; expired ones are removed but not written."""
 
-    frames: list[bytes] = []
+    pieces: list[bytes] = []
     marks: Marks = []
     expired: list[WaitingFrame] = []
     tells: int = 0
+    messages: int = 0
     count: int = 0
     bytes: int = 0
 
@@ -153,7 +169,15 @@ class Connection(WSListener, Generic[P]):
         "_frames_left",
         "_granted",
         "_granted_in",
+        "_intake",
+        "_is_close_held",
+        "_is_ending",
+        "_large_until_s",
+        "_ledger",
         "_meter",
+        "_rest",
+        "_rest_bytes",
+        "_rest_offset",
         "_transport",
         "_writer",
         "_ws",
@@ -165,6 +189,7 @@ class Connection(WSListener, Generic[P]):
         "is_in_bulk",
         "last_unsent_bytes",
         "marks",
+        "origin",
         "owner",
         "queue",
         "queued_replies",
@@ -184,15 +209,28 @@ class Connection(WSListener, Generic[P]):
         self._frames_left, self._bytes_left = self._granted
         self._granted_in = 0
         self._meter: Meter | None = None
+        # Stands before picows while a client sends too much, or for a time after a large frame.
+        self._intake: Intake | None = None
+        self._large_until_s: float | None = None
         # Frames that were read but not handled yet; reading is paused meanwhile.
         self._backlog: deque[Unhandled] | None = None
         self.session = owner.opened(self)
+        # Where it comes from, which counts it until it is closed.
+        self.origin: Source | None = None
         self.queue: list[bytes | tuple[FanBatch, bytes]] = []
         self.queued_replies = 0
         self.marks: Marks | None = None
         self.held: list[tuple[float, AskReceipt | Attempt]] = []
-        # All bytes ever passed to the transport; positions in `held` refer to this count.
+        # All bytes that ever had to be held; positions in `held` refer to this count.
         self._buffered_total = 0
+        # What is held besides the bytes in the transport; of the first piece a part may be gone.
+        self._ledger = self._writer.ledger
+        self._rest: deque[bytes] | None = None
+        self._rest_bytes = 0
+        self._rest_offset = 0
+        # A close frame is the last of it; the socket is closed after it.
+        self._is_close_held = False
+        self._is_ending = False
         self.waiting: deque[WaitingFrame] | None = None
         self.fan: FanBatch | None = None
         self.has_fans = False
@@ -210,16 +248,20 @@ class Connection(WSListener, Generic[P]):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._ws = transport
-        self._transport = transport.underlying_transport
+        underlying: Any = transport.underlying_transport
+        self._transport = underlying.transport if type(underlying) is Substitute else underlying
         self._fd = self._transport.get_extra_info("socket").fileno()
         # So that `pause_writing` reports any byte the kernel does not accept at once.
         self._transport.set_write_buffer_limits(high=0)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         payload = frame.get_payload_as_bytes()
+        size = len(payload)
         self._frames_left -= 1
-        self._bytes_left -= len(payload)
-        if (self._frames_left < 0 or self._bytes_left < 0) and not self._may_go_on(len(payload)):
+        self._bytes_left -= size
+        if size > _LARGE_FRAME_BYTES or self._intake is not None:
+            self._watch_buffer(frame, size)
+        if (self._frames_left < 0 or self._bytes_left < 0) and not self._may_go_on(size):
             self._put_off(frame, payload)
         elif (
             self._assembler is None
@@ -240,6 +282,34 @@ class Connection(WSListener, Generic[P]):
             self._received(payload)
         else:
             self.close(CloseCode.INVALID_TEXT, "text must be valid UTF-8")
+
+    # The buffer of picows.
+
+    def _watch_buffer(self, frame: WSFrame, size: int) -> None:
+        if size > _LARGE_FRAME_BYTES:
+            self._large_until_s = self._writer.mono_s() + _LARGE_BUFFER_S
+            self._writer.revisit(self)
+            self._put_intake()
+        if self._intake is not None and frame.last_in_buffer:
+            self._intake.unread_bytes = frame.tail_size
+
+    def _put_intake(self) -> None:
+        protocol = self._transport.get_protocol()
+        if type(protocol) is WSProtocol:
+            self._intake = Intake(protocol)
+            self._transport.set_protocol(self._intake)
+
+    def _is_buffer_large(self) -> bool:
+        """Replace a buffer that is no longer needed; `True` while there is a large one."""
+        intake = self._intake
+        if intake is None or self._large_until_s is None:
+            return False
+        if intake.unread_bytes != 0 or self._writer.mono_s() < self._large_until_s:
+            return True
+        self._large_until_s = self._intake = None
+        parser = renew(self._transport, self, self.owner.frame_bytes_max)
+        self._transport.set_protocol(parser)
+        return False
 
     # Frames beyond the grant.
 
@@ -282,9 +352,7 @@ class Connection(WSListener, Generic[P]):
         """Stop reading until the writer calls `go_on`."""
         self._backlog = deque()
         self._transport.pause_reading()
-        protocol = self._transport.get_protocol()
-        if type(protocol) is WSProtocol:
-            self._transport.set_protocol(Intake(protocol))
+        self._put_intake()
         self._writer.postpone(self, wait_s)
 
     def _put_off(self, frame: WSFrame, payload: bytes) -> None:
@@ -319,18 +387,24 @@ class Connection(WSListener, Generic[P]):
 
     def calm_down(self) -> bool:
         """Give the socket back to picows; `False` if it still has to wait for its turns."""
-        if self._backlog is not None:
+        if self._transport.is_closing() or self.is_closing:
+            return True
+        if self._backlog is not None or self._is_buffer_large():
             return False
-        protocol = self._transport.get_protocol()
-        if isinstance(protocol, Intake) and not self._transport.is_closing():
-            self._transport.set_protocol(protocol.parser)
+        if self._intake is not None:
+            self._transport.set_protocol(self._intake.parser)
+            self._intake = None
         return True
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self.is_closing = True
         self._door = None
         self._backlog = None
+        if self.origin is not None:
+            self.origin.left()
+            self.origin = None
         self.owner.disconnected(self)
+        self.drop_rest()
 
     def pause_writing(self) -> None:
         self._writer.block(self)
@@ -371,12 +445,15 @@ class Connection(WSListener, Generic[P]):
             self._writer.send_control(self, pong_frame(payload))
 
     def _answer_close(self, code: int | None) -> None:
-        if not self._ws.is_close_frame_sent:
+        if not self._has_said_goodbye:
             self._writer.write_out(self)
             self.is_closing = True
             self._send_close(code or CloseCode.NORMAL)
             self.owner.leaving(self)
-        self._transport.close()
+        if self._rest:
+            self._is_ending = True
+        else:
+            self._transport.close()
         self._writer.closing(self)
 
     # Called by senders.
@@ -388,8 +465,19 @@ class Connection(WSListener, Generic[P]):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes in the transport that the kernel has not accepted."""
+        """Bytes of written frames that the kernel has not accepted."""
+        return self._transport.get_write_buffer_size() + self._rest_bytes
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Those of them that the transport holds."""
         return self._transport.get_write_buffer_size()
+
+    @property
+    def debt_bytes(self) -> int:
+        """Everything that waits for this client, whether it is shared or not."""
+        outbound = self.session.outbound
+        return self.unsent_bytes + (0 if outbound is None else outbound.bytes)
 
     def queue_message(self, frame: bytes, receipt: AskReceipt | Attempt | None = None) -> None:
         """Queue a frame for the end of the tick; its receipt is reported after the write."""
@@ -424,7 +512,8 @@ class Connection(WSListener, Generic[P]):
         if self.waiting is None:
             self.waiting = deque()
         self.waiting.append(one)
-        outbound.queued(len(one.frame))
+        self._ledger.add(one.pieces)
+        outbound.queued(one.size)
 
     # Called by the writer.
 
@@ -435,24 +524,34 @@ class Connection(WSListener, Generic[P]):
             self.fan = None
         self.has_fans = False
         pieces: list[bytes] = []
+        ends: list[int] = []
         copies = 0
         for item in self.queue:
+            before = len(pieces)
             if isinstance(item, bytes):
                 pieces.append(item)
             else:
                 batch, address_json = item
-                pieces.append(batch.render(address_json))
-                copies += len(batch) * 2 - 1
+                batch.render(address_json, pieces)
+                copies += len(batch) * 2 - (len(pieces) - before)
+            ends.append(len(pieces))
+        if self.marks is not None:
+            self.marks = [(ends[count - 1], receipt) for count, receipt in self.marks]
         # A single message is queued as header and body.
         return pieces, (len(pieces) + copies) >> 1
 
-    def write(self, data: bytes) -> int:
-        """Write to the kernel, the rest to the transport; return what the kernel accepted.
+    @property
+    def _has_said_goodbye(self) -> bool:
+        return self._is_close_held or self._ws.is_close_frame_sent
 
-        Returns `CLOSED` if the socket is closing and nothing more can be written.
+    def write(self, data: bytes, pieces: list[bytes]) -> int:
+        """Write to the kernel and hold the rest; return what the kernel accepted.
+
+        `data` is all pieces in one. Returns `CLOSED` if the socket is closing and nothing more can
+        be written.
         """
         transport = self._transport
-        if transport.is_closing() or self._ws.is_close_frame_sent:
+        if transport.is_closing() or self._has_said_goodbye:
             return CLOSED
         written = 0
         if transport.get_write_buffer_size() == 0:
@@ -465,11 +564,73 @@ class Connection(WSListener, Generic[P]):
                 return CLOSED
             if written == len(data):
                 return written
-        self.buffer(data[written:] if written else data)
-        if transport.is_closing():
-            return CLOSED
+        if len(data) - written > _TRANSPORT_BYTES_MAX:
+            self._keep(pieces, written)
+            self.push()
+        else:
+            self._buffered_total += len(data) - written
+            transport.write(data[written:] if written else data)
+            if transport.is_closing():
+                return CLOSED
         # The transport may have written everything at once; then `resume_writing` is not called.
-        return written if transport.get_write_buffer_size() else len(data)
+        return written if self.unsent_bytes else len(data)
+
+    def hold_back(self, pieces: list[bytes]) -> None:
+        """Hold the last pieces before a close frame."""
+        size = sum(map(len, pieces))
+        if self._rest or self.buffered_bytes + size > _TRANSPORT_BYTES_MAX:
+            self._keep(pieces)
+        else:
+            self._buffered_total += size
+            self._transport.write(b"".join(pieces))
+
+    def _keep(self, pieces: Iterable[bytes], written: int = 0) -> None:
+        """Hold pieces, without the first `written` bytes of them."""
+        kept = _without(pieces, written)
+        if self._rest is None:
+            self._rest = deque()
+        if not self._rest:
+            self._rest_offset = kept.offset
+        size = sum(map(len, kept.pieces)) - kept.offset
+        self._rest.extend(kept.pieces)
+        self._ledger.add(kept.pieces)
+        self._rest_bytes += size
+        self._buffered_total += size
+
+    def push(self) -> None:
+        """Write what is held until the kernel accepts no more.
+
+        Then the transport gets a little of it, and calls `resume_writing` when that is gone.
+        """
+        transport, rest = self._transport, self._rest
+        while rest and not transport.is_closing() and not transport.get_write_buffer_size():
+            begin = self._rest_offset
+            part = memoryview(rest[0])[begin : begin + _WRITE_BYTES_MAX]
+            written = 0
+            try:
+                written = os.write(self._fd, part)
+            except BlockingIOError:
+                pass
+            except OSError:
+                transport.abort()
+                return
+            few = bytes(part[written : written + _TRANSPORT_BYTES_MAX])
+            self._rest_bytes -= written + len(few)
+            self._rest_offset += written + len(few)
+            if self._rest_offset == len(rest[0]):
+                self._rest_offset = 0
+                self._ledger.remove((rest.popleft(),))
+            if few:
+                transport.write(few)
+        if not rest and self._is_ending:
+            transport.close()
+
+    def drop_rest(self) -> None:
+        """Forget what is held, because the socket is closed."""
+        if self._rest:
+            self._ledger.remove(self._rest)
+        self._rest = None
+        self._rest_bytes = 0
 
     def hold(self, marks: Marks, pieces: list[bytes], written: int) -> list[AskReceipt | Attempt]:
         """Return the receipts of complete messages; hold the others until the transport drains."""
@@ -492,11 +653,6 @@ class Connection(WSListener, Generic[P]):
             self.held = [(end, receipt) for end, receipt in self.held if end > taken]
         return done
 
-    def buffer(self, data: bytes) -> None:
-        """Pass bytes to the transport."""
-        self._buffered_total += len(data)
-        self._transport.write(data)
-
     def close(self, code: int, reason: str) -> None:
         """Write queued frames, send a close frame, and close after the peer's answer."""
         if self.is_closing:
@@ -509,9 +665,21 @@ class Connection(WSListener, Generic[P]):
         self._writer.closing(self)
 
     def _send_close(self, code: int, reason: str = "") -> None:
+        if self._rest:
+            self._is_close_held = True
+            self._keep([close_frame(code, reason)])
+            return
         before = self.unsent_bytes
         self._ws.send_close(code, reason)  # type: ignore[arg-type]
         self._buffered_total += self.unsent_bytes - before
+
+    @property
+    def queued_bytes(self) -> int:
+        """The size of what is queued."""
+        return sum(
+            len(item) if isinstance(item, bytes) else item[0].size_for(item[1])
+            for item in self.queue
+        )
 
     @property
     def queued_tells(self) -> int:
@@ -523,6 +691,8 @@ class Connection(WSListener, Generic[P]):
     def forget(self) -> None:
         """Drop all queued and held frames."""
         self.held = []
+        for one in self.waiting or ():
+            self._ledger.remove(one.pieces)
         self.marks = self.waiting = None
         self.queue.clear()
         self.queued_replies = 0
@@ -541,14 +711,46 @@ class Connection(WSListener, Generic[P]):
         size = 0
         while self.waiting and size < _WRITE_BYTES_MAX:
             one = self.waiting.popleft()
+            one_size = one.size
+            self._ledger.remove(one.pieces)
             draft.count += 1
-            draft.bytes += len(one.frame)
+            draft.bytes += one_size
             if one.expires_at is not None and one.expires_at < now:
                 draft.expired.append(one)
                 continue
-            draft.frames.append(one.frame)
+            draft.pieces.extend(one.pieces)
+            draft.messages += 1
             draft.tells += one.is_tell
-            size += len(one.frame)
+            size += one_size
             if one.receipt is not None:
-                draft.marks.append((len(draft.frames), one.receipt))
+                draft.marks.append((len(draft.pieces), one.receipt))
         return draft
+
+
+class _Kept(NamedTuple):
+    pieces: list[bytes]
+    offset: int
+    """The bytes of the first piece that are written."""
+
+
+def _without(pieces: Iterable[bytes], written: int) -> _Kept:
+    """Return the pieces after the first `written` bytes: small ones joined, large ones shared."""
+    kept: list[bytes] = []
+    small: list[bytes] = []
+    offset = 0
+    for piece in pieces:
+        if written >= len(piece):
+            written -= len(piece)
+        elif len(piece) < SHARED_BYTES:
+            small.append(piece[written:] if written else piece)
+            written = 0
+        else:
+            if small:
+                kept.append(b"".join(small))
+                small.clear()
+            if written:
+                offset, written = written, 0
+            kept.append(piece)
+    if small:
+        kept.append(b"".join(small))
+    return _Kept(kept, offset)

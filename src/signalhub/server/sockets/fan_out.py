@@ -2,7 +2,8 @@
 
 The copies of one publish differ only in the recipient's address: a copy is head + address + tail. A
 fan-out batch collects the publishes of one tick to one audience. The bytes for a recipient are the
-pieces of the batch joined by its address: one C call for any number of messages.
+pieces of the batch joined by its address: one C call for any number of messages. Large copies are
+not joined, so that recipients that do not read share them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from signalhub.core.sessions.registry import Recipient
+from signalhub.server.sockets.ledger import SHARED_BYTES
 from signalhub.wire.frames import text_header
 
 if TYPE_CHECKING:
@@ -24,11 +26,12 @@ class FanBatch:
     the order. Queueing anything after it, or writing it, closes it.
     """
 
-    __slots__ = ("_copies", "_pieces", "blocked", "is_open", "joined")
+    __slots__ = ("_copies", "_pieces", "_size", "blocked", "is_open", "joined")
 
     def __init__(self) -> None:
         self._copies: list[tuple[bytes, bytes]] = []
         self._pieces: dict[int, list[bytes]] = {}
+        self._size = 0
         self.is_open = True
         self.joined = 0
         # Blocked recipients, which get each copy through their bounded queue.
@@ -54,19 +57,29 @@ class FanBatch:
         self.joined = len(connections)
         return connections
 
+    def size_for(self, address_json: bytes) -> int:
+        """Return the bytes for one recipient, without frame headers."""
+        return self._size + len(self._copies) * len(address_json)
+
     def add(self, head: bytes, tail: bytes) -> None:
         """Add a publish."""
         assert self.is_open
         self._copies.append((head, tail))
+        self._size += len(head) + len(tail)
 
-    def render(self, address_json: bytes) -> bytes:
-        """Return all frames for one recipient."""
+    def render(self, address_json: bytes, into: list[bytes]) -> None:
+        """Append all frames for one recipient."""
         self.is_open = False
         size = len(address_json)
+        if self._size >= SHARED_BYTES:
+            for head, tail in self._copies:
+                header = text_header(len(head) + size + len(tail))
+                into += (header, head, address_json, tail)
+            return
         pieces = self._pieces.get(size)
         if pieces is None:
             pieces = self._pieces[size] = self._cut(size)
-        return address_json.join(pieces)
+        into.append(address_json.join(pieces))
 
     def _cut(self, address_size: int) -> list[bytes]:
         """Return the bytes between the addresses, for addresses of one length."""

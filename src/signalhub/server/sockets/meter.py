@@ -78,13 +78,16 @@ class Intake(asyncio.BufferedProtocol):
     """Stands before picows while a client sends faster than it is served.
 
     picows doubles its buffer whenever a read fills it, and hands over all frames of a read at once.
-    Smaller reads keep both small.
+    Smaller reads keep both small. It also stands there after a large frame, until the large buffer
+    is empty and can be replaced.
     """
 
-    __slots__ = ("_parser",)
+    __slots__ = ("_parser", "unread_bytes")
 
     def __init__(self, parser: Any) -> None:
         self._parser = parser
+        # What picows holds of an unfinished frame; `None` until that is known.
+        self.unread_bytes: int | None = None
 
     @property
     def parser(self) -> Any:
@@ -95,6 +98,8 @@ class Intake(asyncio.BufferedProtocol):
         return sparing(self._parser.get_buffer(sizehint))
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self.unread_bytes is not None:
+            self.unread_bytes += nbytes
         self._parser.buffer_updated(nbytes)
 
     def eof_received(self) -> bool | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from functools import cache
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -19,7 +19,7 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
 log = logging.getLogger("signalhub.server")
 
-# The size of picows' buffer for a connection; it grows when a frame needs more.
+# The size of picows' buffer for a connection; it grows when a frame needs more, and never shrinks.
 BUFFER_BYTES = 2048
 
 # The four headers that picows checks, in the only form it accepts: it refuses
@@ -29,6 +29,7 @@ _REQUEST = (
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %b\r\n\r\n"
 )
 _NO_HEADERS: dict[str, str] = {}
+_ANY_KEY = "AAAAAAAAAAAAAAAAAAAAAA=="
 
 
 class _Switching:
@@ -73,8 +74,8 @@ class _Discretion:
     exception = error
 
 
-# Bounded, because the hub chooses the subprotocol.
-_switching = cache(_Switching)
+# Bounded, because clients may choose the subprotocol.
+_switching = lru_cache(maxsize=64)(_Switching)
 _DISCRETION = _Discretion()
 
 
@@ -108,6 +109,37 @@ def shake_hands(
     parser.connection_made(transport)
     pour(parser, _REQUEST % key.encode())
     parser.transport.request.headers = _NO_HEADERS
+    return parser
+
+
+class Substitute:
+    """The transport of a socket, as a second parser of the same socket sees it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self.get_extra_info = transport.get_extra_info
+        self.get_write_buffer_size = transport.get_write_buffer_size
+        self.close = transport.close
+        self.abort = transport.abort
+        self._is_mute = True
+
+    def write(self, data: bytes) -> None:
+        if not self._is_mute:
+            self.transport.write(data)
+
+    def speak(self) -> None:
+        """From now on, write."""
+        self._is_mute = False
+
+
+def renew(transport: asyncio.Transport, session: picows.WSListener, frame_bytes_max: int) -> Any:
+    """Return a parser with a small buffer for a WebSocket that is open.
+
+    The former parser must hold no part of a frame. `session` gets another `on_ws_connected`.
+    """
+    substitute: Any = Substitute(transport)
+    parser = shake_hands(substitute, session, _ANY_KEY, frame_bytes_max)
+    substitute.speak()
     return parser
 
 

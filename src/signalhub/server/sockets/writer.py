@@ -17,24 +17,45 @@ import heapq
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
-from signalhub.clock import Clock
+from signalhub.clock import SteadyClock
 from signalhub.core.effects import Effect
 from signalhub.core.hub import Hub
 from signalhub.core.messages.ask import AskReceipt, FanReceipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
 from signalhub.server.sockets.connection import CLOSED, Connection, Draft, Marks, Party
+from signalhub.server.sockets.ledger import Ledger
 from signalhub.server.sockets.meter import grant_of, limits_of
 from signalhub.wire.frames import CloseCode
 
 log = logging.getLogger("signalhub.server")
 
+# Of a fan-out, a recipient counts once for each of these bytes.
+_BULK_BYTES = 2**14
+# How much of a fan-out is written at once.
+_AT_ONCE_BYTES = 2**22
 # How long a peer may take to answer a close frame before the socket is aborted.
 _CLOSE_GRACE_S = 1.0
 # So that a clock that stands still or jumps does not stop a connection for long.
 _PAUSE_S_MAX = 0.25
+
+
+class Debtor(Protocol):
+    """A connection that is not a WebSocket and has not read its answer."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What its transport holds."""
+
+    @property
+    def debt_bytes(self) -> int:
+        """Everything that waits for it."""
+
+    def give_up(self) -> None:
+        """Close at once."""
 
 
 class Writer:
@@ -43,7 +64,7 @@ class Writer:
     def __init__(
         self,
         hub: Hub,
-        clock: Clock,
+        clock: SteadyClock,
         loop: asyncio.AbstractEventLoop,
         perform: Callable[[list[Effect], int], None],
         ending: Callable[[int], None],
@@ -55,9 +76,16 @@ class Writer:
         # The first chunk of a fan-out gets a whole tick.
         self._is_bulk_new = False
         self._now_ms = clock.now_ms
+        self._wall_ms = clock.wall_ms
+        self._wall = hub.wall
         self.mono_s = self._mono_s = clock.mono_s
         self.limits = limits_of(hub.settings)
         self.grant = grant_of(self.limits)
+        self.ledger = Ledger()
+        self._bytes_max = hub.settings.outbound.total_bytes_max
+        # Bytes in transports when they were looked at last.
+        self._buffered_bytes = 0
+        self._others: Callable[[], Iterable[Debtor]] = tuple
         self._ticks = 0
         # Connections with unhandled frames: for the next tick, and all that were held back lately.
         self._postponed: list[Connection[Party]] = []
@@ -80,6 +108,7 @@ class Writer:
     def begin_tick(self) -> int:
         """Start a tick: all events until the next flush share one time."""
         self.tick_ms = now = self._now_ms()
+        self._wall.ahead_ms = self._wall_ms() - now
         self._ticks += 1
         self._tick_began_s = self._mono_s()
         self._loop.call_soon(self._flush)
@@ -93,11 +122,15 @@ class Writer:
 
     def postpone(self, connection: Connection[Party], wait_s: float) -> None:
         """Let the connection go on in the next tick, or after a pause."""
-        self._held_back.add(connection)
+        self.revisit(connection)
         if wait_s > 0:
             self._loop.call_later(min(wait_s, _PAUSE_S_MAX), self._line_up, connection)
         else:
             self._line_up(connection)
+
+    def revisit(self, connection: Connection[Party]) -> None:
+        """Look at the connection from time to time, until it needs nothing special."""
+        self._held_back.add(connection)
 
     def _line_up(self, connection: Connection[Party]) -> None:
         if not self._postponed:
@@ -136,14 +169,21 @@ class Writer:
                 self.begin_tick()
 
     def mark_all(
-        self, connections: list[Connection[Party]], at_once: int, broadcast: FanReceipt | None
+        self,
+        connections: list[Connection[Party]],
+        at_once: int,
+        size: int,
+        broadcast: FanReceipt | None,
     ) -> None:
         """Write the connections of a fan-out: `at_once` in this tick, the others in later ones.
+
+        Fewer at once if the copies are large, so that others do not have to wait for them.
 
         While an earlier large fan-out is running, a large publish is queued behind it as a whole,
         so that each connection is written once for both. A broadcast is not, because its sender is
         told that the first chunk was delivered.
         """
+        at_once = min(at_once, max(1, _AT_ONCE_BYTES // size))
         if self._bulk and broadcast is None and len(connections) > at_once:
             at_once = 0
         if not self._bulk and at_once < len(connections):
@@ -168,6 +208,8 @@ class Writer:
             else:
                 self._write_bulk()
             self._acknowledge()
+            if self.waiting_bytes > self._bytes_max:
+                self._collect_debts()
             self._tally.delivery_latency.observe(self._mono_s() - self._tick_began_s)
             self._flushed()
         finally:
@@ -210,7 +252,7 @@ class Writer:
                 continue
             next_one.is_in_bulk = False
             if next_one.queue:
-                budget -= 1
+                budget -= 1 + next_one.queued_bytes // _BULK_BYTES
                 try:
                     self.write_out(next_one)
                 except Exception:
@@ -246,7 +288,7 @@ class Writer:
         Returns `False` unless the kernel accepted everything.
         """
         data = b"".join(pieces)
-        written = connection.write(data)
+        written = connection.write(data, pieces)
         if written == CLOSED:
             # Asks are reported as undelivered when the connection is removed.
             connection.held += [(math.inf, receipt) for _, receipt in marks or ()]
@@ -279,9 +321,12 @@ class Writer:
 
     def drained(self, connection: Connection[Party]) -> None:
         """The transport has drained: continue with the waiting frames."""
+        connection.push()
         self._handed_over.extend(connection.settle())
         outbound = connection.session.outbound
-        if outbound is not None and not connection.is_closing:
+        if outbound is not None and connection.unsent_bytes:
+            outbound.progress_at_ms = self._mono_ms()
+        elif outbound is not None and not connection.is_closing:
             self._write_waiting(connection, outbound)
             held = outbound.release()
             if held:
@@ -294,9 +339,8 @@ class Writer:
         outbound.progress_at_ms = self._mono_ms()
         while connection.waiting:
             draft = self._take_waiting(connection, outbound)
-            pieces = draft.frames
-            if pieces and not self._write(
-                connection, pieces, len(pieces), draft.tells, draft.marks
+            if draft.messages and not self._write(
+                connection, draft.pieces, draft.messages, draft.tells, draft.marks
             ):
                 return
         connection.session.outbound = None
@@ -305,14 +349,15 @@ class Writer:
         connection.owner.caught_up(connection)
 
     def leave_waiting(self, connection: Connection[Party]) -> None:
-        """Before a close: pass all waiting frames to the transport, to be sent within the grace."""
+        """Before a close: hold all waiting frames, to be sent within the grace."""
         outbound = connection.session.outbound
         while connection.waiting and outbound is not None:
             draft = self._take_waiting(connection, outbound)
-            connection.buffer(b"".join(draft.frames))
-            connection.hold(draft.marks, draft.frames, 0)
-            connection.session.sent += len(draft.frames)
-            self._tally.sent += len(draft.frames)
+            connection.hold_back(draft.pieces)
+            connection.hold(draft.marks, draft.pieces, 0)
+            connection.session.sent += draft.messages
+            self._tally.sent += draft.messages
+        connection.push()
 
     def _take_waiting(self, connection: Connection[Party], outbound: Outbound) -> Draft:
         """Take the waiting frames for one write; drop and report expired ones."""
@@ -356,6 +401,9 @@ class Writer:
         while self._closing and self._closing[0][0] <= self._mono_s():
             heapq.heappop(self._closing)[2].abort()
         self._held_back -= {one for one in self._held_back if one.calm_down()}
+        self._look_at_transports()
+        if self.waiting_bytes > self._bytes_max:
+            self._collect_debts()
         now = self._mono_ms()
         for connection in list(self._blocked):
             outbound = connection.session.outbound
@@ -383,6 +431,52 @@ class Writer:
         connection.owner.leaving(connection)
         self.abandon(connection)
         connection.close(connection.owner.slow_code, "slow consumer")
+
+    # The budget of all connections.
+
+    def watch(self, others: Callable[[], Iterable[Debtor]]) -> None:
+        """Count what these have not read, too."""
+        self._others = others
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The memory of everything that waits to be written."""
+        return self.ledger.bytes + self._buffered_bytes
+
+    def _debtors(self) -> list[Connection[Party] | Debtor]:
+        closing = [connection for _, _, connection in self._closing]
+        return [*self._blocked, *closing, *self._others()]
+
+    def _look_at_transports(self) -> None:
+        self._buffered_bytes = sum(one.buffered_bytes for one in self._debtors())
+
+    def _collect_debts(self) -> None:
+        """Close those who read least until the others fit well into the budget."""
+        self._look_at_transports()
+        enough = self._bytes_max - self._bytes_max // 8
+        if self.waiting_bytes <= self._bytes_max:
+            return
+        for debtor in sorted(self._debtors(), key=lambda one: one.debt_bytes, reverse=True):
+            if self.waiting_bytes <= enough:
+                break
+            self._buffered_bytes -= debtor.buffered_bytes
+            self._tally.debtors_closed += 1
+            if isinstance(debtor, Connection):
+                log.warning(
+                    "a client that does not read was closed: too much waits to be written",
+                    extra={"session": debtor.session.id, "bytes": debtor.debt_bytes},
+                )
+                self._cut_off(debtor)
+            else:
+                debtor.give_up()
+
+    def _cut_off(self, connection: Connection[Party]) -> None:
+        """Close without a close frame, which would come after everything else."""
+        connection.owner.leaving(connection)
+        self.abandon(connection)
+        connection.is_closing = True
+        connection.drop_rest()
+        connection.abort()
 
     def depth(self) -> int:
         """Return the number of messages that wait for blocked connections."""

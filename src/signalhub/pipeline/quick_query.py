@@ -1,0 +1,373 @@
+"""Small questions, answered by delta-rs within a second; starting Spark takes many.
+
+Only questions are taken to which both engines give the same answer: columns, counts, sums, smallest
+and largest values of one small table, with comparisons, grouping and sorting. Whatever is not
+recognized here, mistakes included, is left to Spark, which is the reference for everything: types,
+names of columns, the order of nulls, and what an error says.
+
+    SELECT column | count(*) | count(column) | sum(…) | min(…) | max(…) [AS name], …
+    FROM table [WHERE condition] [GROUP BY column, …] [ORDER BY name [ASC | DESC], …] [LIMIT n]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from signalhub.pipeline.lake import Lake, LakeUnreachable
+from signalhub.pipeline.tables.tables import TABLES
+
+BYTES_MAX: Final = 64 * 2**20
+"""A larger table is left to Spark."""
+
+_TOKEN: Final = re.compile(
+    r"\s+|(?P<word>[A-Za-z_][A-Za-z_0-9]*)|(?P<number>-?[0-9]{1,18}(?![\w.]))"
+    # Backslashes and doubled quotes mean different things in different dialects.
+    r"|'(?P<text>[^'\\]*)'(?!\s*')|(?P<sign><=|>=|<>|!=|[=<>(),*])"
+)
+_KEYWORDS: Final = frozenset(
+    {
+        *("all", "and", "anti", "as", "asc", "between", "by", "case", "cast", "cluster", "collate"),
+        *("cross", "desc", "distinct", "distribute", "else", "end", "except", "exists", "false"),
+        *("filter", "from", "full", "group", "having", "ilike", "in", "inner", "intersect"),
+        *("interval", "is", "join", "lateral", "left", "like", "limit", "minus", "natural", "not"),
+        *("null", "nulls", "on", "or", "order", "over", "pivot", "qualify", "right", "rlike"),
+        *("select", "semi", "sort", "table", "tablesample", "then", "true", "union", "unpivot"),
+        *("using", "values", "when", "where", "window", "with", "within"),
+    }
+)
+_INTEGERS: Final = ("INT", "BIGINT")
+_COMPARED: Final = ("STRING", "TIMESTAMP", *_INTEGERS)
+_SHOWN: Final = (*_COMPARED, "BOOLEAN")
+_AGGREGATES: Final = {
+    "count": (*_SHOWN, "BINARY", "DOUBLE"),
+    "sum": _INTEGERS,
+    "min": _COMPARED,
+    "max": _COMPARED,
+}
+_COMPARISONS: Final = frozenset({"=", "<>", "!=", "<", "<=", ">", ">="})
+_MOMENT: Final = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)?Z?", re.ASCII
+)
+
+
+class Answer(NamedTuple):
+    """The rows of a small question."""
+
+    table: str
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+
+    def texts(self) -> Iterator[tuple[str | None, ...]]:
+        """Yield every row as text, written as Spark's are."""
+        for row in self.rows:
+            yield tuple(None if value is None else _text(value) for value in row)
+
+    def objects(self) -> Iterator[str]:
+        """Yield every row as a JSON object."""
+        for row in self.rows:
+            members = (_text(value) if isinstance(value, datetime) else value for value in row)
+            yield json.dumps(
+                dict(zip(self.columns, members, strict=True)),
+                ensure_ascii=False,
+                separators=(",", ":"),
+            )
+
+
+def quick_answer(lake: Lake, question: str) -> Answer | None:
+    """Return the answer to a small question; `None` if Spark has to answer it."""
+    try:
+        asked = _Question(question)
+        if lake.bytes(asked.table) > BYTES_MAX:
+            return None
+        found = lake.select(asked.table, asked.query())
+    except (_Beyond, LakeUnreachable):
+        return None
+    if found is None:
+        return None
+    rows = [*zip(*(column.to_pylist() for column in found.columns), strict=True)]
+    return Answer(asked.table, asked.names, rows)
+
+
+class _Beyond(Exception):
+    """The question is beyond this module."""
+
+
+class _Item(NamedTuple):
+    """One column of the answer."""
+
+    name: str
+    query: str
+    column: str | None  # The lower-case name of the column, if it is one.
+
+
+class _Question:
+    """A parsed question; raises `_Beyond` for what is not recognized."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = _tokens(text)
+        self._at = 0
+        self.table, self._types = self._find_table()
+        self._expect("select")
+        self._items = [self._item()]
+        while self._take(","):
+            self._items.append(self._item())
+        self._expect("from")
+        self._at += 1
+        self._where = self._condition() if self._take("where") else ""
+        self._groups = self._grouping()
+        self._order = self._ordering()
+        self._limit = self._number() if self._take("limit") else None
+        if self._at < len(self._tokens):
+            raise _Beyond
+        self._check_columns()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns of the answer."""
+        return [item.name for item in self._items]
+
+    def query(self) -> str:
+        """Return the question in the words of delta-rs."""
+        columns = ", ".join(f"{item.query} AS c{number}" for number, item in enumerate(self._items))
+        text = f'SELECT {columns} FROM "{self.table}"'  # noqa: S608  Every part was parsed.
+        if self._where:
+            text += f" WHERE {self._where}"
+        if self._groups:
+            text += f" GROUP BY {', '.join(map(_quoted, self._groups))}"
+        if self._order:
+            text += f" ORDER BY {', '.join(self._order)}"
+        if self._limit is not None:
+            text += f" LIMIT {self._limit}"
+        return text
+
+    def _find_table(self) -> tuple[str, dict[str, str]]:
+        """Look ahead: the types of the columns are needed from the start."""
+        places = [at for at, (kind, text) in enumerate(self._tokens) if (kind, text) == _FROM]
+        if len(places) != 1 or places[0] + 1 >= len(self._tokens):
+            raise _Beyond
+        kind, name = self._tokens[places[0] + 1]
+        if kind != "word" or name not in TABLES:
+            raise _Beyond
+        return name, {column.name: column.type for column in TABLES[name].columns}
+
+    # Parts of a question.
+
+    def _item(self) -> _Item:
+        written, query, column = self._expression()
+        is_named = self._kind() == "word" and self._peek() not in _KEYWORDS
+        if self._take("as") or is_named:
+            written = self._name()
+        return _Item(written, query, column)
+
+    def _expression(self) -> tuple[str, str, str | None]:
+        """A column or an aggregate: its name in the answer, its query, and the column."""
+        name = self._name()
+        if not self._take("("):
+            column = self._checked(name, _SHOWN)
+            return name, _quoted(column), column
+        types = _AGGREGATES.get(name.lower())
+        if types is None:
+            raise _Beyond
+        if name.lower() == "count" and self._take("*"):
+            self._expect(")")
+            return "count(1)", "count(*)", None
+        argument = self._name()
+        column = self._checked(argument, types)
+        self._expect(")")
+        return f"{name.lower()}({argument})", f"{name.lower()}({_quoted(column)})", None
+
+    def _condition(self) -> str:
+        text = self._conjunction()
+        while self._take("or"):
+            text = f"({text} OR {self._conjunction()})"
+        return text
+
+    def _conjunction(self) -> str:
+        text = self._comparison()
+        while self._take("and"):
+            text = f"({text} AND {self._comparison()})"
+        return text
+
+    def _comparison(self) -> str:
+        if self._take("not"):
+            return f"(NOT {self._comparison()})"
+        if self._take("("):
+            text = self._condition()
+            self._expect(")")
+            return f"({text})"
+        name = self._name().lower()
+        if self._take("is"):
+            self._checked(name, tuple({*_SHOWN, "BINARY", "DOUBLE"}))
+            negation = "NOT " if self._take("not") else ""
+            self._expect("null")
+            return f"{_quoted(name)} IS {negation}NULL"
+        type = self._types[self._checked(name, _SHOWN)]
+        negation = "NOT " if self._take("not") else ""
+        if self._take("in"):
+            self._expect("(")
+            values = [self._literal(type)]
+            while self._take(","):
+                values.append(self._literal(type))
+            self._expect(")")
+            return f"{_quoted(name)} {negation}IN ({', '.join(values)})"
+        if self._take("between"):
+            lower = self._literal(type)
+            self._expect("and")
+            return f"{_quoted(name)} {negation}BETWEEN {lower} AND {self._literal(type)}"
+        sign = self._peek()
+        if negation or sign not in _COMPARISONS:
+            raise _Beyond
+        self._at += 1
+        return f"{_quoted(name)} {sign} {self._literal(type)}"
+
+    def _literal(self, type: str) -> str:
+        """A value of the type of the column it is compared with: dialects convert differently."""
+        kind, text = self._next()
+        if type == "STRING" and kind == "text":
+            return f"'{text}'"
+        if type in _INTEGERS and kind == "number":
+            return text
+        if type == "BOOLEAN" and text.lower() in ("true", "false"):
+            return text
+        if type == "TIMESTAMP" and kind == "text" and _MOMENT.fullmatch(text):
+            return f"arrow_cast('{_moment(text)}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
+        raise _Beyond
+
+    def _grouping(self) -> list[str]:
+        if not self._take("group"):
+            return []
+        self._expect("by")
+        found = [self._checked(self._name(), _SHOWN)]
+        while self._take(","):
+            found.append(self._checked(self._name(), _SHOWN))
+        return found
+
+    def _ordering(self) -> list[str]:
+        if not self._take("order"):
+            return []
+        self._expect("by")
+        found = [self._sort_key()]
+        while self._take(","):
+            found.append(self._sort_key())
+        return found
+
+    def _sort_key(self) -> str:
+        """What is sorted by is in the answer; Spark puts nulls first, or last if descending."""
+        written, query, _ = self._expression_or_alias()
+        places = [
+            number
+            for number, item in enumerate(self._items)
+            if item.query == query or item.name.lower() == written.lower()
+        ]
+        if len(places) != 1:
+            raise _Beyond
+        is_descending = self._take("desc")
+        if not is_descending:
+            self._take("asc")
+        return f"c{places[0]} {'DESC NULLS LAST' if is_descending else 'ASC NULLS FIRST'}"
+
+    def _expression_or_alias(self) -> tuple[str, str, str | None]:
+        start = self._at
+        name = self._name()
+        if self._peek() != "(" and name.lower() not in self._types:
+            return name, "", None
+        self._at = start
+        return self._expression()
+
+    def _check_columns(self) -> None:
+        """With aggregates or groups, every other column must be one of the groups."""
+        plain = [item.column for item in self._items if item.column is not None]
+        is_aggregated = bool(self._groups) or len(plain) < len(self._items)
+        if is_aggregated and not set(plain) <= set(self._groups):
+            raise _Beyond
+        names = [name.lower() for name in self.names]
+        if len(set(names)) < len(names):
+            raise _Beyond
+
+    def _checked(self, name: str, types: Sequence[str]) -> str:
+        column = name.lower()
+        if self._types.get(column) not in types:
+            raise _Beyond
+        return column
+
+    # Tokens.
+
+    def _kind(self) -> str:
+        return self._tokens[self._at][0] if self._at < len(self._tokens) else ""
+
+    def _peek(self) -> str:
+        """The next word or sign in lower case; empty for a text, and at the end."""
+        if self._kind() in ("", "text"):
+            return ""
+        return self._tokens[self._at][1].lower()
+
+    def _next(self) -> tuple[str, str]:
+        if self._at == len(self._tokens):
+            raise _Beyond
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _take(self, text: str) -> bool:
+        is_next = self._peek() == text
+        self._at += is_next
+        return is_next
+
+    def _expect(self, text: str) -> None:
+        if not self._take(text):
+            raise _Beyond
+
+    def _name(self) -> str:
+        kind, text = self._next()
+        if kind != "word" or text.lower() in _KEYWORDS:
+            raise _Beyond
+        return text
+
+    def _number(self) -> int:
+        kind, text = self._next()
+        if kind != "number" or text.startswith("-"):
+            raise _Beyond
+        return int(text)
+
+
+_FROM: Final = ("word", "from")
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    text = text.strip().removesuffix(";").rstrip()
+    found: list[tuple[str, str]] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise _Beyond
+        if match.lastgroup is not None:
+            word = match[match.lastgroup]
+            is_from = match.lastgroup == "word" and word.lower() == "from"
+            found.append(_FROM if is_from else (match.lastgroup, word))
+        at = match.end()
+    return found
+
+
+def _moment(text: str) -> str:
+    try:
+        moment = datetime.fromisoformat(text.removesuffix("Z"))
+    except ValueError:
+        raise _Beyond from None
+    return moment.isoformat(timespec="microseconds")
+
+
+def _quoted(column: str) -> str:
+    return f'"{column}"'
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        moment = value.astimezone(UTC)
+        return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,268 @@
+"""Keys and denials that change while the hub runs.
+
+Files are looked at once a second and read again when they have changed. A key set behind a URL is
+fetched in a thread: at intervals, and soon after a token named a key that is not in it. What cannot
+be read leaves everything as it was, is logged, and degrades the health: a broken list must neither
+admit those it denied nor lock everybody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from signalhub.auth import denials, key_sets
+from signalhub.auth.denials import Denials
+from signalhub.auth.tokens import Authenticator
+from signalhub.core.limits.degradations import Degraded
+from signalhub.settings.model import AuthSettings
+from signalhub.wire.authority import is_loopback
+from signalhub.wire.errors import SettingsError
+
+log = logging.getLogger("signalhub.server")
+
+_FETCH_S: Final = 5.0
+# Between two attempts, so that tokens with invented keys do not flood the issuer.
+_PAUSE_MS: Final = 10_000
+# A key set that is older than this many intervals is a degradation.
+_STALE_INTERVALS: Final = 3
+
+KeySet = dict[str, Ed25519PublicKey]
+
+
+class _WatchedFile:
+    """A file that is read again when it has changed."""
+
+    def __init__(self, path: Path, bytes_max: int) -> None:
+        self.path = path
+        self._bytes_max = bytes_max
+        self._signature: tuple[int, int, int] | None = None
+        self.error: str | None = None
+
+    def changed(self) -> bytes | None:
+        """Return the content if it is new; raises `OSError` if there is no file."""
+        known, self._signature = self._signature, None
+        found = self.path.stat()
+        signature = (found.st_mtime_ns, found.st_size, found.st_ino)
+        content = None
+        if signature != known:
+            with self.path.open("rb") as file:
+                content = file.read(self._bytes_max + 1)
+        self._signature = signature
+        return content
+
+    def failed(self, error: str) -> None:
+        """Note that it cannot be used; log it once."""
+        if error != self.error:
+            facts = {"file": str(self.path), "error": error}
+            log.error("a file could not be used: what was read before still holds", extra=facts)
+        self.error = error
+
+
+class Credentials:
+    """Keeps the authenticator's denial list and key set up to date."""
+
+    def __init__(
+        self,
+        auth: AuthSettings,
+        denied: Path,
+        authenticator: Authenticator,
+        deny: Callable[[Denials], None],
+    ) -> None:
+        """`denied` is the denial list; `deny` hands a new one to the hub, which ends sessions."""
+        self._authenticator = authenticator
+        self._deny = deny
+        self._denied = _WatchedFile(denied, denials.LIST_BYTES_MAX)
+        self._has_list = False
+        self._key_file = (
+            _WatchedFile(Path(auth.jwks_file), key_sets.SET_BYTES_MAX) if auth.jwks_file else None
+        )
+        self._key_url = _FetchedKeySet(auth, authenticator) if auth.jwks_url else None
+
+    async def start(self, now: int) -> None:
+        """Read everything for the first time; raises `SettingsError` if a file is broken."""
+        try:
+            content = self._denied.changed()
+            self._authenticator.use_denials(Denials(denials.read(content or b"")))
+            self._has_list = True
+        except FileNotFoundError:
+            pass  # Nobody has been denied yet.
+        except (OSError, SettingsError) as error:
+            raise SettingsError(f"the denial list {self._denied.path}: {_reason(error)}") from None
+        if self._key_file is not None:
+            try:
+                content = self._key_file.changed()
+                self._authenticator.use_key_set(key_sets.read(content or b""))
+            except (OSError, SettingsError) as error:
+                raise SettingsError(f"auth.jwks_file: {_reason(error)}") from None
+        if self._key_url is not None:
+            await self._key_url.start(now)
+
+    def tick(self, now: int) -> None:
+        """Once a second: look for changes."""
+        self._look_at_list()
+        if self._key_file is not None:
+            self._look_at_keys(self._key_file)
+        if self._key_url is not None:
+            self._key_url.tick(now)
+
+    def degradations(self, now: int) -> list[Degraded]:
+        """The names of what could not be read."""
+        found = []
+        if self._denied.error is not None:
+            found.append(Degraded.DENIAL_LIST_UNREADABLE)
+        is_stale = self._key_url is not None and self._key_url.is_stale(now)
+        if is_stale or (self._key_file is not None and self._key_file.error is not None):
+            found.append(Degraded.KEY_SET_UNAVAILABLE)
+        return found
+
+    def _look_at_list(self) -> None:
+        watched = self._denied
+        try:
+            content = watched.changed()
+            if content is None:
+                # As it was when it was read, or when it could not be.
+                return
+            listed = Denials(denials.read(content))
+        except FileNotFoundError as error:
+            if self._has_list:
+                watched.failed(_reason(error))
+        except (OSError, SettingsError) as error:
+            watched.failed(_reason(error))
+        else:
+            self._has_list = True
+            watched.error = None
+            log.info("the denial list was read", extra={"entries": len(listed)})
+            self._deny(listed)
+
+    def _look_at_keys(self, watched: _WatchedFile) -> None:
+        try:
+            content = watched.changed()
+            if content is None:
+                return
+            keys = key_sets.read(content)
+        except (OSError, SettingsError) as error:
+            watched.failed(_reason(error))
+        else:
+            watched.error = None
+            log.info("the key set was read", extra={"keys": sorted(keys)})
+            self._authenticator.use_key_set(keys)
+
+
+class _FetchedKeySet:
+    """A key set behind a URL."""
+
+    def __init__(self, auth: AuthSettings, authenticator: Authenticator) -> None:
+        self._url = auth.jwks_url
+        self._interval_ms = int(auth.jwks_refresh_s * 1000)
+        self._authenticator = authenticator
+        self._is_wanted = False
+        self._is_fetching = False
+        self._tried_at_ms = 0
+        self._fetched_at_ms: int | None = None
+        self._known: KeySet = {}
+        self._error: str | None = None
+
+    async def start(self, now: int) -> None:
+        """Fetch it, and go on without it if that takes too long."""
+        done = asyncio.Event()
+        self._fetch(now, done)
+        try:
+            await asyncio.wait_for(done.wait(), _FETCH_S)
+        except TimeoutError:
+            log.warning("the key set has not arrived yet", extra={"url": self._url})
+
+    def tick(self, now: int) -> None:
+        self._is_wanted |= self._authenticator.take_missed_key()
+        since_ms = abs(now - self._tried_at_ms)
+        is_due = since_ms >= self._interval_ms or self._is_wanted or self._error is not None
+        if is_due and since_ms >= _PAUSE_MS and not self._is_fetching:
+            self._fetch(now)
+
+    def is_stale(self, now: int) -> bool:
+        """Has it never been fetched, or not for a while?"""
+        if self._fetched_at_ms is None:
+            return self._error is not None
+        return now - self._fetched_at_ms > _STALE_INTERVALS * self._interval_ms
+
+    def _fetch(self, now: int, done: asyncio.Event | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        self._is_fetching, self._is_wanted = True, False
+        self._tried_at_ms = now
+
+        def finish(found: KeySet | str) -> None:
+            self._finish(found, now)
+            if done is not None:
+                done.set()
+
+        def work() -> None:
+            found = _fetched(self._url)
+            # The hub may have stopped meanwhile.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(finish, found)
+
+        # A daemon, so that a slow issuer does not delay the end of the process.
+        threading.Thread(target=work, name="key-set", daemon=True).start()
+
+    def _finish(self, found: KeySet | str, now: int) -> None:
+        self._is_fetching = False
+        if isinstance(found, str):
+            if found != self._error:
+                facts = {"url": self._url, "error": found}
+                log.warning("the key set could not be fetched: known keys still hold", extra=facts)
+            self._error = found
+            return
+        self._error, self._fetched_at_ms = None, now
+        if found.keys() != self._known.keys():
+            log.info("the key set was fetched", extra={"keys": sorted(found)})
+        self._known = found
+        self._authenticator.use_key_set(found)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Whoever answers for the URL of the settings must not be able to name another one."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _fetched(url: str) -> KeySet | str:
+    """Return the keys behind a URL, or why there are none."""
+    is_near = is_loopback(urlsplit(url).hostname or "")
+    proxies = urllib.request.ProxyHandler({} if is_near else None)
+    opener = urllib.request.build_opener(_NoRedirect, proxies)
+    # The settings allow https, and http on loopback only.
+    request = urllib.request.Request(  # noqa: S310
+        url, headers={"Accept": "application/jwk-set+json, application/json"}
+    )
+    ends_s = time.monotonic() + 2 * _FETCH_S
+    content = b""
+    try:
+        with opener.open(request, timeout=_FETCH_S) as response:
+            while piece := response.read1(2**16):
+                content += piece
+                if len(content) > key_sets.SET_BYTES_MAX:
+                    break
+                if time.monotonic() > ends_s:
+                    return "the answer takes too long"
+        return key_sets.read(content)
+    except Exception as error:
+        # Whatever an issuer answers, the known keys hold.
+        return _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
