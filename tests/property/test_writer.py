@@ -85,7 +85,7 @@ class Run:
 
     def now(self) -> int:
         """What the hub takes for the present: a tick has one time, whatever the clock does."""
-        return self.stage.writer.tick_ms or self.stage.clock.now_ms()
+        return self.stage.writer.tick_ms or self.stage.steady.now_ms()
 
     def next_data(self, peer: Peer) -> list[object]:
         self.serial += 1
@@ -109,7 +109,10 @@ class Run:
         data = self.next_data(peer)
         if peer.is_open and not peer.connection.is_closing:
             self.tells += len(self.stage.hub.topics.audience(topic).recipients)
-        peer.publish(topic, data, ttl=_ttl(number), timestamp=self.now())
+        stage = self.stage
+        is_in_tick = bool(stage.writer.tick_ms)
+        timestamp = stage.hub.wall.shown(self.now()) if is_in_tick else stage.clock.now_ms()
+        peer.publish(topic, data, ttl=_ttl(number), timestamp=timestamp)
 
     def broadcast(self, peer: Peer, other: Peer, number: int) -> None:
         stage = self.stage

@@ -156,8 +156,10 @@ def leaves_of(group: type[msgspec.Struct], prefix: str) -> Iterator[Leaf]:
             about = (shape.extra_json_schema or {}).get("description", "")
             shape = shape.type
         if isinstance(shape, inspect.UnionType):
-            # A value that may be left unset.
-            (shape,) = (one for one in shape.types if not isinstance(one, inspect.NoneType))
+            some = [one for one in shape.types if not isinstance(one, inspect.NoneType)]
+            if len(some) == 1:
+                # A value that may be left unset.
+                (shape,) = some
         yield Leaf(path, annotations[field.name], shape, getattr(defaults, field.name), about)
 
 

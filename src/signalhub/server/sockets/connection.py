@@ -189,11 +189,11 @@ class Connection(WSListener, Generic[P]):
         "is_in_bulk",
         "last_unsent_bytes",
         "marks",
+        "origin",
         "owner",
         "queue",
         "queued_replies",
         "session",
-        "source",
         "waiting",
     )
 
