@@ -82,13 +82,13 @@ _OVERSLEPT_MS = 5_000
 
 # Requests about what the log holds. A hub that could not read all of it cannot answer them, not
 # even that something does not exist. Whether a topic is durable is a part of that.
-_ABOUT_THE_LOG: Final = frozenset(
+ABOUT_THE_LOG: Final = frozenset(
     {
         *("hub:topic_create", "hub:topic_update", "hub:topic_info", "hub:topic_delete"),
         *("hub:list_topics", "hub:publish", "hub:replay", "hub:republish", "hub:erase"),
         *("hub:sub_info", "hub:sub_update", "hub:sub_pause", "hub:sub_resume", "hub:sub_delete"),
         *("hub:list_subs", "hub:seek", "hub:redrive", "hub:purge", "hub:place", "hub:move"),
-        *("hub:ack", "hub:nack", "hub:extend", "hub:term"),
+        *("hub:forget_place", "hub:ack", "hub:nack", "hub:extend", "hub:term"),
     }
 )
 
@@ -318,7 +318,7 @@ class Hub:
                 raise refusals.unknown_type(type)
             if size > self._forwarded_bytes_max and type in _FORWARDED:
                 raise refusals.too_large(size, self._forwarded_bytes_max)
-            if self.storage.gap is not None and type in _ABOUT_THE_LOG:
+            if self.storage.gap is not None and type in ABOUT_THE_LOG:
                 raise self.storage.gap
             return handler(session, message, now)
         except Refusal as refusal:

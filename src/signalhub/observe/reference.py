@@ -43,8 +43,8 @@ _HEALTH: Final = """
 
 `GET /health` answers with `"status": "ok"`, or `"degraded"` and the reasons in `degradations`. The
 HTTP status is 503 if the log accepts no entries until a restart: asks and durable publishes are
-refused then, while everything else continues. `storage` then says why, and what to do; with
-authentication it is left out. If damage kept the start from reading all of the log, whatever could
+refused then, while everything else continues. `storage` then says why, and what to do, to
+those who see details. If damage kept the start from reading all of the log, whatever could
 lie behind it is refused as well.
 
 While subscriptions or mailboxes hold up retention, `details.retention` names the first ten of them,

@@ -64,13 +64,18 @@ def texts(done: Done) -> list[str]:
 
 
 async def fetched(server: ScriptedRooms, *options: str, **answer: Any) -> Done:
-    """Fetch an inbox from a scripted hub that answers once."""
+    """Fetch an inbox from a scripted hub that answers once; there is nothing behind that page."""
     fetching = asyncio.create_task(command(server.url, "inbox", "fetch", "x", *options))
     exchange: Exchange = await server.request()
     if "status" in answer:
         exchange.answer(**answer)
     else:
         exchange.page(*answer.pop("seqs"), **answer)
+    more = asyncio.create_task(server.request())
+    await asyncio.wait((fetching, more), return_when=asyncio.FIRST_COMPLETED)
+    if more.done():
+        more.result().page()
+    more.cancel()
     return await fetching
 
 
@@ -217,6 +222,20 @@ def test_a_key_is_bytes_hex_or_base64url(tmp_path: Path) -> None:
         path.write_bytes(content)
 
         assert read_key(path) == key
+
+
+async def test_a_fetch_goes_on_when_the_hub_ends_a_page_by_its_size() -> None:
+    async with run_hub(rooms={"page_bytes_max": 1}) as hub:
+        run = partial(command, hub.url)
+        for word in ("one", "two", "three"):
+            assert (await run("inbox", "append", GENERAL, word)).code == 0
+
+        whole = await run("inbox", "fetch", GENERAL)
+        part = await run("inbox", "fetch", GENERAL, "--limit", "2")
+
+        assert (texts(whole), whole.err) == (["one", "two", "three"], "")
+        assert texts(part) == ["one", "two"]
+        assert "--from 3" in part.err
 
 
 async def test_an_inbox_is_fetched_in_parts_or_as_a_whole(run: Run) -> None:

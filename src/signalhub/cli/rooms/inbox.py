@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
+from msgspec.structs import replace
 
 from signalhub.cli.rooms.connection import (
     LOCAL_ROOMS,
@@ -112,7 +113,7 @@ def fetch(
         if all:
             await _print_all(access, from_seq, codec, connection)
             return None
-        page = await access.fetch(from_seq, limit, timeout_s=connection.timeout_s, attempts=1)
+        page = await _fetched(access, from_seq, limit, connection.timeout_s)
         for message in page:
             _print(message, codec, output)
         return page
@@ -188,6 +189,17 @@ def append(
     }
     result = f"seq {stored.seq} (duplicate)" if stored.is_repeat else f"seq {stored.seq}"
     connection.plain.output.fact(facts, result)
+
+
+async def _fetched(access: InboxAccess, from_seq: int, limit: int, timeout_s: float) -> InboxPage:
+    """As many messages as were asked for: the hub ends a page by its size, too."""
+    whole = await access.fetch(from_seq, limit, timeout_s=timeout_s, attempts=1)
+    page = whole
+    while page and not page.is_partial and len(whole) < limit:
+        left = limit - len(whole)
+        page = await access.fetch(page.next_seq, left, timeout_s=timeout_s, attempts=1)
+        whole = replace(page, messages=whole.messages + page.messages, oldest_seq=whole.oldest_seq)
+    return whole
 
 
 async def _print_all(
