@@ -111,7 +111,7 @@ async def test_a_repeated_hello_counts_as_a_message() -> None:
         await eventually(lambda: stage.hub.app.hub.tally.rate_limited >= 6)
 
 
-CROWD = volume(3_000, 45_000)
+CROWD = volume(3_000, 20_000)
 SEARCHES = {"hub:discover": {"pattern": "*a*b*c*"}, "hub:list_actors": {"offset": CROWD}}
 # As much work for the sender and the sockets, and next to nothing for the hub.
 LEGAL = {"hub:discover": {"pattern": "nobody/here"}, "hub:list_actors": {"limit": 1}}
@@ -171,7 +171,7 @@ async def test_a_search_of_everybody_delays_others_no_more_than_a_busy_neighbour
         slowest: list[float] = []
         for payloads in (LEGAL, SEARCHES):
             neighbour = asyncio.create_task(search(await stage.connect(), payloads))
-            times = await round_trips(stage, 1_000)
+            times = await round_trips(stage, 300)
             neighbour.cancel()
             slowest.append(times[len(times) * 99 // 100])
 

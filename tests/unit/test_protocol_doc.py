@@ -386,7 +386,8 @@ def comparable(frame: Frame) -> Frame:
 async def test_a_complete_exchange_happens_as_written(
     steps: list[tuple[str, str, Frame | str]], who: str, address: str
 ) -> None:
-    clock = FakeClock()
+    said_ms = [said["timestamp"] for _, _, said in steps if not isinstance(said, str)]
+    clock = FakeClock(said_ms[0])
     async with run_stage(clock) as stage:
         speakers = {speaker: await stage.dial() for speaker in "ABC"}
         await join(speakers[who], address)
@@ -395,9 +396,9 @@ async def test_a_complete_exchange_happens_as_written(
             if isinstance(said, str):
                 assert said == f"close {await peer.until_closed()}"
             elif direction == ">":
-                # All events of a tick share one time, so the jump must not fall into one.
+                # All events of a tick share one time, so it must not pass in one.
                 await eventually(lambda: not stage.hub.app.runner.writer.tick_ms)
-                clock.jump((said["timestamp"] - clock.now_ms()) / 1000)
+                clock.advance((said["timestamp"] - clock.now_ms()) / 1000)
                 say(peer, said)
             else:
                 assert comparable({**await peer.receive()}) == comparable(said)

@@ -47,6 +47,7 @@ from signalhub.core.streams.mailboxes import Mailboxes
 from signalhub.core.streams.recovery import Parts
 from signalhub.core.streams.retention import Anchors, Pruning
 from signalhub.core.streams.streams import Streams
+from signalhub.core.subscriptions.blame import blame
 from signalhub.core.subscriptions.dispatcher import Dispatcher, Passes
 from signalhub.core.subscriptions.join import Subscriptions
 from signalhub.core.subscriptions.manage import Management
@@ -330,8 +331,10 @@ class Hub:
             retry_after_ms = max(1, session.bucket.retry_after_ms(now))
             raise refusals.rate_limited(session.bucket.rate_s, retry_after_ms)
 
-    def closed(self, session: Session, now: int) -> list[Effect]:
-        """A socket has closed or is about to. Idempotent."""
+    def closed(self, session: Session, now: int, code: int | None = None) -> list[Effect]:
+        """A socket has closed or is about to, by its client with `code` if given. Idempotent."""
+        if code is not None:
+            blame(session, code, now)
         return self.sessions.closed(session, now)
 
     # Outcomes of effects.

@@ -365,6 +365,7 @@ class SettleRequest(RequestPayload):
     up_to: Position | None = None
     id: str | None = None
     ids: Annotated[list[str], Meta(max_length=SEQS_MAX)] | None = None
+    attempt: Position | None = None
     delay_ms: Duration | None = None
     reason: str | None = None
     ms: Duration | None = None

@@ -30,6 +30,7 @@ Quota = Annotated[int, Meta(ge=0)]
 
 SECRET_BYTES_MIN = 16
 HIDDEN = "•••"
+DENIED_NAME = "denied.jsonl"
 
 
 class Secret(str):
@@ -553,7 +554,7 @@ class Settings(Group, frozen=True, kw_only=True):
     @property
     def denial_list(self) -> str:
         """Where the denial list is."""
-        return self.auth.denied_file or f"{self.data}/denied.jsonl"
+        return self.auth.denied_file or f"{self.data}/{DENIED_NAME}"
 
 
 def problems(settings: Settings) -> Iterator[str]:

@@ -184,6 +184,7 @@ class Rooms:
         room, effects = directory.open(room_name, inbox_id, requester, now)
         guest = Guest(link, room, pseudonym, requester)
         if requester.claims is not None:
+            # A jump of the wall clock does not end it: what is left of its time is fixed here.
             ends_ms = self._wall.own(requester.claims.expires_at_s * 1000)
             self._token_ends_ms[guest] = ends_ms
             self._next_token_end_ms = min(self._next_token_end_ms, ends_ms)
@@ -205,11 +206,11 @@ class Rooms:
 
     def end_matching(self, is_ended: Callable[[Claims], bool], reason: str) -> list[Effect]:
         """Close the sockets whose token matches; `reason` is a sentence for their clients."""
-        ended = [
-            guest
-            for guest in self._token_ends_ms
-            if guest.requester.claims is not None and is_ended(guest.requester.claims)
-        ]
+        found = [(guest, guest.requester.claims) for guest in self._token_ends_ms]
+        ended = [guest for guest, claims in found if claims is not None and is_ended(claims)]
+        return self._turn_out(ended, reason)
+
+    def _turn_out(self, ended: list[Guest], reason: str) -> list[Effect]:
         effects: list[Effect] = []
         for guest in ended:
             del self._token_ends_ms[guest]
@@ -220,10 +221,8 @@ class Rooms:
     def _end_tokens(self, now: int) -> list[Effect]:
         if now < self._next_token_end_ms:
             return []
-        wall_s = self._wall.shown(now) / 1000
-        effects = self.end_matching(
-            lambda claims: claims.expires_at_s <= wall_s, "The token has expired."
-        )
+        ended = [guest for guest, ends_ms in self._token_ends_ms.items() if ends_ms <= now]
+        effects = self._turn_out(ended, "The token has expired.")
         self._next_token_end_ms = min(self._token_ends_ms.values(), default=math.inf)
         return effects
 

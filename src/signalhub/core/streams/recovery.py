@@ -24,6 +24,7 @@ from signalhub.wire.entry import (
     Body,
     BroadcastBody,
     CursorBody,
+    DeadLetterOrigin,
     ErasedBody,
     Kind,
     LostBody,
@@ -124,6 +125,9 @@ class Recovery:
         self._asks: dict[tuple[int, int], tuple[str, str]] = {}
         self._loose: dict[int, tuple[MessageBody, int]] = {}
         self._deleted: set[int] = set()
+        # Dead letters that the last cursor of their subscription did not know, by their offset;
+        # `None` if a seek has made the original new again.
+        self._letters: dict[Subscription, dict[int, DeadLetterOrigin | None]] = {}
         # Ids must be added in the order of time.
         self._noted_ms = 0
         self._is_reading_again = False
@@ -197,7 +201,7 @@ class Recovery:
             cursor = decode_body(CursorBody, entry.body)
             found = self._subscription(entry.stream, entry.stream_epoch, cursor.subscription)
             if found is not None:
-                found.restore(cursor)
+                self._restore(found, cursor)
                 if isinstance(found.stream, Mailbox):
                     found.stream.attached_at_ms = entry.at_ms
         elif kind == Kind.BROADCAST:
@@ -239,6 +243,9 @@ class Recovery:
         for stream in parts.streams.every():
             stream.is_made = True
         for subscription in parts.streams.readers():
+            for dead in self._letters.get(subscription, {}).values():
+                if dead is not None:
+                    subscription.was_buried(dead)
             subscription.recovered()
         for box in parts.streams.mailboxes.values():
             # The absence of an owner is counted only while a hub is running.
@@ -314,10 +321,48 @@ class Recovery:
         message = decode_body(MessageBody, entry.body)
         if message.replay is not None:
             self._parts.replays.note(message.replay, entry.offset)
+        elif message.dead is not None:
+            self._letter(entry.offset, message.dead)
         self._remember(entry, message)
         stream = self._grown(entry)
         if isinstance(stream, Mailbox) and message.expires_at is not None:
             stream.expires(entry.seq, message.expires_at, entry.offset)
+
+    def _letter(self, offset: int, dead: DeadLetterOrigin) -> None:
+        """Count a dead letter; its settlement may be missing."""
+        streams = self._parts.streams
+        found: Subscription | None = None
+        if dead.subscription:
+            topic = streams.topics.get(dead.topic)
+            if topic is not None and topic.epoch == dead.epoch:
+                found = topic.subscriptions.get(dead.subscription)
+        else:
+            box = streams.mailboxes.get(dead.topic)
+            if box is not None and box.epoch == dead.epoch:
+                found = box.subscription
+        if found is not None:
+            found.position.count_letter(offset)
+            found.is_dirty = True
+            self._letters.setdefault(found, {})[offset] = dead
+
+    def _restore(self, subscription: Subscription, cursor: CursorBody) -> None:
+        """Apply a cursor. Dead letters that were being written at the time are not part of it."""
+        position = subscription.position
+        generation, counted = position.generation, position.dead_lettered
+        subscription.restore(cursor)
+        letters = self._letters.pop(subscription, {})
+        if cursor.letters_through < 0 and cursor.dead_lettered:
+            # Version 0.1 did not say which letters it had counted.
+            position.dead_lettered = max(counted, cursor.dead_lettered)
+            position.letters_through = max(letters, default=-1)
+        else:
+            letters = {at: dead for at, dead in letters.items() if at > cursor.letters_through}
+            for offset in letters:
+                position.count_letter(offset)
+        if cursor.generation != generation:
+            letters = dict.fromkeys(letters)
+        if letters:
+            self._letters[subscription] = letters
 
     def _grown(self, entry: StoredEntry) -> Topic | Mailbox | None:
         """The stream that this message belongs to; `None` if it is unknown."""
