@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.socket.bystanders import bystanders
 from tests.support.socket.frames import masked_frame
 from tests.support.socket.peer import Peer
 from tests.support.socket.stage import InProcess, eventually, run_stage
-from tests.support.volume import volume
+from tests.support.volume import IS_SOAK, volume
 
 ROUNDS = volume(20, 2_000)
 HELLO = b'{"type":"hub:connect","pattern":"ask","from":"@(x/y)","id":"1","payload":{}}'
@@ -108,3 +109,70 @@ async def test_a_repeated_hello_counts_as_a_message() -> None:
         peer.write(text(HELLO) * 10)
 
         await eventually(lambda: stage.hub.app.hub.tally.rate_limited >= 6)
+
+
+CROWD = volume(3_000, 20_000)
+SEARCHES = {"hub:discover": {"pattern": "*a*b*c*"}, "hub:list_actors": {"offset": CROWD}}
+# As much work for the sender and the sockets, and next to nothing for the hub.
+LEGAL = {"hub:discover": {"pattern": "nobody/here"}, "hub:list_actors": {"limit": 1}}
+
+
+async def crowd(stage: InProcess) -> None:
+    """Many actors of one session."""
+    peer = await stage.connect()
+    for number in range(CROWD):
+        address = f"@(crowd/{number})"
+        peer.send("hub:register", {"actorAddress": address, "capabilities": []}, sender=address)
+        if number % 100 == 0:
+            await peer.ask("hub:metrics")
+
+
+async def search(peer: Peer, payloads: dict[str, dict[str, object]]) -> None:
+    """Ask again and again, a few questions at a time."""
+    while True:
+        asked = [
+            peer.send(type, payload, pattern="ask")
+            for _ in range(4)
+            for type, payload in payloads.items()
+        ]
+        for _ in asked:
+            await peer.receive()
+
+
+async def round_trips(stage: InProcess, count: int) -> list[float]:
+    """How long asks of one actor to another take, in order of length."""
+    alice, bob = await stage.join("@(quick/alice)"), await stage.join("@(quick/bob)")
+    times: list[float] = []
+    for _ in range(count):
+        began = time.perf_counter()
+        alice.send("hub:send", {"to": "@(quick/bob)", "type": "talk"}, pattern="ask")
+        await bob.receive("talk")
+        await alice.receive("hub:delivery_ack")
+        times.append(time.perf_counter() - began)
+        await asyncio.sleep(0.002)
+    return sorted(times)
+
+
+async def test_others_go_on_while_somebody_searches_everybody() -> None:
+    async with run_stage(message_rate=0) as stage, bystanders(stage) as pair:
+        await crowd(stage)
+        attacker = asyncio.create_task(search(await stage.connect(), SEARCHES))
+
+        await pair.go_on(volume(20, 500))
+
+        assert stage.hub.app.hub.scans.are_waiting
+        attacker.cancel()
+
+
+@pytest.mark.skipif(not IS_SOAK, reason="a measurement")
+async def test_a_search_of_everybody_delays_others_no_more_than_a_busy_neighbour() -> None:
+    async with run_stage(message_rate=0) as stage:
+        await crowd(stage)
+        slowest: list[float] = []
+        for payloads in (LEGAL, SEARCHES):
+            neighbour = asyncio.create_task(search(await stage.connect(), payloads))
+            times = await round_trips(stage, 300)
+            neighbour.cancel()
+            slowest.append(times[len(times) * 99 // 100])
+
+    assert slowest[1] <= 3 * max(slowest[0], 0.005), slowest

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TOP_MAX = 100
 
-_COLUMNS = (
+COLUMNS = (
     OutputColumn("resource", style="cyan", is_whole=True),
     OutputColumn("of"),
     OutputColumn("name"),
@@ -42,11 +42,11 @@ def limits(
         return await connection.in_time(me.limits(identity, top=top))
 
     found = run(connection, work)
-    rows = [row for one in found.resources for row in _rows(one, identity)]
-    connection.output.table(_COLUMNS, rows)
+    rows = [row for one in found.resources for row in rows_of(one, identity)]
+    connection.output.table(COLUMNS, rows)
 
 
-def _rows(one: ResourceUsage, identity: str | None) -> Iterator[dict[str, object]]:
+def rows_of(one: ResourceUsage, identity: str | None) -> Iterator[dict[str, object]]:
     """The total, then the largest users; without a limit the last column is empty."""
     if identity is None:
         yield _row(one.resource, "all", "", one.used, one.limit)

@@ -1,0 +1,55 @@
+"""`signalhub limits` against a hub."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from signalhub import Client
+from signalhub.cli.hub.limits import COLUMNS, rows_of
+from signalhub.cli.terminal.output import Output
+from signalhub.client.answers import ResourceUsage, UsedBy
+from tests.support.process.command import Run, columns
+
+
+async def test_it_shows_totals_and_the_largest_users(run: Run, me: Client) -> None:
+    await me.create_topic("orders")
+
+    rows = (await run("limits", "--json")).rows()
+    of_ann = (await run("limits", "--identity", "ann", "--json")).rows()
+
+    by_resource = {(row["resource"], row["of"]): row for row in rows}
+    assert by_resource["topics", "all"]["used"] == 1
+    assert by_resource["topics", "all"]["limit"] == 10_000
+    assert by_resource["topics", "source"]["name"] == "127.0.0.1"
+    assert {row["of"] for row in of_ann} == {"identity"}
+    assert {row["used"] for row in of_ann} == {0}
+    shown = columns(await run("limits"))
+    assert ["topics", "all", "", "1", "10000"] in shown
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_its_table_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal = _Terminal()
+    usage = ResourceUsage(
+        resource="subscriptions",
+        used=100_000,
+        limit=100_000,
+        per_identity=25_000,
+        identities=(UsedBy(identity="https://accounts.example/users/0123456789-abcdef", used=9),),
+        sources=(UsedBy(source="2001:db8:1234:5678::/64", used=9),),
+    )
+
+    Output(False, terminal).table(COLUMNS, [*rows_of(usage, None)])
+
+    lines = terminal.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "subscriptions" in terminal.getvalue()
+    assert "100000" in terminal.getvalue()
