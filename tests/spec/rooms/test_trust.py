@@ -177,7 +177,7 @@ async def test_stranger_reserves_no_name_and_no_inbox() -> None:
 
 
 async def test_stranger_cannot_fill_the_state_of_all() -> None:
-    limits = {"state_bytes_max": 2**16, "room_state_bytes_max": 2**16}
+    limits: dict[str, Any] = {"state_bytes_max": 2**16, "room_state_bytes_max": 2**16}
     async with open_house(hub=AUTHENTICATED, **limits) as house:
         for number in range(20):
             for headers in STRANGERS.values():
@@ -191,7 +191,12 @@ async def test_stranger_cannot_fill_the_state_of_all() -> None:
 @strangers
 async def test_refused_looks_use_up_nobodys_limit_but_their_own(stranger: dict[str, str]) -> None:
     clock = exact_clock()
-    limits = {"fetch_rate": 3, "append_rate": 3, "state_rate": 3, "refused_rate": 30}
+    limits: dict[str, Any] = {
+        "fetch_rate": 3,
+        "append_rate": 3,
+        "state_rate": 3,
+        "refused_rate": 30,
+    }
     async with open_house(clock, hub=AUTHENTICATED, **limits) as house:
         member = bearer(house, ROOM)
         for _ in range(5):
