@@ -193,3 +193,13 @@ def test_the_document_knows_the_settings_of_its_hub(is_required: bool) -> None:
         operation = next(iter(document["paths"][path].values()))
         (inbox,) = [one for one in operation["parameters"] if one["name"] == "X-Inbox-ID"]
         assert inbox["required"] is is_required
+
+
+def test_the_document_of_a_hub_with_authentication_says_who_is_refused() -> None:
+    document = describe(RoomsSettings(), is_checked=True)
+
+    every = [one for path in document["paths"].values() for one in path.values()]
+    assert all({"401", "403"} <= operation["responses"].keys() for operation in every)
+    named = {name for one in document["security"] for name in one}
+    assert named == document["components"]["securitySchemes"].keys() == {"token", "capability"}
+    assert "security" not in describe(RoomsSettings())

@@ -191,7 +191,12 @@ async def test_stranger_cannot_fill_the_state_of_all() -> None:
 @strangers
 async def test_refused_looks_use_up_nobodys_limit_but_their_own(stranger: dict[str, str]) -> None:
     clock = exact_clock()
-    limits = {"fetch_rate": 3, "append_rate": 3, "state_rate": 3, "refused_rate": 30}
+    limits: dict[str, Any] = {
+        "fetch_rate": 3,
+        "append_rate": 3,
+        "state_rate": 3,
+        "refused_rate": 30,
+    }
     async with open_house(clock, hub=AUTHENTICATED, **limits) as house:
         member = bearer(house, ROOM)
         for _ in range(5):

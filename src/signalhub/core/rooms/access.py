@@ -10,8 +10,6 @@ first, and read what those write who know only the name.
 from __future__ import annotations
 
 import hmac
-import ipaddress
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,6 +17,7 @@ import msgspec
 from signalhub.auth.permissions import Allowance
 from signalhub.auth.tokens import Claims
 from signalhub.core.rooms import refusals
+from signalhub.wire.authority import source_of
 from signalhub.wire.errors import Refusal, RoomError
 from signalhub.wire.room_ids import CAPABILITY_CHARS
 
@@ -35,8 +34,6 @@ _MINUTE_MS: Final = 60_000
 # Addresses that are counted separately; all others share one count.
 _SOURCES_MAX: Final = 10_000
 _OTHERS: Final = ""
-# A client chooses the other half of its IPv6 addresses.
-_PREFIX_BITS: Final = 64
 
 
 class Requester(msgspec.Struct, frozen=True):
@@ -83,7 +80,7 @@ class Access:
         self, token: str | None, address: str, now: int, mono_ms: int, *, has_inbox: bool
     ) -> Requester:
         """Return who asks; raises `RoomError` for an invalid token, or if nothing is presented."""
-        source = _network(address)
+        source = source_of(address)
         if self._authenticator is None:
             return Requester(source)
         if token is None:
@@ -167,18 +164,6 @@ class Access:
         self._tally.denied += 1
         wait_ms = self._attempts.count(source, mono_ms)
         return refusals.limited(wait_ms) if wait_ms else error
-
-
-@lru_cache(_SOURCES_MAX)
-def _network(address: str) -> str:
-    """Return what one client can have many addresses of: an IPv6 network, or the address itself."""
-    if ":" not in address:
-        return address
-    try:
-        ip = ipaddress.IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address
-    return str(ip.ipv4_mapped or ipaddress.IPv6Network((int(ip), _PREFIX_BITS), strict=False))
 
 
 class RefusedAttempts:
