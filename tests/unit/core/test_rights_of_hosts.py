@@ -109,6 +109,20 @@ def test_control_over_one_host_is_no_reason_to_shout_commands_to_all() -> None:
     assert owner.take() == []
 
 
+def test_no_command_reaches_a_host_as_the_copy_of_an_old_message() -> None:
+    shell, caller, owner = hosted()
+    restrict(caller, send=("*",), admin=("republish",))
+    command = {"name": "move", "arguments": {"actor": ACTOR, "to": B}}
+    copy = {"epoch": 1, "offset": 1, "id": "o", "type": "actors:control", "data": command}
+    job = {"job": "j", "until": {"epoch": 1, "offset": 9}, "to": {"actor": A}}
+
+    reply = caller.ask("hub:republish", job | {"messages": [copy]})
+
+    assert code_of(reply) == "internal_error"
+    assert "actors:control" in reply["payload"]["message"]
+    assert owner.take() == []
+
+
 def test_a_purge_on_a_host_needs_delete_as_well() -> None:
     _, caller, owner = hosted()
     restrict(caller, send=("*",), control=("*",), create=("*",))
