@@ -110,7 +110,7 @@ def test_control_over_one_host_is_no_reason_to_shout_commands_to_all() -> None:
 
 
 def test_no_command_reaches_a_host_as_the_copy_of_an_old_message() -> None:
-    shell, caller, owner = hosted()
+    _, caller, owner = hosted()
     restrict(caller, send=("*",), admin=("republish",))
     command = {"name": "move", "arguments": {"actor": ACTOR, "to": B}}
     copy = {"epoch": 1, "offset": 1, "id": "o", "type": "actors:control", "data": command}
