@@ -1,8 +1,8 @@
 """Messages of the lake to send again: selected by a predicate, in the order of the log.
 
 A predicate is a condition over the columns of `messages`. Messages that cannot be sent again are
-left out of the selection: those of rooms, calls, commands, broadcasts, and those whose content was removed.
-Copies made by replays are left out unless requested.
+left out of the selection: those of rooms, calls, commands, broadcasts, and those whose content was
+removed. Copies made by replays are left out unless requested.
 """
 
 from __future__ import annotations
