@@ -106,6 +106,7 @@ REQUESTS: Final = (
     Access("hub:metrics"),
     Access("hub:list_sessions", "", ("admin:sessions",)),
     Access("hub:close_session", "", ("admin:sessions",)),
+    Access("hub:limits", "", ("admin:limits",)),
     # Addresses.
     Access("hub:register", "the address of the token"),
     Access("hub:register", "another address", ("register",)),
@@ -123,6 +124,7 @@ REQUESTS: Final = (
     # Messages.
     Access("hub:send", "", ("send",)),
     Access("hub:send", "in the name of another address", ("send + register",)),
+    Access("hub:send", "`actors:batch`, `actors:move`, `actors:mark`", ("send + host",)),
     Access("hub:send", "`actors:control` to a host", ("send + control",)),
     Access("hub:send", "`actors:control`: purge", ("send + control + delete",), explicit=_DELETE),
     Access("hub:broadcast", "", ("broadcast",)),
@@ -314,9 +316,10 @@ it; nothing else erases one.
 - Without authentication nobody owns anything, and the subject is empty. Recorded are
   `hub:sub_update`, `hub:sub_pause`, `hub:sub_resume`, `hub:seek`, `hub:sub_delete`,
   `hub:topic_delete`, `hub:purge`, `hub:redrive`, `hub:republish`, `hub:erase`,
-  `hub:close_session`, `hub:forget_place` and every `actors:control`.
-- A purge on a host uses two verbs and leaves two entries. Commands that only look at a host use
-  `control`, too.
+  `hub:list_sessions`, `hub:close_session`, `hub:limits`, `hub:forget_place` and every
+  `actors:control`.
+- A purge on a host uses two verbs and leaves two entries. Looking at a host uses `control`,
+  too, and looking at sessions and limits uses `admin`.
 - Redrives and purges of many letters are written in several batches; the entry is in the first.
 - `hub:republish` and `hub:erase` leave an entry when they begin and one when they end, with the
   name of the job. One without an end was interrupted. A replay that is continued does not begin

@@ -75,6 +75,7 @@ class Allowance:
         "discover_cost",
         "discovers_all",
         "identity",
+        "is_host",
         "subject",
         "subscribe_cost",
     )
@@ -97,6 +98,8 @@ class Allowance:
         self._read_addresses = _compile(given.read or ())
         self._discover = self._send if given.discover is None else _compile(given.discover)
         self._host = _compile(given.host, is_plain=True)
+        # Does it permit any kind?
+        self.is_host = bool(self._host)
         self._control = _compile(given.control)
         self._rooms = _compile(given.rooms, is_plain=True)
         self._admin = _compile(given.admin, is_plain=True)

@@ -12,6 +12,7 @@ from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Reply
 from signalhub.core.messages import publish
+from signalhub.core.messages.route import CONTROL
 from signalhub.core.operations import operated_by_job
 from signalhub.core.replies import DeferredAnswer
 from signalhub.core.sessions.session import Session, SessionState
@@ -459,6 +460,8 @@ def _check(request: requests.RepublishRequest, size: int) -> None:
             raise refusals.structural("a type begins with `hub:`, which is the hub's own")
         if one.type.startswith(CALL_TYPE_PREFIX):
             raise refusals.structural("calls cannot be replayed: they would be made twice")
+        if one.type == CONTROL:
+            raise refusals.structural(f"a message has the type {CONTROL}: send the command instead")
         if one.sender is not None and not is_address(one.sender):
             raise refusals.structural("`from` of a message is not an address")
         publish.check_parts(one.key, one.headers)

@@ -214,6 +214,7 @@ TRIALS: dict[str, list[Callable[[Scene], bool]]] = {
     "hub:refresh_token": [refreshes],
     "hub:queue_stats": [plainly("hub:queue_stats")],
     "hub:metrics": [plainly("hub:metrics")],
+    "hub:limits": [plainly("hub:limits")],
     "hub:list_sessions": [plainly("hub:list_sessions")],
     "hub:close_session": [
         lambda scene: may(scene.eve().ask("hub:close_session", {"sessionId": scene.ann.session.id}))
@@ -245,6 +246,7 @@ TRIALS: dict[str, list[Callable[[Scene], bool]]] = {
     "hub:send": [
         with_zoe("hub:send", NOTE),
         with_zoe("hub:send", NOTE, sender="@(x/y)"),
+        lambda scene: may(scene.hosts().ask("hub:send", {"to": A, "type": "actors:batch"})),
         lambda scene: controls(scene, "actors"),
         lambda scene: controls(scene, "purge"),
     ],
@@ -320,12 +322,16 @@ def tokens(access: Access) -> Iterator[tuple[str, Grants, bool]]:
         *((frozenset[str](), are_denied) for are_denied in (True, False)),
         *((frozenset({verb}), True) for verb in VERBS),
         *((frozenset({verb}), False) for verb in OLDER),
-        *((need, True) for need in access.alternatives),
         *((everything - {verb}, True) for need in access.alternatives for verb in need),
     ):
         grants = (NOTHING if are_denied else {}) | {verb: ["*"] for verb in given}
         name = f"{'+'.join(sorted(given)) or 'nothing'}{'' if are_denied else ', others absent'}"
         yield name, grants, access.is_allowed(given, are_others_denied=are_denied)
+    for need in access.needs:
+        exact = {one.partition(":")[0]: [one.partition(":")[2] or "*"] for one in need.split(" + ")}
+        yield f"exactly {need}", NOTHING | exact, True
+        if "admin" in exact:
+            yield f"{need}, but for another operation", NOTHING | exact | {"admin": ["x"]}, False
 
 
 def test_every_request_of_the_hub_is_in_the_table() -> None:

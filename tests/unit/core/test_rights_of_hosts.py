@@ -109,6 +109,33 @@ def test_control_over_one_host_is_no_reason_to_shout_commands_to_all() -> None:
     assert owner.take() == []
 
 
+@pytest.mark.parametrize("type", ["actors:batch", "actors:move", "actors:mark"])
+def test_what_hosts_tell_each_other_is_taken_only_from_those_who_may_be_one(type: str) -> None:
+    shell, _, owner = hosted()
+    # Hosts believe addresses like this one.
+    thief = shell.connect("@(actors/thief)")
+    restrict(thief, send=("*",), control=("*",))
+
+    assert action(thief.ask("hub:send", {"to": A, "type": type})) == ("host", type)
+    assert owner.take() == []
+    restrict(thief, send=("*",), host=("stock",))
+    assert thief.ask("hub:send", {"to": A, "type": type})["type"] == "hub:delivery_ack"
+
+
+def test_no_command_reaches_a_host_as_the_copy_of_an_old_message() -> None:
+    _, caller, owner = hosted()
+    restrict(caller, send=("*",), admin=("republish",))
+    command = {"name": "move", "arguments": {"actor": ACTOR, "to": B}}
+    copy = {"epoch": 1, "offset": 1, "id": "o", "type": "actors:control", "data": command}
+    job = {"job": "j", "until": {"epoch": 1, "offset": 9}, "to": {"actor": A}}
+
+    reply = caller.ask("hub:republish", job | {"messages": [copy]})
+
+    assert code_of(reply) == "internal_error"
+    assert "actors:control" in reply["payload"]["message"]
+    assert owner.take() == []
+
+
 def test_a_purge_on_a_host_needs_delete_as_well() -> None:
     _, caller, owner = hosted()
     restrict(caller, send=("*",), control=("*",), create=("*",))

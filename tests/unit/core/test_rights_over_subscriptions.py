@@ -185,15 +185,17 @@ def test_without_authentication_the_same_requests_are_recorded_without_a_subject
     peer.ask("hub:redrive", {"topic": ORDERS, "all": True})
     peer.ask("hub:topic_delete", {"topic": ORDERS})
     peer.ask("hub:erase", {"actor": "@(people/bob)"})
+    peer.ask("hub:list_sessions")
+    peer.ask("hub:limits")
     for name in ("actors", "purge"):
         command: dict[str, Any] = {"id": "1", "name": name, "arguments": {}}
         peer.tell("hub:send", {"to": "@(h/a)", "type": "actors:control", "data": command})
 
-    assert [one[:2] for one in records(shell)] == [("", "@(people/ann)")] * 13
+    assert [one[:2] for one in records(shell)] == [("", "@(people/ann)")] * 15
     assert [one[2:] for one in records(shell)] == [
         *((verb, "orders/billing") for _, _, verb in CHANGES),
         *(("delete", ORDERS), ("manage", ORDERS), ("delete", ORDERS)),
-        *(("admin", "erase"), ("admin", "erase")),
+        *(("admin", "erase"), ("admin", "erase"), ("admin", "sessions"), ("admin", "limits")),
         *(("control", "@(h/a)"), ("control", "@(h/a)"), ("delete", "@(h/a)")),
     ]
 

@@ -38,7 +38,7 @@ RATE = 1_000.0
 _REASONS = {
     "rooms": "messages of rooms, which only their members can read",
     "broadcasts": "broadcasts, whose content is not kept",
-    "calls": "calls, which must not be made twice",
+    "calls": "calls and commands, which must not be made twice",
     "removed": "messages whose content was removed",
     "replays": "copies made by earlier replays (add --include-replays to send them)",
 }

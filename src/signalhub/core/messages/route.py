@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 # The type of an operator's commands to a host of durable actors.
 CONTROL: Final = "actors:control"
+# What hosts send to each other, and believe.
+_OF_HOSTS: Final = frozenset({"actors:batch", "actors:move", "actors:mark"})
 
 
 class Router:
@@ -120,6 +122,8 @@ class Router:
             _check_sender(session, message.sender)
             if not session.allowance.may_send(target):
                 raise refusals.unauthorized("send", target)
+            if type in _OF_HOSTS and not session.allowance.is_host:
+                raise refusals.unauthorized("host", type)
         if type == CONTROL:
             verbs = self._check_control(session, target, request.data, now)
             forwarded = self._forward(session, message, request, target, now)

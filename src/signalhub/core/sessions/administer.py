@@ -62,7 +62,7 @@ class Administration:
             "next": last if has_more else None,
         }
         reply = self._replies.reply(session, message, "hub:session_list", wire.encode(payload), now)
-        return [reply]
+        return [*operated(session, "admin", OPERATION, now), reply]
 
     def close_session(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:close_session`: recorded first, then the session is told and closed."""

@@ -1,8 +1,8 @@
 """Messages of the lake to send again: selected by a predicate, in the order of the log.
 
 A predicate is a condition over the columns of `messages`. Messages that cannot be sent again are
-left out of the selection: those of rooms, calls, broadcasts, and those whose content was removed.
-Copies made by replays are left out unless requested.
+left out of the selection: those of rooms, calls, commands, broadcasts, and those whose content was
+removed. Copies made by replays are left out unless requested.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from signalhub.client.answers import Original, OriginalPosition
+from signalhub.core.messages.route import CONTROL
 from signalhub.core.replay import CALL_TYPE_PREFIX
 from signalhub.log.disk import SystemDisk
 from signalhub.log.head import read_head
@@ -134,7 +135,7 @@ def _chosen(session: SparkSession, where: str) -> DataFrame:
 
 
 def _verdict(include_replays: bool) -> Column:
-    is_call = F.col("type").startswith(CALL_TYPE_PREFIX)
+    is_call = F.col("type").startswith(CALL_TYPE_PREFIX) | (F.col("type") == CONTROL)
     is_gone = F.col("type").isNull() | F.col("payload_json").isNull()
     is_copy = F.lit(False) if include_replays else F.col("replay_job").isNotNull()
     return (
