@@ -169,6 +169,7 @@ class Connection(WSListener, Generic[P]):
         "_frames_left",
         "_granted",
         "_granted_in",
+        "_grants",
         "_intake",
         "_is_close_held",
         "_is_ending",
@@ -189,11 +190,11 @@ class Connection(WSListener, Generic[P]):
         "is_in_bulk",
         "last_unsent_bytes",
         "marks",
+        "origin",
         "owner",
         "queue",
         "queued_replies",
         "session",
-        "origin",
         "waiting",
     )
 
@@ -208,6 +209,7 @@ class Connection(WSListener, Generic[P]):
         self._granted = self._writer.grant
         self._frames_left, self._bytes_left = self._granted
         self._granted_in = 0
+        self._grants = 0
         self._meter: Meter | None = None
         # Stands before picows while a client sends too much, or for a time after a large frame.
         self._intake: Intake | None = None
@@ -321,10 +323,9 @@ class Connection(WSListener, Generic[P]):
             return False
         tick = self._writer.current_tick()
         wait_s = self._settle()
-        if wait_s > 0 or tick == self._granted_in:
+        if wait_s > 0 or not self._take_grant(tick):
             self._wait(wait_s)
             return False
-        self._grant(tick)
         self._frames_left -= 1
         self._bytes_left -= size
         return True
@@ -343,10 +344,17 @@ class Connection(WSListener, Generic[P]):
             writer.close_flood(self)
         return wait_s
 
-    def _grant(self, tick: int) -> None:
+    def _take_grant(self, tick: int) -> bool:
+        """Take another grant; `False` if it is the turn of others."""
+        if tick != self._granted_in:
+            self._grants = 0
+        elif not self._writer.grants_again(self._grants):
+            return False
+        self._grants += 1
         self._granted_in = tick
         self._granted = self._writer.grant
         self._frames_left, self._bytes_left = self._granted
+        return True
 
     def _wait(self, wait_s: float) -> None:
         """Stop reading until the writer calls `go_on`."""
@@ -366,14 +374,15 @@ class Connection(WSListener, Generic[P]):
         if backlog is None:
             return
         wait_s = self._settle()
-        if wait_s > 0:
+        if wait_s > 0 or not self._take_grant(tick):
             self._writer.postpone(self, wait_s)
             return
-        self._grant(tick)
         while backlog:
             if self._frames_left <= 0 or self._bytes_left <= 0:
-                self._writer.postpone(self, 0.0)
-                return
+                wait_s = self._settle()
+                if wait_s > 0 or not self._take_grant(tick):
+                    self._writer.postpone(self, wait_s)
+                    return
             one = backlog.popleft()
             self._frames_left -= 1
             self._bytes_left -= len(one.payload)
