@@ -30,9 +30,9 @@ from signalhub.log.verify import verify
 from signalhub.operate.arguments import InvalidArgument
 from signalhub.pipeline.copy import copy_tables
 from signalhub.privacy import FOLDER_MODE, make_folder, opener
-from signalhub.settings.model import Settings
+from signalhub.settings.model import DENIED_NAME, Settings
 from signalhub.sqlite import PinnedFile, frozen
-from signalhub.state import inbox_key
+from signalhub.state import clock_offset, inbox_key
 from signalhub.state.schema import SCHEMA as STATE_SCHEMA
 from signalhub.wire.errors import SignalHubError
 
@@ -45,6 +45,7 @@ FORMAT: Final = 1
 CERTIFICATES: Final = Path("pipeline", "certificates")
 """What says which erasures are complete; the rest of the pipeline's folder can be lost."""
 
+_SMALL: Final = (inbox_key.NAME, clock_offset.NAME, DENIED_NAME)
 _PARTIAL: Final = ".partial"
 _FREEZE_MS: Final = 30_000
 """Longer than a method of an actor should take, since its host cannot commit before it returns."""
@@ -253,10 +254,10 @@ def is_host_name(name: str) -> bool:
 
 
 def _copy_rest(data: Path, hub: Path) -> None:
-    """Copy the key of the rooms and the certificates of erasures; locks and caches stay."""
-    key = data / inbox_key.NAME
-    if key.is_file():
-        _write(hub / inbox_key.NAME, key.read_bytes())
+    """Copy small files of the hub and the certificates of erasures; locks and caches stay."""
+    for name in _SMALL:
+        if (data / name).is_file():
+            _write(hub / name, (data / name).read_bytes())
     for certificate in (data / CERTIFICATES).glob("*.json"):
         make_folder(hub / CERTIFICATES)
         _write(hub / CERTIFICATES / certificate.name, certificate.read_bytes())
