@@ -32,7 +32,7 @@ from signalhub.core.messages.ask import AskReceipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
 from signalhub.server.sockets.ledger import SHARED_BYTES
-from signalhub.server.sockets.meter import NOTHING, Intake, Meter
+from signalhub.server.sockets.meter import GRANT_BYTES, NOTHING, Intake, Meter
 from signalhub.server.sockets.picows import Substitute, renew
 from signalhub.settings.model import OutboundSettings as Bounds
 from signalhub.wire.frames import (
@@ -59,8 +59,7 @@ _TEXT = WSMsgType.TEXT
 _WRITE_BYTES_MAX = 2**18
 # What the transport gets of the rest. It would hold a copy of anything larger.
 _TRANSPORT_BYTES_MAX = 2**14
-# A frame of this size leaves a large buffer, which is replaced when no more of them come.
-_LARGE_FRAME_BYTES = 2**16
+# How long a large read buffer is kept after the last large frame.
 _LARGE_BUFFER_S = 1.0
 CLOSED = -1
 
@@ -261,9 +260,9 @@ class Connection(WSListener, Generic[P]):
         size = len(payload)
         self._frames_left -= 1
         self._bytes_left -= size
-        if size > _LARGE_FRAME_BYTES or self._intake is not None:
-            self._watch_buffer(frame, size)
-        if (self._frames_left < 0 or self._bytes_left < 0) and not self._may_go_on(size):
+        if self._intake is not None and frame.last_in_buffer:
+            self._intake.unread_bytes = frame.tail_size
+        if (self._frames_left < 0 or self._bytes_left < 0) and not self._may_go_on(size, frame):
             self._put_off(frame, payload)
         elif (
             self._assembler is None
@@ -287,11 +286,11 @@ class Connection(WSListener, Generic[P]):
 
     # The buffer of picows.
 
-    def _watch_buffer(self, frame: WSFrame, size: int) -> None:
-        if size > _LARGE_FRAME_BYTES:
-            self._large_until_s = self._writer.mono_s() + _LARGE_BUFFER_S
-            self._writer.revisit(self)
-            self._put_intake()
+    def _watch_buffer(self, frame: WSFrame) -> None:
+        """A large frame was read: replace the buffer when no more of them come."""
+        self._large_until_s = self._writer.mono_s() + _LARGE_BUFFER_S
+        self._writer.revisit(self)
+        self._put_intake()
         if self._intake is not None and frame.last_in_buffer:
             self._intake.unread_bytes = frame.tail_size
 
@@ -315,8 +314,10 @@ class Connection(WSListener, Generic[P]):
 
     # Frames beyond the grant.
 
-    def _may_go_on(self, size: int) -> bool:
+    def _may_go_on(self, size: int, frame: WSFrame) -> bool:
         """The grant does not cover a frame of this size: may it be handled in this tick?"""
+        if size > GRANT_BYTES:
+            self._watch_buffer(frame)
         self._frames_left += 1
         self._bytes_left += size
         if self._backlog is not None:

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from signalhub.settings.model import LimitsSettings, Settings
 
 # What a connection may handle before its buckets are charged.
-_GRANT_FRAMES = 16
-_GRANT_BYTES = 2**16
+_GRANT_FRAMES = 32
+GRANT_BYTES = 2**16
 # Frames and bytes.
 Grant = tuple[int, int]
 NOTHING: Grant = (0, 0)
@@ -37,7 +37,7 @@ def grant_of(limits: LimitsSettings) -> Grant:
     At most half of `frames_per_tick`, because the rest of an earlier grant may be used in the same
     tick.
     """
-    return min(_GRANT_FRAMES, limits.frames_per_tick // 2), _GRANT_BYTES
+    return min(_GRANT_FRAMES, limits.frames_per_tick // 2), GRANT_BYTES
 
 
 class Meter:
