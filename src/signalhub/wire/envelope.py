@@ -107,10 +107,11 @@ def _explain(frame: bytes, error: Exception) -> NotJson | NotEnvelope:
     The standard library decides, because it accepts valid JSON that msgspec refuses: lone
     surrogates, and numbers outside the range of floats.
     """
+    if isinstance(error, RecursionError):
+        # Looking again would cost much, and find the same.
+        return NotJson("it is nested too deeply")
     try:
-        # Integers as floats: they may have more digits than Python converts.
-        text = frame.decode(errors="replace")
-        value = json.loads(text, parse_int=float, parse_constant=_refuse_constant)
+        value = _decode_leniently(frame.decode(errors="replace"))
     except RecursionError:
         return NotJson("it is nested too deeply")
     except ValueError as cause:
@@ -124,6 +125,10 @@ def _explain(frame: bytes, error: Exception) -> NotJson | NotEnvelope:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+# Integers as floats: they may have more digits than Python converts.
+_decode_leniently = json.JSONDecoder(parse_int=float, parse_constant=_refuse_constant).decode
 
 
 def _short_text(value: object, chars_max: int) -> str | None:

@@ -32,7 +32,7 @@ from signalhub.core.messages.ask import AskReceipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
 from signalhub.server.sockets.ledger import SHARED_BYTES
-from signalhub.server.sockets.meter import NOTHING, Intake, Meter
+from signalhub.server.sockets.meter import GRANT_BYTES, NOTHING, Intake, Meter
 from signalhub.server.sockets.picows import Substitute, renew
 from signalhub.settings.model import OutboundSettings as Bounds
 from signalhub.wire.frames import (
@@ -59,8 +59,7 @@ _TEXT = WSMsgType.TEXT
 _WRITE_BYTES_MAX = 2**18
 # What the transport gets of the rest. It would hold a copy of anything larger.
 _TRANSPORT_BYTES_MAX = 2**14
-# A frame of this size leaves a large buffer, which is replaced when no more of them come.
-_LARGE_FRAME_BYTES = 2**16
+# How long a large read buffer is kept after the last large frame.
 _LARGE_BUFFER_S = 1.0
 CLOSED = -1
 
@@ -169,6 +168,7 @@ class Connection(WSListener, Generic[P]):
         "_frames_left",
         "_granted",
         "_granted_in",
+        "_grants",
         "_intake",
         "_is_close_held",
         "_is_ending",
@@ -208,6 +208,7 @@ class Connection(WSListener, Generic[P]):
         self._granted = self._writer.grant
         self._frames_left, self._bytes_left = self._granted
         self._granted_in = 0
+        self._grants = 0
         self._meter: Meter | None = None
         # Stands before picows while a client sends too much, or for a time after a large frame.
         self._intake: Intake | None = None
@@ -259,9 +260,9 @@ class Connection(WSListener, Generic[P]):
         size = len(payload)
         self._frames_left -= 1
         self._bytes_left -= size
-        if size > _LARGE_FRAME_BYTES or self._intake is not None:
-            self._watch_buffer(frame, size)
-        if (self._frames_left < 0 or self._bytes_left < 0) and not self._may_go_on(size):
+        if self._intake is not None and frame.last_in_buffer:
+            self._intake.unread_bytes = frame.tail_size
+        if (self._frames_left < 0 or self._bytes_left < 0) and not self._may_go_on(size, frame):
             self._put_off(frame, payload)
         elif (
             self._assembler is None
@@ -285,11 +286,11 @@ class Connection(WSListener, Generic[P]):
 
     # The buffer of picows.
 
-    def _watch_buffer(self, frame: WSFrame, size: int) -> None:
-        if size > _LARGE_FRAME_BYTES:
-            self._large_until_s = self._writer.mono_s() + _LARGE_BUFFER_S
-            self._writer.revisit(self)
-            self._put_intake()
+    def _watch_buffer(self, frame: WSFrame) -> None:
+        """A large frame was read: replace the buffer when no more of them come."""
+        self._large_until_s = self._writer.mono_s() + _LARGE_BUFFER_S
+        self._writer.revisit(self)
+        self._put_intake()
         if self._intake is not None and frame.last_in_buffer:
             self._intake.unread_bytes = frame.tail_size
 
@@ -313,18 +314,19 @@ class Connection(WSListener, Generic[P]):
 
     # Frames beyond the grant.
 
-    def _may_go_on(self, size: int) -> bool:
+    def _may_go_on(self, size: int, frame: WSFrame) -> bool:
         """The grant does not cover a frame of this size: may it be handled in this tick?"""
+        if size > GRANT_BYTES:
+            self._watch_buffer(frame)
         self._frames_left += 1
         self._bytes_left += size
         if self._backlog is not None:
             return False
         tick = self._writer.current_tick()
         wait_s = self._settle()
-        if wait_s > 0 or tick == self._granted_in:
+        if wait_s > 0 or not self._take_grant(tick):
             self._wait(wait_s)
             return False
-        self._grant(tick)
         self._frames_left -= 1
         self._bytes_left -= size
         return True
@@ -343,10 +345,17 @@ class Connection(WSListener, Generic[P]):
             writer.close_flood(self)
         return wait_s
 
-    def _grant(self, tick: int) -> None:
+    def _take_grant(self, tick: int) -> bool:
+        """Take another grant; `False` if it is the turn of others."""
+        if tick != self._granted_in:
+            self._grants = 0
+        elif not self._writer.grants_again(self._grants):
+            return False
+        self._grants += 1
         self._granted_in = tick
         self._granted = self._writer.grant
         self._frames_left, self._bytes_left = self._granted
+        return True
 
     def _wait(self, wait_s: float) -> None:
         """Stop reading until the writer calls `go_on`."""
@@ -366,14 +375,15 @@ class Connection(WSListener, Generic[P]):
         if backlog is None:
             return
         wait_s = self._settle()
-        if wait_s > 0:
+        if wait_s > 0 or not self._take_grant(tick):
             self._writer.postpone(self, wait_s)
             return
-        self._grant(tick)
         while backlog:
             if self._frames_left <= 0 or self._bytes_left <= 0:
-                self._writer.postpone(self, 0.0)
-                return
+                wait_s = self._settle()
+                if wait_s > 0 or not self._take_grant(tick):
+                    self._writer.postpone(self, wait_s)
+                    return
             one = backlog.popleft()
             self._frames_left -= 1
             self._bytes_left -= len(one.payload)

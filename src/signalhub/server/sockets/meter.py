@@ -1,7 +1,9 @@
 """How much of one socket is read: frames and bytes per second, and frames per tick.
 
 Every frame counts, also control frames and malformed ones. A connection handles frames from a small
-grant, so that counting costs two subtractions; the buckets are charged when the grant is used up.
+grant, so that counting costs two subtractions; the buckets are charged when the grant is used up. A
+tick gives it one grant, and more while the tick is young: so a socket with frames that cost much,
+or with many in one read, does not keep others waiting for longer than a busy one does.
 Above a rate nothing is refused: reading pauses, and TCP slows the client down. A client that is
 held back all the time for `flood_s` is closed.
 """
@@ -15,8 +17,9 @@ from msgspec.structs import replace
 
 from signalhub.settings.model import LimitsSettings, Settings
 
-# The bytes a connection may read before its buckets are charged.
-_GRANT_BYTES = 2**18
+# What a connection may handle before its buckets are charged.
+_GRANT_FRAMES = 32
+GRANT_BYTES = 2**16
 # Frames and bytes.
 Grant = tuple[int, int]
 NOTHING: Grant = (0, 0)
@@ -31,9 +34,10 @@ def limits_of(settings: Settings) -> LimitsSettings:
 def grant_of(limits: LimitsSettings) -> Grant:
     """Return what a connection may handle at once.
 
-    Half of `frames_per_tick`, because the rest of an earlier grant may be used in the same tick.
+    At most half of `frames_per_tick`, because the rest of an earlier grant may be used in the same
+    tick.
     """
-    return limits.frames_per_tick // 2, _GRANT_BYTES
+    return min(_GRANT_FRAMES, limits.frames_per_tick // 2), GRANT_BYTES
 
 
 class Meter:

@@ -39,6 +39,8 @@ _BULK_BYTES = 2**14
 _AT_ONCE_BYTES = 2**22
 # How long a peer may take to answer a close frame before the socket is aborted.
 _CLOSE_GRACE_S = 1.0
+# How long a tick is young: a connection gets no second turn in it later.
+_TURN_S = 0.0003
 # So that a clock that stands still or jumps does not stop a connection for long.
 _PAUSE_S_MAX = 0.25
 
@@ -119,6 +121,12 @@ class Writer:
         if not self.tick_ms:
             self.begin_tick()
         return self._ticks
+
+    def grants_again(self, grants: int) -> bool:
+        """May a connection that had so many grants in this tick have another one?"""
+        return (grants + 2) * self.grant[
+            0
+        ] <= self.limits.frames_per_tick and self._mono_s() - self._tick_began_s < _TURN_S
 
     def postpone(self, connection: Connection[Party], wait_s: float) -> None:
         """Let the connection go on in the next tick, or after a pause."""
