@@ -22,6 +22,7 @@ import msgspec
 
 from signalhub.actors.host.host import FILE as HOST_FILE
 from signalhub.actors.store.schema import SCHEMA as HOST_SCHEMA
+from signalhub.auth import denials
 from signalhub.clock import SystemClock
 from signalhub.log.copy import CopiedLog, LogCopy, is_log, published_head
 from signalhub.log.disk import SystemDisk
@@ -253,10 +254,10 @@ def is_host_name(name: str) -> bool:
 
 
 def _copy_rest(data: Path, hub: Path) -> None:
-    """Copy the key of the rooms and the certificates of erasures; locks and caches stay."""
-    key = data / inbox_key.NAME
-    if key.is_file():
-        _write(hub / inbox_key.NAME, key.read_bytes())
+    """Copy the key of the rooms, the denial list and the certificates; locks and caches stay."""
+    for name in (inbox_key.NAME, denials.LIST_NAME):
+        if (data / name).is_file():
+            _write(hub / name, (data / name).read_bytes())
     for certificate in (data / CERTIFICATES).glob("*.json"):
         make_folder(hub / CERTIFICATES)
         _write(hub / CERTIFICATES / certificate.name, certificate.read_bytes())

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from signalhub.auth.denials import LIST_NAME
 from signalhub.wire import authority
 
 Count = Annotated[int, Meta(ge=1)]
@@ -519,7 +520,7 @@ class Settings(Group, frozen=True, kw_only=True):
     @property
     def denial_list(self) -> str:
         """Where the denial list is."""
-        return self.auth.denied_file or f"{self.data}/denied.jsonl"
+        return self.auth.denied_file or f"{self.data}/{LIST_NAME}"
 
 
 def problems(settings: Settings) -> Iterator[str]:
