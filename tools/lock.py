@@ -30,7 +30,8 @@ _HEADER: Final = "# Written by tools/lock.py from constraints.txt and pyproject.
 def build_requirements() -> list[str]:
     """Return what building needs: this package, and those that publish their source only."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    return [*project["build-system"]["requires"], "setuptools"]
+    # Hatchling asks for `editables` when it installs the package from its folder.
+    return [*project["build-system"]["requires"], "editables", "setuptools"]
 
 
 def compiled(uv: str, sources: list[str], extras: tuple[str, ...] = ()) -> str:

@@ -1,7 +1,7 @@
 """Clocks and ids, passed in from outside, so that the core has no side effects.
 
 The hub's own time is that of a `SteadyClock`: milliseconds like those of the wall clock, but
-without its jumps. See docs/decisions/0013-time.md.
+without its jumps. See docs/decisions/0014-time.md.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -19,6 +19,7 @@ import signalhub
 from signalhub.actors import Actor, ActorHub, Host, op, ref, remote
 from signalhub.log import copy
 from signalhub.log.disk import SystemDisk
+from signalhub.log.erasure import SegmentErasure, rewrite
 from signalhub.log.folder import look
 from signalhub.log.head import Head
 from signalhub.log.retention import keep_footer
@@ -34,6 +35,7 @@ from tests.upgrade.folder import MUGS, ORDERS, Shelf
 from tests.upgrade.folder import SETTINGS as EARLIER
 from tests.upgrade.unpacked import ARCHIVES, Folder
 
+T = TypeVar("T")
 SMALL: dict[str, Any] = {"message_rate": 0, "log": {"segment_bytes": 2**16}, "drain_s": 0.2}
 
 
@@ -103,8 +105,9 @@ def modes(folder: Path) -> set[int]:
     return found
 
 
+@pytest.mark.parametrize("sync", ["always", "os"])
 async def test_a_running_hub_is_restored_with_everything_acknowledged_before(
-    tmp_path: Path,
+    tmp_path: Path, sync: str
 ) -> None:
     data, target, restored = tmp_path / "data", tmp_path / "backup", tmp_path / "restored"
     acknowledged: list[int] = []
@@ -119,7 +122,7 @@ async def test_a_running_hub_is_restored_with_everything_acknowledged_before(
                 is_filled.set()
 
     async with (
-        run_hub(data=str(data), **SMALL) as hub,
+        run_hub(data=str(data), **SMALL | {"log": {"segment_bytes": 2**16, "sync": sync}}) as hub,
         signalhub.connect(hub.url, "@(shop/till)") as till,
     ):
         await till.create_topic("orders")
@@ -215,9 +218,14 @@ async def test_a_folder_of_an_earlier_release_is_backed_up_and_continued(tmp_pat
     folder = Folder(ARCHIVES[0], tmp_path / "old")
     data, host = tmp_path / "data", tmp_path / "host"
 
+    (folder.data / "denied.jsonl").write_text("")
+    (folder.data / "inbox.key").write_text("0" * 64)
+
     manifest = back_up(settings(folder.data), tmp_path / "backup", hosts=[folder.host])
     restore(settings(data), tmp_path / "backup", hosts={"shelves": host}, keeps_epoch=True)
 
+    assert (data / "inbox.key").read_text() == "0" * 64
+    assert {"log", "lake", "state.db", "denied.jsonl"} < set(os.listdir(data))
     assert manifest.lake is not None
     assert "entries" in manifest.lake
     async with (
@@ -333,6 +341,32 @@ async def test_segments_that_retention_deletes_meanwhile_are_in_the_backup(tmp_p
     assert look(source).segments[0].base > 0
     assert copied.first == 0
     assert verify(SystemDisk(tmp_path / "copy", read_only=True)).is_sound
+
+
+def result_of(slices: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+
+async def test_a_segment_that_is_erased_meanwhile_is_copied_again(tmp_path: Path) -> None:
+    source = SystemDisk(tmp_path / "data" / "log")
+    await fill(tmp_path / "data")
+    log = copy.LogCopy(source.path, tmp_path / "copy")
+    info = look(source).segments[0]
+
+    log.copy_sealed()
+    rewritten = result_of(rewrite(source, info, [SegmentErasure(((5, 10),))]))
+    assert rewritten is not None
+    source.rename(rewritten.temporary, info.name)
+    log.copy_rest(copy.published_head(source.path))
+
+    report = verify(SystemDisk(tmp_path / "copy", read_only=True))
+    assert report.is_sound
+    assert report.erased > 0
 
 
 async def test_the_copy_ends_at_the_head_it_was_given(tmp_path: Path) -> None:

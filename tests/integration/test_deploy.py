@@ -23,6 +23,7 @@ import signalhub
 from signalhub.testing import run_hub
 from tests.support.process.command import cli
 from tests.support.socket.certificates import write_certificate
+from tests.support.socket.raw_peer import UPGRADE
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -210,6 +211,26 @@ async def test_a_proxy_keeps_the_name_and_tells_the_real_address(
     assert fields["x-forwarded-for"] == "127.0.0.1"
     assert fields["x-forwarded-proto"] == "https"
     assert metrics == "404"
+
+
+@PROXIES
+async def test_the_hub_sees_the_address_of_the_client(proxy: Proxy, tmp_path: Path) -> None:
+    """It comes from another address than the proxy, and claims a third one."""
+    async with (
+        run_hub(trusted_proxies=["127.0.0.1"]) as hub,
+        proxy(hub.port, tmp_path) as (port, authority),
+    ):
+        trusted = ssl.create_default_context(cafile=str(authority))
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=trusted, server_hostname="localhost", local_addr=("127.0.0.2", 0)
+        )
+        writer.write(UPGRADE.replace(b"\r\n", b"\r\nX-Forwarded-For: 203.0.113.7\r\n", 1))
+        answer = await reader.readuntil(b"\r\n\r\n")
+        sources = {one.source for one in hub.app.runner.connections}
+        writer.close()
+
+    assert b" 101 " in answer
+    assert sources == {"127.0.0.2"}
 
 
 def unit_lines(key: str) -> list[str]:

@@ -262,6 +262,20 @@ async def test_wire_deadline_of_a_copy_is_kept_unless_it_is_settled_or_extended(
         assert data_of(await take(target, 1)) == ["extended"]
 
 
+async def test_an_extension_names_the_attempt_by_its_number(run_stage: RunStage) -> None:
+    async with run_stage(mailbox=QUICK | {"ack_timeout_ms": 300}) as stage:
+        sender, target = await settling_pair(stage)
+        await ask(sender, A, "slow")
+        [first] = await take(target, 1)
+        [second] = await take(target, 1)
+
+        stale = await settle(target, "hub:extend", first, attempt=1, ms=60_000)
+        current = await settle(target, "hub:extend", second, attempt=2, ms=60_000)
+
+        assert (stale["accepted"], stale["ignored"]) == (0, [1])
+        assert (current["accepted"], current["ignored"]) == (1, [])
+
+
 # Dead letters.
 
 

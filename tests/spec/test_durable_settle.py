@@ -294,6 +294,33 @@ async def test_rd_6_retry_of_a_shared_message_prefers_another_consumer(stage: St
     await first.peer.nothing_more()
 
 
+@pytest.mark.also_over_sockets
+async def test_a_copy_that_somebody_else_has_by_now_is_told_as_stale(stage: Stage) -> None:
+    """A consumer that was frozen reads its first copy, unmarked, after its deadline."""
+    options: dict[str, Any] = HASTY | {"mode": "shared", "ackTimeoutMs": 300}
+    _, frozen = await working(stage, 1, **options)
+    first = await frozen.next()
+    other = await enter(stage, "c", **options)
+    second = await other.next()
+    assert (first.attempt, second.attempt) == (1, 2)
+    await other.settle("hub:extend", seq=1, id=second.id, ms=60_000)
+
+    ignored = {"floor": 0, "accepted": 0, "ignored": [1]}
+    for name in ({"id": first.id}, {"attempt": 1}, {"attempt": 2}, {}):
+        assert await frozen.settle("hub:extend", seq=1, ms=60_000, **name) == ignored
+    for name in ({"id": first.id}, {"attempt": 1}):
+        assert await frozen.settle("hub:nack", seq=1, **name) == ignored
+    accepted = {"floor": 0, "accepted": 1, "ignored": []}
+    for name in ({"id": second.id}, {"attempt": 2}, {}):
+        assert await other.settle("hub:extend", seq=1, ms=60_000, **name) == accepted
+    await other.quiet()
+    # A late ack still counts: the message was processed.
+    assert (await frozen.settle("hub:ack", seq=1, id=first.id))["accepted"] == 1
+    assert await other.settle("hub:extend", seq=1, id=second.id, ms=60_000) == ignored | {
+        "floor": 1
+    }
+
+
 # Poison.
 
 

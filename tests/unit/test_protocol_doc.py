@@ -24,11 +24,9 @@ import signalhub.core
 from signalhub.auth.permissions import Permissions
 from signalhub.core import refusals
 from signalhub.core import requests as payloads
-from signalhub.core.hub import UNLIMITED, Hub
+from signalhub.core.hub import UNLIMITED
+from signalhub.core.limits.degradations import Degraded
 from signalhub.log import log
-from signalhub.server.app import App
-from signalhub.server.credentials import Credentials
-from signalhub.server.lake import Lakeside
 from signalhub.settings.model import OutboundSettings, Settings
 from signalhub.testing import FakeClock
 from signalhub.wire import envelope
@@ -227,6 +225,7 @@ PAYLOADS = {
     "hub:unsubscribe": payloads.UnsubscribeRequest,
     "hub:publish": payloads.PublishRequest,
     "hub:refresh_token": payloads.RefreshRequest,
+    "hub:limits": payloads.LimitsRequest,
     "hub:topic_create": payloads.TopicCreateRequest,
     "hub:topic_info": payloads.TopicNameRequest,
     "hub:list_topics": payloads.ListTopicsRequest,
@@ -258,17 +257,10 @@ def test_every_reason_to_send_a_consumer_away_is_documented() -> None:
 
 
 def test_every_degradation_is_documented() -> None:
-    methods = (
-        *(Hub.degradations, App._degradations, Lakeside.degradations),
-        Credentials.degradations,
-    )
-    source = "".join(inspect.getsource(method) for method in methods)
-    named = set(re.findall(r'(?:append\(|\[)"(\w+)"', source))
-    of_storage = {f"storage_{state}" for state in get_args(log.State) if state != "open"}
-
     documented = {name.strip("`") for name, _ in table("Degradation", "Meaning")}
 
-    assert documented == named | of_storage
+    assert documented == set(Degraded)
+    assert {f"storage_{state}" for state in get_args(log.State) if state != "open"} <= documented
 
 
 def test_the_requests_that_cost_nothing_permissions_and_the_version_are_documented() -> None:
@@ -394,7 +386,8 @@ def comparable(frame: Frame) -> Frame:
 async def test_a_complete_exchange_happens_as_written(
     steps: list[tuple[str, str, Frame | str]], who: str, address: str
 ) -> None:
-    clock = FakeClock()
+    said_ms = [said["timestamp"] for _, _, said in steps if not isinstance(said, str)]
+    clock = FakeClock(said_ms[0])
     async with run_stage(clock) as stage:
         speakers = {speaker: await stage.dial() for speaker in "ABC"}
         await join(speakers[who], address)
@@ -403,9 +396,9 @@ async def test_a_complete_exchange_happens_as_written(
             if isinstance(said, str):
                 assert said == f"close {await peer.until_closed()}"
             elif direction == ">":
-                # All events of a tick share one time, so the jump must not fall into one.
+                # All events of a tick share one time, so it must not pass in one.
                 await eventually(lambda: not stage.hub.app.runner.writer.tick_ms)
-                clock.jump((said["timestamp"] - clock.now_ms()) / 1000)
+                clock.advance((said["timestamp"] - clock.now_ms()) / 1000)
                 say(peer, said)
             else:
                 assert comparable({**await peer.receive()}) == comparable(said)

@@ -26,8 +26,6 @@ from signalhub.wire.errors import SettingsError
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Claims
 
-# In the data folder, unless the settings say otherwise.
-LIST_NAME = "denied.jsonl"
 LIST_BYTES_MAX = 2**20
 
 

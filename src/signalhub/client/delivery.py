@@ -6,7 +6,7 @@ and that must not lose the message.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -77,21 +77,28 @@ def _read_each(members: dict[Any, Any], kind: type[S]) -> S | None:
 RETURNED_MAX = 16_384
 
 
+class Copy(NamedTuple):
+    """A delivery, and the id of the message, which all copies share."""
+
+    delivery: Delivery
+    message_id: str
+
+
 class Progress:
     """Unsettled messages. Invariant: a position is open (ours), returned (the hub's) or neither."""
 
     def __init__(self) -> None:
         self.epoch: str | None = None
         self._highest: int | None = None
-        self._open: dict[int, Delivery] = {}
-        self._returned: dict[int, None] = {}
+        self._open: dict[int, Copy] = {}
+        self._returned: dict[int, Copy] = {}
 
-    def arrived(self, delivery: Delivery) -> None:
+    def arrived(self, delivery: Delivery, message_id: str) -> None:
         """Record a delivery or redelivery."""
         if delivery.epoch != self.epoch:
             self.restart(delivery.epoch)
         seq = delivery.seq
-        self._open[seq] = delivery
+        self._open[seq] = Copy(delivery, message_id)
         self._returned.pop(seq, None)
         if self._highest is None or seq > self._highest:
             self._highest = seq
@@ -105,21 +112,24 @@ class Progress:
             self._close(delivery)
             self._returned.pop(delivery.seq, None)
 
-    def settled_up_to(self, epoch: str, seq: int) -> None:
-        """Record that everything up to a position is settled."""
-        if epoch == self.epoch:
-            self._open = {one: delivery for one, delivery in self._open.items() if one > seq}
-            self._returned = {one: None for one in self._returned if one > seq}
+    def settled_up_to(self, epoch: str, seq: int) -> list[Copy]:
+        """Record that everything up to a position is settled; return the latest copies of it."""
+        if epoch != self.epoch:
+            return []
+        every = {**self._returned, **self._open}
+        self._open = {one: copy for one, copy in self._open.items() if one > seq}
+        self._returned = {one: copy for one, copy in self._returned.items() if one > seq}
+        return [copy for one, copy in sorted(every.items()) if one <= seq]
 
     def returned(self, delivery: Delivery) -> None:
         """Record that a message goes back to the hub unprocessed."""
-        if delivery.epoch == self.epoch and self._close(delivery):
-            self._give_back(delivery.seq)
+        if delivery.epoch == self.epoch and (copy := self._close(delivery)) is not None:
+            self._give_back(copy)
 
     def lost(self) -> None:
         """Return everything unsettled to the hub, because the connection was lost."""
-        for seq in sorted(self._open):
-            self._give_back(seq)
+        for _, copy in sorted(self._open.items()):
+            self._give_back(copy)
         self._open.clear()
 
     def restart(self, epoch: str) -> None:
@@ -135,17 +145,17 @@ class Progress:
         unsettled = [*self._open, *self._returned]
         return min(unsettled) - 1 if unsettled else self._highest
 
-    def _close(self, delivery: Delivery) -> bool:
+    def _close(self, delivery: Delivery) -> Copy | None:
         latest = self._open.get(delivery.seq)
         if latest is None:
-            return False
-        if latest.id != delivery.id and latest.attempt <= delivery.attempt:
-            return False
-        del self._open[delivery.seq]
-        return True
+            return None
+        known = latest.delivery
+        if known.id != delivery.id and known.attempt <= delivery.attempt:
+            return None
+        return self._open.pop(delivery.seq)
 
-    def _give_back(self, seq: int) -> None:
-        self._returned[seq] = None
+    def _give_back(self, copy: Copy) -> None:
+        self._returned[copy.delivery.seq] = copy
         # The hub may give it to another consumer, and then we never see it again.
         if len(self._returned) > RETURNED_MAX:
             del self._returned[next(iter(self._returned))]

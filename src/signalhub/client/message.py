@@ -18,7 +18,13 @@ class Settles(Protocol):
         """Return whether the client still has to settle this delivery."""
 
     async def settle(
-        self, verdict: Verdict, delivery: Delivery, facts: dict[str, Any], *, wait: bool
+        self,
+        verdict: Verdict,
+        message_id: str,
+        delivery: Delivery,
+        facts: dict[str, Any],
+        *,
+        wait: bool,
     ) -> Settled | None:
         """Settle a delivery; with `wait`, return once the hub has written it to disk."""
 
@@ -28,7 +34,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     Messages from a durable subscription, or from a mailbox if the client acknowledges, must be
     settled with `ack`, `nack` or `term`. By default these return once the settlement is queued for
-    sending; with `wait=True`, they return the hub's answer once it is on disk.
+    sending; with `wait=True`, they return the hub's answer once it is on disk, or raise
+    `StaleDelivery` if the hub no longer waits for this copy.
     """
 
     id: str
@@ -100,8 +107,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         delay_ms = None if delay_s is None else round(delay_s * 1000)
         return await self._settle(Nack, {"delay_ms": delay_ms, "reason": reason}, wait)
 
-    async def extend(self, seconds: float, *, wait: bool = False) -> Settled | None:
-        """Extend its deadline: do not redeliver it before this much time has passed from now."""
+    async def extend(self, seconds: float, *, wait: bool = True) -> Settled | None:
+        """Extend its deadline: do not redeliver it before this much time has passed from now.
+
+        Raises `StaleDelivery` if the message is no longer with this consumer, for instance because
+        the deadline has passed and another one has it; without `wait` nobody is told.
+        """
         return await self._settle(Extend, {"ms": round(seconds * 1000)}, wait)
 
     async def term(self, *, reason: str | None = None, wait: bool = False) -> Settled | None:
@@ -114,4 +125,4 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
                 f"{self.type} from {self.sender} has nothing to settle: only messages of durable "
                 "subscriptions do, and those of mailboxes after `connect(..., acknowledge=True)`"
             )
-        return await self._settler.settle(verdict, self.delivery, facts, wait=wait)
+        return await self._settler.settle(verdict, self.id, self.delivery, facts, wait=wait)

@@ -3,6 +3,9 @@
 Acknowledgements made in one iteration of the event loop are sent together, one message for each
 stream. Those made without a connection wait for the next one, where the hub accepts them for the
 copies that it redelivers.
+
+What the program has settled is remembered: a copy that the hub redelivers, because it did not learn
+of the settlement or has lost it, is not handed out again, but gets the same verdict.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from signalhub.client.message import Message
 from signalhub.client.protocol.effects import Answered
 from signalhub.client.protocol.frame import Payload, Request, RequestOptions
 from signalhub.client.protocol.restore import Seat
-from signalhub.client.stream_requests import Ack, Extend, Nack, SettlementRequest, Source, Verdict
-from signalhub.wire.errors import Unavailable
+from signalhub.client.stream_requests import Ack, Nack, SettlementRequest, Source, Term, Verdict
+from signalhub.wire.errors import StaleDelivery, Unavailable
 
 # Every hub accepts this many in one message.
 TOGETHER_MAX = 1_000
@@ -49,6 +52,38 @@ class Outlet(Protocol):
         """Send a request and wait for the answer."""
 
 
+# More than any window holds; without a window, nothing can be redelivered.
+REMEMBERED_MAX = 16_384
+
+
+class Judged:
+    """A message that the program has acknowledged or terminated."""
+
+    __slots__ = ("delivery", "facts", "message_id", "verdict", "waiting")
+
+    def __init__(
+        self, verdict: Verdict, message_id: str, delivery: Delivery, facts: dict[str, Any]
+    ) -> None:
+        self.verdict = verdict
+        self.message_id = message_id
+        self.delivery = delivery  # The latest copy.
+        self.facts = facts
+        self.waiting = 0  # Calls that wait for the hub's answer, and settle later copies.
+
+    def is_repeated_by(self, message_id: str, delivery: Delivery) -> bool:
+        """Return whether a copy is of the same message, and was not sent because of a seek."""
+        return (
+            message_id == self.message_id
+            and delivery.epoch == self.delivery.epoch
+            and _generation(delivery) == _generation(self.delivery)
+        )
+
+
+def _generation(delivery: Delivery) -> str:
+    """The part of an attempt's id that only a seek changes; empty for mailboxes."""
+    return (delivery.id or "").rpartition(".")[0]
+
+
 class DeliverySettler:
     """Settles the messages of one stream: a mailbox or a durable subscription."""
 
@@ -66,39 +101,101 @@ class DeliverySettler:
         self._progress = progress
         self._outlet = outlet
         self._acks: dict[tuple[str, int], Delivery] = {}
+        self._judged: dict[int, Judged] = {}  # By position, the newest last.
 
     def __repr__(self) -> str:
         return f"<Settler of {' '.join(filter(None, self.source))}>"
 
-    def bound(self, message: Message, delivery: Delivery) -> Message:
-        """Return an arrived message with the means to settle it."""
-        self._progress.arrived(delivery)
+    def bound(self, message: Message, delivery: Delivery) -> Message | None:
+        """Return an arrived message with the means to settle it; `None` if that was done before."""
+        self._progress.arrived(delivery, message.id)
         if self.is_automatic:
             self._progress.settled(delivery)
             return message
+        judged = self._judged.get(delivery.seq)
+        if judged is not None:
+            if judged.is_repeated_by(message.id, delivery):
+                self._progress.settled(delivery)
+                judged.delivery = delivery
+                if not judged.waiting:
+                    self._settle_again(judged)
+                return None
+            del self._judged[delivery.seq]
         return msgspec.structs.replace(message, _settler=self)
 
     def is_open(self, delivery: Delivery) -> bool:
         return self._progress.is_open(delivery)
 
     async def settle(
-        self, verdict: Verdict, delivery: Delivery, facts: dict[str, Any], *, wait: bool
+        self,
+        verdict: Verdict,
+        message_id: str,
+        delivery: Delivery,
+        facts: dict[str, Any],
+        *,
+        wait: bool,
     ) -> Settled | None:
         self._check_open(verdict)
-        if verdict is Nack:
-            self._progress.returned(delivery)
-        elif verdict is not Extend:
+        if verdict is Ack or verdict is Term:
             self._progress.settled(delivery)
-        if verdict is Ack and not wait:
-            self._gather(delivery)
-            return None
-        return await self._send(verdict.of(self.source, [delivery], **facts), wait=wait)
+            judged = Judged(verdict, message_id, delivery, facts)
+            self._remember(judged)
+            if wait:
+                return await self._settle_in_time(judged)
+            if verdict is Ack:
+                self._gather(delivery)
+                return None
+        elif verdict is Nack:
+            self._progress.returned(delivery)
+            self._judged.pop(delivery.seq, None)
+        settled = await self._send(verdict.of(self.source, [delivery], **facts), wait=wait)
+        if settled is not None and not settled.accepted:
+            raise _stale(verdict, delivery, settled)
+        return settled
 
     async def ack_up_to(self, epoch: str, seq: int, *, wait: bool) -> Settled | None:
         """Acknowledge everything up to a position."""
         self._check_open(Ack)
-        self._progress.settled_up_to(epoch, seq)
-        return await self._send(Ack(*self.source, epoch=epoch or None, up_to=seq), wait=wait)
+        for delivery, message_id in self._progress.settled_up_to(epoch, seq):
+            self._remember(Judged(Ack, message_id, delivery, {}))
+        ack = Ack(*self.source, epoch=epoch or None, up_to=seq)
+        settled = await self._send(ack, wait=wait)
+        if settled is not None and not settled.accepted and settled.floor < seq:
+            raise StaleDelivery(Ack.TYPE, details={"seq": seq, "floor": settled.floor})
+        return settled
+
+    async def _settle_in_time(self, judged: Judged) -> Settled:
+        """Settle, and wait for the hub; if a later copy arrives meanwhile, settle that one."""
+        judged.waiting += 1
+        try:
+            while True:
+                named = judged.delivery
+                request = judged.verdict.of(self.source, [named], **judged.facts)
+                settled = await self._send(request, wait=True)
+                assert settled is not None
+                if settled.accepted:
+                    return settled
+                if named is judged.delivery:
+                    raise _stale(judged.verdict, named, settled)
+        finally:
+            judged.waiting -= 1
+            if named is not judged.delivery and not judged.waiting:
+                self._settle_again(judged)
+
+    def _settle_again(self, judged: Judged) -> None:
+        """Give a later copy the verdict of the earlier one; nobody waits for it."""
+        if judged.verdict is Ack:
+            self._gather(judged.delivery)
+        else:
+            request = judged.verdict.of(self.source, [judged.delivery], **judged.facts)
+            self._outlet.post(self._outlet.request(request, wait=False))
+
+    def _remember(self, judged: Judged) -> None:
+        seq = judged.delivery.seq
+        self._judged.pop(seq, None)
+        self._judged[seq] = judged
+        if len(self._judged) > REMEMBERED_MAX:
+            del self._judged[next(iter(self._judged))]
 
     def flush(self) -> None:
         """Send the collected acknowledgements."""
@@ -136,6 +233,11 @@ class DeliverySettler:
         self._acks[delivery.epoch, delivery.seq] = delivery
 
 
+def _stale(verdict: Verdict, delivery: Delivery, settled: Settled) -> StaleDelivery:
+    facts = {"seq": delivery.seq, "attempt": delivery.attempt, "floor": settled.floor}
+    return StaleDelivery(verdict.TYPE, details=facts)
+
+
 class Settlers:
     """The settlers of one client, by stream."""
 
@@ -145,8 +247,8 @@ class Settlers:
         self._mailboxes: dict[str, DeliverySettler] = {}
         self._seats: dict[tuple[str, str], DeliverySettler] = {}
 
-    def bound(self, message: Message) -> Message:
-        """Return the message with its settler, if it must be settled."""
+    def bound(self, message: Message) -> Message | None:
+        """Return the message with its settler, if it must be settled; `None` if it was before."""
         delivery = message.delivery
         settler = None if delivery is None else self._settler(message.topic or "", delivery)
         if delivery is None or settler is None:

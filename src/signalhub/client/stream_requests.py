@@ -239,6 +239,7 @@ class SettlementRequest(Payload[Settled]):
     id: str | None = None
     seqs: Sequence[int] | None = None
     ids: Sequence[str | None] | None = None
+    attempt: int | None = None
     up_to: int | None = None
     delay_ms: int | None = None
     ms: int | None = None
@@ -276,6 +277,12 @@ class Nack(SettlementRequest):
 class Extend(SettlementRequest):
     TYPE = "hub:extend"
     ANSWER = "hub:extended"
+
+    @classmethod
+    def of(cls, source: Source, deliveries: Sequence[Delivery], **facts: Any) -> Self:
+        """Extend one delivery; without an id, as in mailboxes, the number names the attempt."""
+        (delivery,) = deliveries
+        return super().of(source, deliveries, attempt=delivery.attempt, **facts)
 
 
 class Term(SettlementRequest):

@@ -365,6 +365,7 @@ class SettleRequest(RequestPayload):
     up_to: Position | None = None
     id: str | None = None
     ids: Annotated[list[str], Meta(max_length=SEQS_MAX)] | None = None
+    attempt: Position | None = None
     delay_ms: Duration | None = None
     reason: str | None = None
     ms: Duration | None = None
@@ -376,6 +377,13 @@ class CreditRequest(RequestPayload):
     subscription_id: str
     messages: Annotated[int, Meta(ge=0, le=10_000)] | None = None
     bytes: Annotated[int, Meta(ge=0, le=2**40)] | None = None
+
+
+class LimitsRequest(RequestPayload):
+    """Payload of `hub:limits`."""
+
+    identity: Annotated[str, Meta(min_length=1)] | None = None
+    limit: Number | None = None
 
 
 class RefreshRequest(RequestPayload):

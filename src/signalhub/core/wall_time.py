@@ -2,7 +2,7 @@
 
 The core's own time never jumps; the wall clock may. A time that comes from outside is converted
 once, on arrival, and a time that clients compare with their clock is converted when it is written.
-In between, only the hub's own time is used. See docs/decisions/0013-time.md.
+In between, only the hub's own time is used. See docs/decisions/0014-time.md.
 """
 
 from __future__ import annotations

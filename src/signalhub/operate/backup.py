@@ -22,7 +22,6 @@ import msgspec
 
 from signalhub.actors.host.host import FILE as HOST_FILE
 from signalhub.actors.store.schema import SCHEMA as HOST_SCHEMA
-from signalhub.auth import denials
 from signalhub.clock import SystemClock
 from signalhub.log.copy import CopiedLog, LogCopy, is_log, published_head
 from signalhub.log.disk import SystemDisk
@@ -31,9 +30,9 @@ from signalhub.log.verify import verify
 from signalhub.operate.arguments import InvalidArgument
 from signalhub.pipeline.copy import copy_tables
 from signalhub.privacy import FOLDER_MODE, make_folder, opener
-from signalhub.settings.model import Settings
+from signalhub.settings.model import DENIED_NAME, Settings
 from signalhub.sqlite import PinnedFile, frozen
-from signalhub.state import inbox_key
+from signalhub.state import clock_offset, inbox_key
 from signalhub.state.schema import SCHEMA as STATE_SCHEMA
 from signalhub.wire.errors import SignalHubError
 
@@ -46,6 +45,7 @@ FORMAT: Final = 1
 CERTIFICATES: Final = Path("pipeline", "certificates")
 """What says which erasures are complete; the rest of the pipeline's folder can be lost."""
 
+_SMALL: Final = (inbox_key.NAME, clock_offset.NAME, DENIED_NAME)
 _PARTIAL: Final = ".partial"
 _FREEZE_MS: Final = 30_000
 """Longer than a method of an actor should take, since its host cannot commit before it returns."""
@@ -254,8 +254,8 @@ def is_host_name(name: str) -> bool:
 
 
 def _copy_rest(data: Path, hub: Path) -> None:
-    """Copy the key of the rooms, the denial list and the certificates; locks and caches stay."""
-    for name in (inbox_key.NAME, denials.LIST_NAME):
+    """Copy small files of the hub and the certificates of erasures; locks and caches stay."""
+    for name in _SMALL:
         if (data / name).is_file():
             _write(hub / name, (data / name).read_bytes())
     for certificate in (data / CERTIFICATES).glob("*.json"):

@@ -68,6 +68,9 @@ def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> No
             raise
         hub.storage.hide(refusal_of(damage))
     recovery.finish()
+    for subscription in hub.streams.readers():
+        if subscription.settlements:
+            hub.dispatcher.wake(subscription)
     facts = {"head": engine.head, "applied": applied, "epoch": engine.epoch}
     log.info("the log is recovered", extra=facts)
 

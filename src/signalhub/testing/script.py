@@ -60,10 +60,11 @@ class Peer(WSListener):
         to: str = "@(unknown/unknown)",
         sender: str = HUB_ADDRESS,
         metadata: Mapping[str, Any] | None = None,
+        message_id: str | None = None,
     ) -> None:
         """Send a message."""
         message = {
-            "id": f"hub-{next(self._ids)}",
+            "id": message_id or f"hub-{next(self._ids)}",
             "from": sender,
             "to": to,
             "type": type,
@@ -150,7 +151,7 @@ class Peer(WSListener):
         attempt: int = 1,
         **metadata: Any,
     ) -> None:
-        """Send a copy of a durable subscription."""
+        """Send a copy of a durable subscription; all copies of a message share its id."""
         delivery = {
             "subscription": subscription,
             "epoch": epoch,
@@ -164,11 +165,12 @@ class Peer(WSListener):
             type,
             payload,
             sender="@(demo/shop)",
+            message_id=f"{topic}-{epoch}-{seq}",
             metadata={"topic": topic, "publication": True, "delivery": delivery} | metadata,
         )
 
     def mail(self, address: str, seq: int, payload: Any = None, *, attempt: int = 1) -> None:
-        """Send a copy from the mailbox of an address."""
+        """Send a copy from the mailbox of an address, likewise."""
         delivery = {
             "stream": address,
             "epoch": "m1",
@@ -177,7 +179,12 @@ class Peer(WSListener):
             "redelivered": attempt > 1,
         }
         self.send(
-            "task", payload, to=address, sender="@(demo/boss)", metadata={"delivery": delivery}
+            "task",
+            payload,
+            to=address,
+            sender="@(demo/boss)",
+            message_id=f"mail-{seq}",
+            metadata={"delivery": delivery},
         )
 
     def close(self, code: int, reason: str = "") -> None:

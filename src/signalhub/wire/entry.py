@@ -90,6 +90,7 @@ class DeadLetterOrigin(Body):
     first_failure: int
     last_failure: int
     consumers: list[str]
+    offset: int = 0  # Of the original; 0 in letters of version 0.1.
 
 
 class ReplayOrigin(Body):
@@ -187,6 +188,7 @@ class CursorBody(Body):
     failures: dict[int, int]  # Failed attempts by seq.
     is_paused: bool = False
     dead_lettered: int = 0
+    letters_through: int = -1  # The offset of the last dead letter that is counted.
 
 
 class StreamDefinitionBody(Body):
@@ -203,7 +205,7 @@ class StreamDefinitionBody(Body):
     head: int = 0
     # Of a host's mailbox: the kinds of durable actors it serves.
     kinds: tuple[str, ...] | None = None
-    # The subject of the token that a topic was created with; empty if unknown.
+    # The subject of the token that it was created with; empty if unknown.
     owner: str = ""
 
 

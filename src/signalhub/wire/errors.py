@@ -7,7 +7,8 @@ SignalHubError                 base of all; carries `code`
 ├── Reject                     a handler says that a message can never be processed
 └── ClientError                what the Python client raises
     ├── Refused                did not happen; the hub answered with an error
-    │   └── UnknownActor       nobody is registered under that address
+    │   ├── UnknownActor       nobody is registered under that address
+    │   └── StaleDelivery      the hub no longer waits for this copy of a message
     ├── Unavailable            did not happen; trying again later may help
     │   └── GaveUp             the client stopped trying to reconnect
     ├── OutcomeUnknown         may have happened: no answer in time, or the hub's log failed
@@ -152,6 +153,25 @@ class Refused(ClientError):
 
 class UnknownActor(Refused):
     """Nobody is registered under the address."""
+
+
+class StaleDelivery(Refused):
+    """The hub no longer waits for this copy: the settlement or extension was not accepted.
+
+    The message was settled before, is with another consumer, or will be delivered again. This
+    consumer does not hand out again what its program has acknowledged or terminated; the copy gets
+    the same verdict when it arrives. `details` holds `seq`, `attempt` and the hub's `floor`:
+    everything up to it is settled.
+    """
+
+    def __init__(self, what: str, *, details: dict[str, Any]) -> None:
+        super().__init__(
+            "stale_delivery",
+            f"{what} was not accepted: the hub no longer waits for this copy",
+            resolution="Stop processing it: the message was settled before, is with another "
+            "consumer, or will be delivered again.",
+            details=details,
+        )
 
 
 class Unavailable(ClientError):

@@ -427,6 +427,7 @@ class Stage:
         """Connections hold all but `held_bytes` of what the kernel does not take themselves."""
         self._held_bytes = held_bytes
         self.clock = FakeClock()
+        self.steady = SteadyClock(self.clock)
         self.loop = HandLoop(self.clock)
         self.tally = Tally()
         self.hub = Hub(
@@ -440,9 +441,7 @@ class Stage:
         self.engine = TurningEngine(self.loop.call_soon)
         self.rows = Rows()
         store = cast(StateStore, self.rows)
-        self.runner = HubRunner(
-            self.hub, store, self.engine, SteadyClock(self.clock), loop, archive
-        )
+        self.runner = HubRunner(self.hub, store, self.engine, self.steady, loop, archive)
         self.engine.report_to(self.runner)
         self.writer = self.runner.writer
         self.moments = count()

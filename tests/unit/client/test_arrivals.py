@@ -32,7 +32,13 @@ class Link:
         return delivery.seq in self.open
 
     async def settle(
-        self, verdict: Verdict, delivery: Delivery, facts: dict[str, Any], *, wait: bool
+        self,
+        verdict: Verdict,
+        message_id: str,
+        delivery: Delivery,
+        facts: dict[str, Any],
+        *,
+        wait: bool,
     ) -> Settled | None:
         if verdict is not Extend:
             self.open.discard(delivery.seq)

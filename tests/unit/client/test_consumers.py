@@ -99,15 +99,16 @@ async def test_settlements_say_what_is_to_happen() -> None:
 
         await first.nack(delay_s=1.5, reason="busy")
         assert await settlement(peer, "hub:nack") == names[0] | {"delayMs": 1500, "reason": "busy"}
-        await second.extend(60)
-        assert await settlement(peer, "hub:extend") == names[1] | {"ms": 60000}
+        await second.extend(60, wait=False)
+        expected = names[1] | {"attempt": 1, "ms": 60000}
+        assert await settlement(peer, "hub:extend") == expected
         await third.term(reason="nonsense")
         assert await settlement(peer, "hub:term") == names[2] | {"reason": "nonsense"}
-        answer = ("hub:acked", {"floor": 1, "accepted": 0, "ignored": [4]})
+        answer = ("hub:acked", {"floor": 1, "accepted": 1, "ignored": []})
         ack, settled = await exchange(fourth.ack(wait=True), peer, "hub:ack", *answer)
         assert (ack["pattern"], ack["payload"]) == ("ask", PLACE | names[3])
         assert settled is not None
-        assert (settled.floor, settled.accepted, settled.ignored) == (1, 0, (4,))
+        assert (settled.floor, settled.accepted, settled.ignored) == (1, 1, ())
         assert [one.is_open for one in (first, second, third, fourth)] == [
             False,
             True,
@@ -215,6 +216,142 @@ async def test_what_is_settled_while_away_or_through_an_old_copy_does_not_come_a
         assert asked["resume"] == {"epoch": "e1", "seq": 1}
         assert (ack["seq"], ack["id"]) == (1, "1.1.1")
         assert seqs(await take(consumer, 1)) == [3]
+
+
+async def test_what_the_program_has_settled_is_not_handed_out_again_but_settled_again() -> None:
+    async with conversation() as (hub, peer, client):
+        consumer = await joined(client, peer)
+        for seq in range(1, 6):
+            peer.deliver(seq)
+        first, second, third, fourth, _ = await take(consumer, 5)
+        peer.abort()
+        peer, _ = await rejoined(hub)
+        # The hub learns of this before it has redelivered anything, and ignores it.
+        await first.ack()
+        await second.term(reason="nonsense")
+        await peer.receive("hub:term")
+        await peer.receive("hub:ack")
+        await third.nack()
+        await peer.receive("hub:nack")
+
+        for seq in range(1, 6):
+            peer.deliver(seq, "again", attempt=2)
+
+        assert seqs(await take(consumer, 3)) == [3, 4, 5]
+        term, ack = await settlement(peer, "hub:term"), await settlement(peer, "hub:ack")
+        assert (term["seq"], term["id"], term["reason"]) == (2, "1.2.2", "nonsense")
+        assert (ack["seq"], ack["id"]) == (1, "1.1.2")
+        assert [one.is_open for one in (first, second, third, fourth)] == [
+            False,
+            False,
+            True,
+            True,
+        ]
+
+
+async def test_everything_up_to_an_acknowledged_position_is_not_handed_out_again() -> None:
+    async with conversation() as (hub, peer, client):
+        consumer = await joined(client, peer)
+        for seq in (1, 2, 3):
+            peer.deliver(seq)
+        await take(consumer, 3)
+        await consumer.ack_up_to(2)
+        await peer.receive("hub:ack")
+        peer.abort()
+        peer, _ = await rejoined(hub)
+
+        for seq in (1, 2, 3):
+            peer.deliver(seq, attempt=2)
+
+        assert seqs(await take(consumer, 1)) == [3]
+        assert (await settlement(peer, "hub:ack"))["seqs"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("message_id", "delivery_id"),
+    [("orders-e1-1", "2.1.1"), ("another", "1.1.2")],
+    ids=["after a seek", "of a hub restored from an older copy"],
+)
+async def test_a_settled_position_is_handed_out_if_the_hub_means_it(
+    message_id: str, delivery_id: str
+) -> None:
+    async with conversation() as (hub, peer, client):
+        consumer = await joined(client, peer)
+        peer.deliver(1, "settled")
+        (message,) = await take(consumer, 1)
+        await message.ack()
+        await peer.receive("hub:ack")
+        peer.abort()
+        peer, _ = await rejoined(hub)
+        delivery = {"subscription": "billing", "epoch": "e1", "seq": 1, "id": delivery_id}
+        members = {"topic": "orders", "publication": True, "delivery": delivery}
+        peer.send("order", "another", sender=BOB, metadata=members, message_id=message_id)
+
+        assert [one.payload for one in await take(consumer, 1)] == ["another"]
+
+
+@pytest.mark.parametrize("is_redelivered", [False, True])
+async def test_a_settlement_that_the_hub_ignores_raises_unless_a_later_copy_takes_it(
+    is_redelivered: bool,
+) -> None:
+    async with conversation() as (hub, peer, client):
+        consumer = await joined(client, peer)
+        peer.deliver(1)
+        (message,) = await take(consumer, 1)
+        peer.abort()
+        peer, _ = await rejoined(hub)
+        settling = asyncio.ensure_future(message.ack(wait=True))
+        request = await peer.receive("hub:ack")
+        if is_redelivered:
+            peer.deliver(1, attempt=2)
+            await caught_up(peer, client)
+        peer.answer(request, "hub:acked", {"floor": 0, "accepted": 0, "ignored": [1]})
+        if is_redelivered:
+            request = await peer.receive("hub:ack")
+            assert request["payload"]["id"] == "1.1.2"
+            peer.answer(request, "hub:acked", {"floor": 1, "accepted": 1, "ignored": []})
+            settled = await settling
+            assert settled is not None
+            assert settled.accepted == 1
+        else:
+            with pytest.raises(signalhub.StaleDelivery, match="no longer waits") as stale:
+                await settling
+            assert stale.value.details == {"seq": 1, "attempt": 1, "floor": 0}
+            # Nor is the copy that comes later handed out; it is acknowledged as well.
+            peer.deliver(1, attempt=2)
+            assert (await settlement(peer, "hub:ack"))["id"] == "1.1.2"
+        peer.deliver(2)
+        assert seqs(await take(consumer, 1)) == [2]
+
+
+async def test_an_extension_and_a_nack_of_a_stale_copy_raise() -> None:
+    async with conversation() as (_, peer, client):
+        consumer = await joined(client, peer)
+        peer.deliver(1)
+        (message,) = await take(consumer, 1)
+        ignored = {"floor": 0, "accepted": 0, "ignored": [1]}
+
+        with pytest.raises(signalhub.StaleDelivery, match="hub:extend"):
+            await exchange(message.extend(60), peer, "hub:extend", "hub:extended", ignored)
+        with pytest.raises(signalhub.StaleDelivery, match="hub:nack"):
+            await exchange(message.nack(wait=True), peer, "hub:nack", "hub:nacked", ignored)
+
+
+async def test_a_settled_ask_of_a_mailbox_is_not_handed_out_again() -> None:
+    async with conversation(acknowledge=True) as (hub, peer, client):
+        peer.mail(ALICE, 1, "task")
+        task = await anext(client.messages())
+        peer.abort()
+        peer = await reconnected(hub)
+        await task.ack()
+        await peer.receive("hub:ack")
+
+        peer.mail(ALICE, 1, "task", attempt=2)
+        peer.mail(ALICE, 2, "next")
+
+        assert (await anext(client.messages())).payload == "next"
+        ack = await peer.receive("hub:ack")
+        assert (ack["payload"]["stream"], ack["payload"]["seq"]) == (ALICE, 1)
 
 
 async def test_what_the_hub_settles_itself_is_kept_through_a_loss() -> None:

@@ -32,7 +32,7 @@ def test_the_position_is_before_the_first_that_is_not_settled(
     for event, seq in events:
         match event:
             case "arrive":
-                progress.arrived(of(seq))
+                progress.arrived(of(seq), "m")
                 seen.add(seq)
                 unsettled.add(seq)
                 in_hand.add(seq)
@@ -61,9 +61,9 @@ def test_settling_an_earlier_copy_closes_the_later_one() -> None:
         progress = Progress()
         first = Delivery(epoch="m", seq=1, id=name)
         second = Delivery(epoch="m", seq=1, attempt=2, id=name and "1.1.2")
-        progress.arrived(first)
+        progress.arrived(first, "m")
         progress.lost()
-        progress.arrived(second)
+        progress.arrived(second, "m")
 
         progress.settled(first)
 
@@ -75,7 +75,7 @@ def test_what_a_seek_sends_anew_stays_open_when_the_old_copy_is_settled() -> Non
     progress = Progress()
     anew = of(1, generation=2)
     for copy in (of(1), anew):
-        progress.arrived(copy)
+        progress.arrived(copy, "m")
 
     progress.settled(of(1))
     progress.returned(of(1))
@@ -89,7 +89,7 @@ def test_what_a_seek_sends_anew_stays_open_when_the_old_copy_is_settled() -> Non
 def test_another_epoch_begins_anew_and_settlements_of_the_last_change_nothing() -> None:
     progress = Progress()
     for one in (of(7), of(8), of(1, "f")):
-        progress.arrived(one)
+        progress.arrived(one, "m")
 
     progress.settled(of(1))
     progress.returned(of(1))
@@ -104,7 +104,7 @@ def test_another_epoch_begins_anew_and_settlements_of_the_last_change_nothing() 
 def test_what_goes_back_and_never_returns_is_forgotten_in_the_end() -> None:
     progress = Progress()
     for seq in range(1, RETURNED_MAX + 101):
-        progress.arrived(of(seq))
+        progress.arrived(of(seq), "m")
         progress.returned(of(seq))
 
     assert progress.position == 100

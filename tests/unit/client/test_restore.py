@@ -86,7 +86,7 @@ def test_a_consumer_goes_on_after_what_was_processed(
 ) -> None:
     progress = scene.consume().progress
     for seq in arrived:
-        progress.arrived(Delivery(epoch="e1", seq=seq))
+        progress.arrived(Delivery(epoch="e1", seq=seq), f"m-{seq}")
     for seq in settled:
         progress.settled(Delivery(epoch="e1", seq=seq))
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -75,6 +78,28 @@ def test_the_setup_installs_only_what_has_a_listed_hash() -> None:
         assert "--require-hashes" in line or line.endswith("--no-deps --no-build-isolation -e .")
         # What is built here would be built with tools that nobody has checked.
         assert "--no-build-isolation" in line or "requirements/build.txt" in line
+
+
+def test_the_wheel_has_types_hashes_and_licenses(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="hatchling is not installed: run `make setup`")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(ZipFile(wheel).namelist())
+    info = f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"
+    assert {
+        "signalhub/py.typed",
+        "signalhub/pipeline/run/jars.sha256",
+        "signalhub/pipeline/run/log4j2.properties",
+        f"{info}/entry_points.txt",
+        f"{info}/licenses/LICENSE",
+        f"{info}/licenses/THIRD-PARTY-NOTICES.md",
+    } <= names
+    sources = {one.relative_to(ROOT / "src").as_posix() for one in ROOT.glob("src/**/*.py")}
+    assert sources <= names
+    assert {one.split("/")[0] for one in names} == {"signalhub", "pyspark_signalhub", info}
 
 
 def test_the_license_is_the_one_that_is_declared() -> None:

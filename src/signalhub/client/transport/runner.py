@@ -173,7 +173,8 @@ class ClientRunner:
                     if self._link is not None:
                         self._link.send(frame)
                 case Arrived(message=message):
-                    self.arrivals.put(self.settlers.bound(message))
+                    if (bound := self.settlers.bound(message)) is not None:
+                        self.arrivals.put(bound)
                 case ConsumerEnded(key=key, error=error):
                     self.settlers.remove(key)
                     self.arrivals.end_queue(key, error)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Append, Effect
+from signalhub.core.effects import Effect
 from signalhub.core.operations import operated
 from signalhub.wire import envelope as wire
 from signalhub.wire.names import Pattern
@@ -72,12 +72,9 @@ class Administration:
         if target is None:
             raise refusals.unknown_session(wanted)
         closing = _Closing(self, session, message, target)
-        record = operated(session, "admin", target.address, now)
-        if not record:
-            return closing.committed(0, now)
-        (append,) = record
-        assert isinstance(append, Append)
-        return [Append(append.entry, closing.committed, closing.refused)]
+        (record,) = operated(session, "admin", target.address, now)
+        record.follow(closing.committed, closing.refused)
+        return [record]
 
     def end(self, session: Session, message: Envelope, target: Session, now: int) -> list[Effect]:
         """Answer, then close; one may close one's own session, too."""

@@ -1,7 +1,9 @@
 """Dead letters: messages that could not be handled, stored in a topic of their own.
 
-A message is settled in its own stream only after its dead letter is on disk; a crash between the
-two leaves it in both, never in neither. Redriven and purged letters are marked as removed.
+A message is settled in its own stream only after its dead letter is on disk. A letter carries the
+identity of its original: stream, epoch, position and subscription. If the hub ends between the two,
+the next start recognizes the letter and settles the message, so that there is no second one.
+Redriven and purged letters are marked as removed.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import msgspec
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch
+from signalhub.core.limits.quotas import NOBODY
 from signalhub.core.messages import ask
 from signalhub.core.operations import operated_unless_owned
 from signalhub.core.sessions.session import Session, SessionState
@@ -91,7 +94,7 @@ class DeadLetters:
             return []
         if topic is None:
             definition = StreamDefinitionBody(True)
-            topic, opening = self._catalog.open(name, definition, now, is_letters=True)
+            topic, opening = self._catalog.open(name, definition, NOBODY, now, is_letters=True)
             appends.append(opening)
         dead = DeadLetterOrigin(
             subscription.stream.name,
@@ -103,6 +106,7 @@ class DeadLetters:
             flight.first_failure,
             flight.last_failure,
             flight.consumers,
+            held.offset,
         )
         letter = msgspec.structs.replace(
             held.message,
@@ -125,7 +129,7 @@ class DeadLetters:
         self, subscription: Subscription, flight: Flight, generation: int, offset: int, now: int
     ) -> list[Effect]:
         """The dead letter is on disk."""
-        if subscription.buried(flight, generation):
+        if subscription.buried(flight, generation, offset):
             self._dispatcher.wake(subscription)
         return []
 

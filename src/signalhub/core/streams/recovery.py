@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from signalhub.core.limits.quotas import Holder
 from signalhub.core.messages.ask import Orphan
 from signalhub.core.messages.dedup import KnownAck, Remembered
 from signalhub.core.placement import Place, Row
@@ -23,6 +24,7 @@ from signalhub.wire.entry import (
     Body,
     BroadcastBody,
     CursorBody,
+    DeadLetterOrigin,
     ErasedBody,
     Kind,
     LostBody,
@@ -123,6 +125,9 @@ class Recovery:
         self._asks: dict[tuple[int, int], tuple[str, str]] = {}
         self._loose: dict[int, tuple[MessageBody, int]] = {}
         self._deleted: set[int] = set()
+        # Dead letters that the last cursor of their subscription did not know, by their offset;
+        # `None` if a seek has made the original new again.
+        self._letters: dict[Subscription, dict[int, DeadLetterOrigin | None]] = {}
         # Ids must be added in the order of time.
         self._noted_ms = 0
         self._is_reading_again = False
@@ -169,8 +174,9 @@ class Recovery:
             stream.bytes = state.bytes
             stream.bytes_marks.extend(state.bytes_marks)
         else:
-            kinds = state.definition.kinds
-            stream = self._parts.mailboxes.make(state.name, state.id, self._now, kinds)
+            kinds, holder = state.definition.kinds, Holder(state.definition.owner)
+            make = self._parts.mailboxes.make
+            stream = make(state.name, state.id, self._now, kinds, holder)
             stream.attached_at_ms = state.attached_at_ms or self._now
             for seq, (at_ms, offset) in state.expiries.items():
                 stream.expires(seq, at_ms, offset)
@@ -195,7 +201,7 @@ class Recovery:
             cursor = decode_body(CursorBody, entry.body)
             found = self._subscription(entry.stream, entry.stream_epoch, cursor.subscription)
             if found is not None:
-                found.restore(cursor)
+                self._restore(found, cursor)
                 if isinstance(found.stream, Mailbox):
                     found.stream.attached_at_ms = entry.at_ms
         elif kind == Kind.BROADCAST:
@@ -233,9 +239,13 @@ class Recovery:
         """The end of the log is reached."""
         parts = self._parts
         recovery.finish(parts.rooms)
+        parts.streams.count_again()
         for stream in parts.streams.every():
             stream.is_made = True
         for subscription in parts.streams.readers():
+            for dead in self._letters.get(subscription, {}).values():
+                if dead is not None:
+                    subscription.was_buried(dead)
             subscription.recovered()
         for box in parts.streams.mailboxes.values():
             # The absence of an owner is counted only while a hub is running.
@@ -282,6 +292,7 @@ class Recovery:
             if box is None or box.id != entry.stream_epoch:
                 make = self._parts.mailboxes.make
                 box = make(entry.stream, entry.stream_epoch, entry.at_ms)
+            box.holder = Holder(definition.owner)
             self._parts.mailboxes.stored(box, definition.kinds, entry.at_ms)
             stream = box
         stream.is_dirty = True
@@ -310,10 +321,48 @@ class Recovery:
         message = decode_body(MessageBody, entry.body)
         if message.replay is not None:
             self._parts.replays.note(message.replay, entry.offset)
+        elif message.dead is not None:
+            self._letter(entry.offset, message.dead)
         self._remember(entry, message)
         stream = self._grown(entry)
         if isinstance(stream, Mailbox) and message.expires_at is not None:
             stream.expires(entry.seq, message.expires_at, entry.offset)
+
+    def _letter(self, offset: int, dead: DeadLetterOrigin) -> None:
+        """Count a dead letter; its settlement may be missing."""
+        streams = self._parts.streams
+        found: Subscription | None = None
+        if dead.subscription:
+            topic = streams.topics.get(dead.topic)
+            if topic is not None and topic.epoch == dead.epoch:
+                found = topic.subscriptions.get(dead.subscription)
+        else:
+            box = streams.mailboxes.get(dead.topic)
+            if box is not None and box.epoch == dead.epoch:
+                found = box.subscription
+        if found is not None:
+            found.position.count_letter(offset)
+            found.is_dirty = True
+            self._letters.setdefault(found, {})[offset] = dead
+
+    def _restore(self, subscription: Subscription, cursor: CursorBody) -> None:
+        """Apply a cursor. Dead letters that were being written at the time are not part of it."""
+        position = subscription.position
+        generation, counted = position.generation, position.dead_lettered
+        subscription.restore(cursor)
+        letters = self._letters.pop(subscription, {})
+        if cursor.letters_through < 0 and cursor.dead_lettered:
+            # Version 0.1 did not say which letters it had counted.
+            position.dead_lettered = max(counted, cursor.dead_lettered)
+            position.letters_through = max(letters, default=-1)
+        else:
+            letters = {at: dead for at, dead in letters.items() if at > cursor.letters_through}
+            for offset in letters:
+                position.count_letter(offset)
+        if cursor.generation != generation:
+            letters = dict.fromkeys(letters)
+        if letters:
+            self._letters[subscription] = letters
 
     def _grown(self, entry: StoredEntry) -> Topic | Mailbox | None:
         """The stream that this message belongs to; `None` if it is unknown."""
@@ -433,7 +482,7 @@ class Recovery:
 
     def _make(self, topic: Topic, definition: SubscriptionDefinitionBody) -> Subscription:
         made = Subscription(topic, definition, self._heartbeat_ms, self._now)
-        topic.add(made)
+        self._parts.streams.add_subscription(topic, made)
         return made
 
     def _subscription(self, stream: str, stream_id: int, name: str) -> Subscription | None:
@@ -495,7 +544,8 @@ def _stream_state(stream: Topic | Mailbox) -> StreamState:
         state = StreamState(stream.name, stream.id, definition, head, first, size, removed)
         state.bytes_marks = list(stream.bytes_marks)
     else:
-        definition = StreamDefinitionBody(False, kinds=stream.stored_kinds)
+        owner = stream.holder.identity
+        definition = StreamDefinitionBody(False, kinds=stream.stored_kinds, owner=owner)
         state = StreamState(stream.name, stream.id, definition, head, first, 0, removed)
         state.attached_at_ms, state.expiries = stream.attached_at_ms, stream.expiries
     return state

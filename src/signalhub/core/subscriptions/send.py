@@ -239,8 +239,12 @@ def delivery_id(subscription: Subscription, seq: int, attempt: int) -> str:
     return f"{subscription.tag}.{subscription.position.generation}.{seq}.{attempt}"
 
 
-def is_attempt(subscription: Subscription, flight: Flight, given: str) -> bool:
-    """Is this the id of a delivery attempt in the present generation?"""
+def is_attempt(
+    subscription: Subscription, flight: Flight, given: str, *, is_latest: bool = False
+) -> bool:
+    """Is this the id of a delivery attempt in the present generation, or of the latest one?"""
+    if is_latest:
+        return given == delivery_id(subscription, flight.seq, flight.deliveries)
     name, _, attempt = given.rpartition(".")
     return (
         name == f"{subscription.tag}.{subscription.position.generation}.{flight.seq}"

@@ -65,22 +65,22 @@ class Settler:
         return self._answer(given, "hub:acked", now)
 
     def nack(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:nack`: count a failure and redeliver later."""
+        """`hub:nack`: count a failure and redeliver later; a copy of a later attempt stays."""
         request = requests.parse(requests.SettleRequest, message.payload)
         given = self._given(session, message, request)
-        for flight in given.flights((SENT,)):
+        for flight in given.flights((SENT,), is_latest=True):
             given.subscription.stats.nacked += 1
             reason = (request.reason or "nack")[:REASON_CHARS_MAX]
             given.subscription.fail(flight, reason, now, max(0, request.delay_ms or 0))
         return self._answer(given, "hub:nacked", now)
 
     def extend(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:extend`: move the deadline of an attempt."""
+        """`hub:extend`: move the deadline of an attempt; fails if somebody else has the message."""
         request = requests.parse(requests.SettleRequest, message.payload)
         if request.ms is None or request.ms <= 0:
             raise refusals.structural("payload.ms must say for how long, in milliseconds above 0")
         given = self._given(session, message, request)
-        for flight in given.flights((SENT,)):
+        for flight in given.flights((SENT,), is_latest=True, is_own=True):
             given.subscription.window.set_deadline(flight, int(now + request.ms))
         return self._answer(given, "hub:extended", now)
 
@@ -163,6 +163,11 @@ class Settler:
         return self._subscriptions.named(topic, name)
 
 
+def _fits(attempt: int, flight: Flight, is_latest: bool) -> bool:
+    latest = flight.deliveries
+    return attempt == latest if is_latest else 1 <= attempt <= latest
+
+
 def _consumer(session: Session, consumer_id: str) -> Consumer:
     consumer = session.consumers.get(consumer_id)
     if consumer is None:
@@ -192,9 +197,16 @@ class _Given:
         self.ignored: list[int] = []
         self.is_burying = False
 
-    def flights(self, phases: tuple[object, ...]) -> list[Flight]:
-        """The named messages that are in one of these phases; others are counted as ignored."""
+    def flights(
+        self, phases: tuple[object, ...], *, is_latest: bool = False, is_own: bool = False
+    ) -> list[Flight]:
+        """The named messages that are in one of these phases; others are counted as ignored.
+
+        A named attempt must be the latest one if `is_latest` is set, and with `is_own` the message
+        must be with this consumer.
+        """
         found: list[Flight] = []
+        number = self._request.attempt
         for seq, attempt in self._seqs():
             flight = self.subscription.window.flights.get(seq)
             if (
@@ -202,7 +214,12 @@ class _Given:
                 and flight.phase in phases
                 and flight.deliveries > 0
                 and not flight.is_burying
-                and (attempt is None or send.is_attempt(self.subscription, flight, attempt))
+                and (not is_own or flight.consumer is self.consumer)
+                and (number is None or _fits(number, flight, is_latest))
+                and (
+                    attempt is None
+                    or send.is_attempt(self.subscription, flight, attempt, is_latest=is_latest)
+                )
             ):
                 found.append(flight)
             else:

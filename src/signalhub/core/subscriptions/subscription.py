@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
+from signalhub.core.limits.quotas import NOBODY
 from signalhub.core.streams.streams import Held, Mailbox, Stream, Topic, blank
 from signalhub.core.subscriptions.consumers import FAILOVER, KEY_SHARED, Consumer, Consumers
 from signalhub.core.subscriptions.window import EXHAUSTED, SENT, Flight, Window, pause_ms
@@ -21,6 +22,7 @@ from signalhub.pacing import TokenBucket, grown
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
     CursorBody,
+    DeadLetterOrigin,
     MessageBody,
     Outcome,
     SettledBody,
@@ -45,6 +47,7 @@ class Position:
         "floor",
         "generation",
         "is_paused",
+        "letters_through",
         "parked",
         "reserved",
     )
@@ -62,8 +65,9 @@ class Position:
         # Each seek starts a new one; acks of older ones are ignored.
         self.generation = 1
         self.is_paused = False
-        # The number of its messages that ever became dead letters.
+        # The number of its dead letters ever written to the log, and the offset of the last one.
         self.dead_lettered = 0
+        self.letters_through = -1
 
     def is_settled(self, seq: int) -> bool:
         """Is the position settled? Parked positions are not."""
@@ -135,8 +139,13 @@ class Position:
         if one.outcome == Outcome.FAILED:
             self.failures[one.seq] = one.failures
         else:
-            self.dead_lettered += one.outcome == Outcome.DEAD_LETTERED
             self.settle(one.seq)
+
+    def count_letter(self, offset: int) -> None:
+        """A dead letter is in the log, unless it is counted already."""
+        if offset > self.letters_through:
+            self.dead_lettered += 1
+            self.letters_through = offset
 
     def cursor(self, name: str) -> CursorBody:
         """The position as an entry."""
@@ -150,6 +159,7 @@ class Position:
             dict(self.failures),
             self.is_paused,
             self.dead_lettered,
+            self.letters_through,
         )
 
     def restore(self, cursor: CursorBody) -> None:
@@ -162,6 +172,7 @@ class Position:
         self.failures = dict(cursor.failures)
         self.is_paused = cursor.is_paused
         self.dead_lettered = cursor.dead_lettered
+        self.letters_through = cursor.letters_through
 
 
 class Backlog:
@@ -243,6 +254,7 @@ class Subscription:
         "given_back",
         "heartbeat_default_ms",
         "heartbeat_slot",
+        "holder",
         "idle_since_ms",
         "is_cursor_dirty",
         "is_deleted",
@@ -298,6 +310,8 @@ class Subscription:
         )
         self.tag = f"{crc32(definition.name.encode()):08x}"
         self.heartbeat_default_ms = heartbeat_default_ms
+        # Whose quota it counts for.
+        self.holder = NOBODY
         self.not_before_ms = 0
         self.empty_reads = 0  # In a row.
         # Kept for the dispatcher: the next deadline, and the answers that wait for the next write.
@@ -480,7 +494,6 @@ class Subscription:
         self.window.remove(flight)
         self._note(flight, outcome, consumer)
         self._settled(flight.seq)
-        self.position.dead_lettered += outcome is Outcome.DEAD_LETTERED
         self.settled_since_cursor += 1
         self.changed()
 
@@ -600,13 +613,29 @@ class Subscription:
             flight.is_burying = True
             self.letters.append(flight)
 
-    def buried(self, flight: Flight, generation: int) -> bool:
+    def buried(self, flight: Flight, generation: int, offset: int) -> bool:
         """The dead letter is on disk; `False` if the message was settled in the meantime."""
+        self.position.count_letter(offset)
+        self.stats.dead_lettered += 1
+        self.changed()
         if self.position.generation != generation or flight.phase is not EXHAUSTED:
             return False
-        self.stats.dead_lettered += 1
         self.settle(flight, Outcome.DEAD_LETTERED)
         return True
+
+    def was_buried(self, dead: DeadLetterOrigin) -> None:
+        """The hub ended between the dead letter and its settlement, which is written now.
+
+        Otherwise the message would be delivered again, and become a second dead letter.
+        """
+        if self.position.is_settled(dead.seq):
+            return
+        if dead.offset:
+            one = Settlement(dead.seq, dead.offset, Outcome.DEAD_LETTERED, dead.attempts)
+            one.reason = dead.reason
+            self.settlements.append(one)
+        self._settled(dead.seq)
+        self.changed()
 
     def not_buried(self, flight: Flight) -> None:
         """The dead letter could not be written; the next pass retries."""

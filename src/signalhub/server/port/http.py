@@ -236,6 +236,12 @@ class Routes:
                 return route, tuple(unquote(given) for wanted, given in pairs if wanted == "{}")
         return None
 
+    @property
+    def paths(self) -> set[str]:
+        """All paths, with `{}` for segments that match anything."""
+        patterns = (route.pattern for some in self._patterns.values() for _, route in some)
+        return {*self._exact, *patterns}
+
     def refuse_method(self, route: Route, request: HttpRequest) -> Response:
         """Answer a method that the route does not list."""
         if self._options is None:

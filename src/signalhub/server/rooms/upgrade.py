@@ -16,6 +16,7 @@ import msgspec
 
 from signalhub.clock import Clock
 from signalhub.server.port.door import Door
+from signalhub.server.port.hosts import Proxies
 from signalhub.server.port.http import HttpRequest, Response, Routes, Upgrade
 from signalhub.server.rooms.answers import error_response
 from signalhub.server.rooms.envelopes import bearer_token, inbox_id, pseudonym_id, room_name
@@ -43,6 +44,7 @@ class Gate:
 
     def __init__(self, runner: HubRunner, clock: Clock) -> None:
         self._terms = Terms(runner, clock)
+        self._proxies = Proxies(runner.hub.settings)
 
     def add_to(self, routes: Routes) -> None:
         """Register both paths."""
@@ -57,7 +59,7 @@ class Gate:
             visit = visit_of(request, tenant, room)
             requester = self._terms.rooms.identify(
                 token_of(request),
-                door.source,
+                self._proxies.client_of(request),
                 self._terms.now_ms(),
                 self._terms.mono_ms(),
                 has_inbox=visit.inbox is not None,
