@@ -126,6 +126,7 @@ async def test_a_running_hub_is_restored_with_everything_acknowledged_before(
         signalhub.connect(hub.url, "@(shop/till)") as till,
     ):
         await till.create_topic("orders")
+        (data / "denied.jsonl").write_text('{"sub":"eve"}\n')
         async with busy(lambda: publish(till)):
             await is_filled.wait()
             before = max(acknowledged)
@@ -141,6 +142,8 @@ async def test_a_running_hub_is_restored_with_everything_acknowledged_before(
         replayed = [one.delivery.seq async for one in billing.replay("orders", from_seq=1)]  # type: ignore[union-attr]
         receipt = await billing.publish("orders", "order", {}, durable=True)
 
+    # Who was denied before must not be admitted by the restored hub.
+    assert (restored / "denied.jsonl").read_text() == '{"sub":"eve"}\n'
     assert topic.head >= before
     assert replayed == list(range(1, topic.head + 1))
     assert receipt.seq == topic.head + 1

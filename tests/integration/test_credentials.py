@@ -80,6 +80,11 @@ async def test_a_changed_denial_list_is_read_again_and_a_broken_one_changes_noth
     assert case.tick() == []
     assert len(case.lists) == 1, "it is read only when it has changed"
 
+    kept = path.rename(tmp_path / "kept")
+    assert (case.tick(), case.accepts(token)) == (["denial_list_unreadable"], False)
+    kept.rename(path)
+    assert (case.tick(), case.accepts(token)) == ([], False)
+
     caplog.clear()
     path.write_text('{"jit": "misspelt"}')
     for _ in range(3):
