@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -127,7 +127,7 @@ async def crowd(stage: InProcess) -> None:
             await peer.ask("hub:metrics")
 
 
-async def search(peer: Peer, payloads: dict[str, dict[str, object]]) -> None:
+async def search(peer: Peer, payloads: Mapping[str, object]) -> None:
     """Ask again and again, a few questions at a time."""
     while True:
         asked = [
