@@ -16,6 +16,7 @@ from signalhub.client import RoomMessage
 from signalhub.client.lifecycle import Opening
 from signalhub.testing import ChaosProxy, FakeClock, run_hub
 from tests.support.socket.clients import QUICK, run_guide, take
+from tests.support.socket.tokens import AUTH, token_for
 
 SECRET_INBOX = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
 DEFAULT_INBOX = "Z2VuZXJhbA"
@@ -113,6 +114,35 @@ async def test_a_client_joins_rooms_of_its_own_hub() -> None:
 
             assert [one.seq async for one in alice.inbox(DEFAULT_INBOX).messages()] == [1]
         assert not room.is_joined
+
+
+async def test_a_token_opens_rooms_and_a_new_one_is_asked_for_at_each_connection() -> None:
+    clock = FakeClock()
+    async with run_hub(clock, auth=AUTH) as running:
+
+        def token() -> str:
+            permissions = {"rooms": ["general"]}
+            return token_for("local/a", clock, permissions=permissions, lifetime_s=60)
+
+        async with signalhub.hub(running.url, token=token) as hub, join(hub) as room:
+            assert (await room.send(b"1")).seq == 1
+            clock.advance(61)
+            app = running.app
+            app.runner.perform(app.hub.rooms.tick(clock.now_ms()), clock.now_ms())
+            # It was turned out, and has come back with a new token.
+            assert (await room.send(b"2")).seq == 2
+            assert await words(room, 2) == [b"1", b"2"]
+            assert len(await hub.inbox(DEFAULT_INBOX).fetch()) == 2
+        async with signalhub.connect(running.url, "@(local/a)", token=token()) as client:
+            async with client.room("general") as room:
+                assert room.is_joined
+            with pytest.raises(signalhub.Refused, match="FORBIDDEN"):
+                await client.room("another")
+        async with signalhub.hub(running.url) as stranger:
+            with pytest.raises(signalhub.Refused, match="UNAUTHORIZED"):
+                await stranger.room("general")
+            with pytest.raises(signalhub.Refused, match="UNAUTHORIZED"):
+                await stranger.inbox(DEFAULT_INBOX).fetch()
 
 
 async def test_cut_again_and_again_nothing_is_missed_or_doubled() -> None:

@@ -87,6 +87,13 @@ class Run:
         """What the hub takes for the present: a tick has one time, whatever the clock does."""
         return self.stage.writer.tick_ms or self.stage.steady.now_ms()
 
+    def wall_time(self) -> int:
+        """The time for which the hub takes the present of its clients."""
+        stage = self.stage
+        if stage.writer.tick_ms:
+            return stage.hub.wall.shown(stage.writer.tick_ms)
+        return stage.clock.now_ms()
+
     def next_data(self, peer: Peer) -> list[object]:
         self.serial += 1
         return [self.stage.peers.index(peer), self.serial]
@@ -109,10 +116,7 @@ class Run:
         data = self.next_data(peer)
         if peer.is_open and not peer.connection.is_closing:
             self.tells += len(self.stage.hub.topics.audience(topic).recipients)
-        stage = self.stage
-        is_in_tick = bool(stage.writer.tick_ms)
-        timestamp = stage.hub.wall.shown(self.now()) if is_in_tick else stage.clock.now_ms()
-        peer.publish(topic, data, ttl=_ttl(number), timestamp=timestamp)
+        peer.publish(topic, data, ttl=_ttl(number), timestamp=self.wall_time())
 
     def broadcast(self, peer: Peer, other: Peer, number: int) -> None:
         stage = self.stage

@@ -50,11 +50,11 @@ def with_a_hasty_disk(shell: RecordingShell) -> None:
 def settling_on_disconnect(shell: RecordingShell) -> None:
     closed = shell.hub.closed
 
-    def closed_for_good(session: Session, now: int) -> list[Effect]:
+    def closed_for_good(session: Session, now: int, code: int | None = None) -> list[Effect]:
         for consumer in session.consumers.values():
             for flight in consumer.subscription.window.of(consumer):
                 consumer.subscription.settle(flight, Outcome.ACKED)
-        return closed(session, now)
+        return closed(session, now, code)
 
     shell.hub.closed = closed_for_good  # type: ignore[method-assign]
 

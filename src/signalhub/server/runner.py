@@ -119,10 +119,10 @@ class HubRunner:
             else:
                 self._perform_one(effect, now)
 
-    def leaving(self, connection: Connection[Session]) -> None:
+    def leaving(self, connection: Connection[Session], code: int | None = None) -> None:
         """End the session: the peer is closing or has disconnected."""
         now = self._now_ms()
-        self.perform(self.hub.closed(connection.session, now), now)
+        self.perform(self.hub.closed(connection.session, now, code), now)
 
     def too_slow(self) -> None:
         """Count a connection that is closed because it does not read."""

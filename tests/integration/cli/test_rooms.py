@@ -31,8 +31,10 @@ from tests.support.process.command import (
     unused_url,
 )
 from tests.support.socket.scripted_rooms import Exchange, ScriptedRooms
+from tests.support.socket.tokens import AUTH, token_for
 
 GENERAL = "Z2VuZXJhbA"
+INBOX = "pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg"
 UNENCRYPTED = "note: sent unencrypted, so the hub can read it; use --key to encrypt\n"
 UNOPENED = "(cannot be decrypted with this key for this room)"
 LIMITED = {"error": "Rate limit exceeded", "errorCode": "RATE_LIMIT_EXCEEDED"}
@@ -112,6 +114,28 @@ async def test_a_listener_starts_at_the_beginning_after_a_position_or_with_what_
     assert "note: the room ends at 3; reading from the beginning\n" in beyond.err
     assert json.loads(facts.err) == {"room_ends_at": 3}
     assert out.decode().splitlines()[0].split("\t")[-1] == "four"
+
+
+async def test_token_or_inbox_opens_a_room_of_a_hub_with_authentication(tmp_path: Path) -> None:
+    async with run_hub(auth=AUTH) as hub:
+        run = partial(command, hub.url)
+        good, other = tmp_path / "good.token", tmp_path / "other.token"
+        for path, room in ((good, "general"), (other, "another")):
+            path.write_text(token_for("local/me", hub.clock, permissions={"rooms": [room]}))
+        refused = await run(*SEND, "hi")
+        forbidden = await run(*SEND, "hi", "--token-file", str(other), "--json")
+        sent = await run(*SEND, "hi", "--token-file", str(good), "--inbox", INBOX)
+        heard = await run(*LISTEN, "--count", "1", "--inbox", INBOX)
+        fetched = await run("inbox", "fetch", GENERAL)
+        variables = {"SIGNALHUB_TOKEN": good.read_text()}
+        by_token = await run("inbox", "fetch", GENERAL, variables=variables)
+
+    assert (refused.code, forbidden.code) == (1, 1)
+    assert "--token-file" in refused.err
+    assert "FORBIDDEN" in forbidden.err
+    assert sent.out == "seq 1\n"
+    assert texts(heard) == ["hi"]
+    assert (fetched.code, by_token.code, by_token.out) == (1, 0, "")
 
 
 async def test_with_json_everything_is_an_object(run: Run) -> None:

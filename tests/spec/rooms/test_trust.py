@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -54,14 +53,14 @@ async def furnished(house: OpenHouse, inbox: str | None = None) -> dict[str, str
     """A room with a message, a blob and a proposal; its member's headers."""
     member = bearer(house, ROOM) | ({} if inbox is None else {"X-Inbox-ID": inbox})
     accepted(await house.send("first", headers=member))
-    proposal = {"type": "mls_proposal", "proposalId": "p"}
+    proposal: dict[str, Any] = {"type": "mls_proposal", "proposalId": "p"}
     accepted(await house.send("proposal", headers=member, **proposal))
     put = await house.web.put(METADATA, b"blob", {"X-Room-ID": ROOM} | member)
     assert put.status == 204, put
     return member
 
 
-async def every_answer(house: House, headers: Mapping[str, str]) -> dict[str, Answer]:
+async def every_answer(house: House, headers: dict[str, str]) -> dict[str, Answer]:
     """Whatever can be asked about a room, asked with these headers."""
     web, named = house.web, {"X-Room-ID": ROOM} | headers
     deposit = {"messageId": "d", "ciphertext": "AAAA"}
@@ -83,7 +82,7 @@ async def every_answer(house: House, headers: Mapping[str, str]) -> dict[str, An
     for path in ("/room", f"/ws/tenant/{ROOM}?pseudonym=p-1"):
         room = {"X-Room-ID": ROOM, "X-Pseudonym-ID": "p-1"} if path == "/room" else {}
         try:
-            guest = await house.enter(path, room | dict(headers))
+            guest = await house.enter(path, room | headers)
         except TurnedAway as away:
             answers[path] = away.answer
         else:
@@ -178,7 +177,7 @@ async def test_stranger_reserves_no_name_and_no_inbox() -> None:
 
 
 async def test_stranger_cannot_fill_the_state_of_all() -> None:
-    limits = {"state_bytes_max": 2**16, "room_state_bytes_max": 2**16}
+    limits: dict[str, Any] = {"state_bytes_max": 2**16, "room_state_bytes_max": 2**16}
     async with open_house(hub=AUTHENTICATED, **limits) as house:
         for number in range(20):
             for headers in STRANGERS.values():
@@ -305,12 +304,12 @@ async def test_socket_ends_with_its_token_and_with_a_denial() -> None:
 async def test_known_message_id_with_other_content_is_a_conflict(is_checked: bool) -> None:
     async with open_house(hub=AUTHENTICATED if is_checked else {}) as house:
         member = bearer(house, ROOM) if is_checked else {}
-        mine = {"headers": member, "pseudonymId": "alice"}
+        mine: dict[str, Any] = {"headers": member, "pseudonymId": "alice"}
         assert accepted(await house.send("m", **mine)) == 1
         named = {"X-Room-ID": ROOM, "X-Pseudonym-ID": "mallory"} | member
-        mallory = await house.enter("/room", named)
 
         for _ in range(2):
+            mallory = await house.enter("/room", named)
             others = [
                 await house.send("m", headers=member, pseudonymId="mallory"),
                 await house.send("m", headers=member, ciphertext=sealed("no name")),
@@ -321,8 +320,6 @@ async def test_known_message_id_with_other_content_is_a_conflict(is_checked: boo
             deposit = {"messageId": "m", "ciphertext": sealed("another")}
             assert refused(await house.web.post(APPEND, deposit, inbox), 409) == "CONFLICT"
             assert (await house.send("m", **mine)).header("Idempotent-Replay") == "true"
-            if mallory is not None:
-                told = await mallory.submit("m")
-                assert (told["errorCode"], told["messageId"]) == ("CONFLICT", "m")
-                mallory = None
+            told = await mallory.submit("m")
+            assert (told["errorCode"], told["messageId"]) == ("CONFLICT", "m")
             await house.restart()

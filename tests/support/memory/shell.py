@@ -293,7 +293,8 @@ class MemoryShell:
 
     def dropped(self, peer: Peer) -> None:
         """The socket of the peer is gone."""
-        self.perform(self.hub.closed(peer.session, self.now))
+        code = None if peer.closed is None else peer.closed[0]
+        self.perform(self.hub.closed(peer.session, self.now, code))
         self._abandon(peer)
 
     def pass_time(self, seconds: int) -> None:

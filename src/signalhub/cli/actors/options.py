@@ -13,11 +13,11 @@ from cyclopts.validators import Number
 from signalhub.cli.terminal.arguments import URL_VARIABLE
 
 # The parser resolves inherited annotations in the module of the subclass.
-from signalhub.cli.terminal.connection import (
+from signalhub.cli.terminal.connection import (  # noqa: F401
     HubConnection,
     Timeout,
-    TokenFile,  # noqa: F401
-    Url,  # noqa: F401
+    TokenFile,
+    Url,
 )
 from signalhub.cli.terminal.failures import usage
 from signalhub.cli.terminal.output import AsJson  # noqa: F401

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -123,6 +124,9 @@ def send(
     except ValueError as error:
         raise usage(str(error), "correct --id, --type or --proposal") from None
     ciphertext = codec.ciphertext(text, own)
+    if message_id is not None and options.pseudonym is None:
+        # A repeat must have the same sender.
+        options = replace(options, pseudonym=sha256(own.encode()).hexdigest()[:16])
 
     async def work(hub: Hub) -> Sent:
         opening = options.opening(hub, room, None, None)

@@ -10,6 +10,8 @@ first, and read what those write who know only the name.
 from __future__ import annotations
 
 import hmac
+import ipaddress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -33,6 +35,8 @@ _MINUTE_MS: Final = 60_000
 # Addresses that are counted separately; all others share one count.
 _SOURCES_MAX: Final = 10_000
 _OTHERS: Final = ""
+# A client chooses the other half of its IPv6 addresses.
+_PREFIX_BITS: Final = 64
 
 
 class Requester(msgspec.Struct, frozen=True):
@@ -76,9 +80,10 @@ class Access:
         self._notes: list[Effect] = []
 
     def identify(
-        self, token: str | None, source: str, now: int, mono_ms: int, *, has_inbox: bool
+        self, token: str | None, address: str, now: int, mono_ms: int, *, has_inbox: bool
     ) -> Requester:
         """Return who asks; raises `RoomError` for an invalid token, or if nothing is presented."""
+        source = _network(address)
         if self._authenticator is None:
             return Requester(source)
         if token is None:
@@ -88,7 +93,7 @@ class Access:
         try:
             claims = self._authenticator.verify(token, self._wall.shown(now) / 1000)
         except Refusal as refusal:
-            self._notes += self._logins.refused(source, "rooms", refusal.message, now)
+            self._notes += self._logins.refused(address, "rooms", refusal.message, now)
             raise self._refused(source, refusals.bad_token(refusal.message), mono_ms) from None
         allowance = Allowance(claims.actor, claims.permissions, claims.subject)
         return Requester(source, claims, allowance)
@@ -162,6 +167,18 @@ class Access:
         self._tally.denied += 1
         wait_ms = self._attempts.count(source, mono_ms)
         return refusals.limited(wait_ms) if wait_ms else error
+
+
+@lru_cache(_SOURCES_MAX)
+def _network(address: str) -> str:
+    """Return what one client can have many addresses of: an IPv6 network, or the address itself."""
+    if ":" not in address:
+        return address
+    try:
+        ip = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(ip.ipv4_mapped or ipaddress.IPv6Network((int(ip), _PREFIX_BITS), strict=False))
 
 
 class RefusedAttempts:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from signalhub.core.effects import Answer, Dismiss, Effect
+from signalhub.core.limits.degradations import Degraded
 from signalhub.core.rooms import refusals
 from signalhub.core.rooms.accept import Acceptance
 from signalhub.core.rooms.access import ANYBODY, Access, Requester
@@ -27,6 +28,7 @@ from signalhub.wire.frames import CloseCode
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator, Claims
     from signalhub.core.erasure import Erasures
+    from signalhub.core.limits.quotas import Quotas
     from signalhub.core.log_state import LogState
     from signalhub.core.sessions.logins import RefusedLogins
     from signalhub.core.wall_time import WallTime
@@ -47,6 +49,7 @@ class Rooms:
         tally: RoomTally,
         storage: LogState,
         erasures: Erasures,
+        quotas: Quotas,
         authenticator: Authenticator | None,
         logins: RefusedLogins,
         wall: WallTime,
@@ -55,7 +58,7 @@ class Rooms:
         self.tally = tally
         self._storage = storage
         self.times = times = Times(settings.timestamps)
-        self.directory = directory = RoomDirectory(settings, times, storage)
+        self.directory = directory = RoomDirectory(settings, times, storage, quotas)
         self._wall = wall
         self.access = Access(settings, tally, directory, authenticator, logins, wall)
         self.messages = messages = Messages(settings, times, erasures, directory.dirty)
@@ -178,9 +181,10 @@ class Rooms:
         directory = self.directory
         self.access.check_room(requester, room_name, inbox_id, self._mono_ms)
         self._check_known()
-        room, effects = directory.open(room_name, inbox_id, now)
+        room, effects = directory.open(room_name, inbox_id, requester, now)
         guest = Guest(link, room, pseudonym, requester)
         if requester.claims is not None:
+            # A jump of the wall clock does not end it: what is left of its time is fixed here.
             ends_ms = self._wall.own(requester.claims.expires_at_s * 1000)
             self._token_ends_ms[guest] = ends_ms
             self._next_token_end_ms = min(self._next_token_end_ms, ends_ms)
@@ -202,11 +206,11 @@ class Rooms:
 
     def end_matching(self, is_ended: Callable[[Claims], bool], reason: str) -> list[Effect]:
         """Close the sockets whose token matches; `reason` is a sentence for their clients."""
-        ended = [
-            guest
-            for guest in self._token_ends_ms
-            if guest.requester.claims is not None and is_ended(guest.requester.claims)
-        ]
+        found = [(guest, guest.requester.claims) for guest in self._token_ends_ms]
+        ended = [guest for guest, claims in found if claims is not None and is_ended(claims)]
+        return self._turn_out(ended, reason)
+
+    def _turn_out(self, ended: list[Guest], reason: str) -> list[Effect]:
         effects: list[Effect] = []
         for guest in ended:
             del self._token_ends_ms[guest]
@@ -217,10 +221,8 @@ class Rooms:
     def _end_tokens(self, now: int) -> list[Effect]:
         if now < self._next_token_end_ms:
             return []
-        wall_s = self._wall.shown(now) / 1000
-        effects = self.end_matching(
-            lambda claims: claims.expires_at_s <= wall_s, "The token has expired."
-        )
+        ended = [guest for guest, ends_ms in self._token_ends_ms.items() if ends_ms <= now]
+        effects = self._turn_out(ended, "The token has expired.")
         self._next_token_end_ms = min(self._token_ends_ms.values(), default=math.inf)
         return effects
 
@@ -244,13 +246,13 @@ class Rooms:
             for guest in room.guests
         ]
 
-    def degradations(self) -> list[str]:
+    def degradations(self) -> list[Degraded]:
         """Return what an operator should know about rooms."""
         found = []
         if self._acceptance.is_disk_full:
-            found.append("rooms_disk_full")
+            found.append(Degraded.ROOMS_DISK_FULL)
         if self.messages.ids.is_dropping:
-            found.append("room_ids_dropped")
+            found.append(Degraded.ROOM_IDS_DROPPED)
         return found
 
     def archived_to(self, offset: int) -> None:

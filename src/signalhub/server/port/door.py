@@ -480,9 +480,11 @@ class Door(asyncio.BufferedProtocol):
             terms.frame_bytes_max or self._listener.settings.frame_bytes_max,
             terms.protocol,
         )
-        self.origin.joined()
         if isinstance(terms.listener, Connection):
+            self.origin.joined()
             terms.listener.origin = self.origin
+        else:
+            self.origin.door_closed()
         if not terms.needs_hello:
             self.opened()
         if rest:

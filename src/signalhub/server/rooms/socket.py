@@ -208,7 +208,7 @@ class RoomSocket:
     def caught_up(self, connection: Connection[Any]) -> None:
         """Do nothing: no messages wait outside the connection."""
 
-    def leaving(self, connection: Connection[Any]) -> None:
+    def leaving(self, connection: Connection[Any], code: int | None = None) -> None:
         """Leave the room."""
         guest = self.guest
         if guest is not None:

@@ -149,8 +149,8 @@ class Owner(Protocol[P]):
     def too_slow(self) -> None:
         """A connection is closed because its client does not read."""
 
-    def leaving(self, connection: Connection[Any]) -> None:
-        """The peer closes, or is too slow. May be called more than once."""
+    def leaving(self, connection: Connection[Any], code: int | None = None) -> None:
+        """The peer closes, with `code`, or is too slow. May be called more than once."""
 
     def disconnected(self, connection: Connection[Any]) -> None:
         """The socket is closed."""
@@ -449,7 +449,7 @@ class Connection(WSListener, Generic[P]):
             self._writer.write_out(self)
             self.is_closing = True
             self._send_close(code or CloseCode.NORMAL)
-            self.owner.leaving(self)
+            self.owner.leaving(self, code)
         if self._rest:
             self._is_ending = True
         else:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from signalhub.core.rooms.access import RefusedAttempts
 from signalhub.core.rooms.room import SlidingWindow, Windows
+from signalhub.core.rooms.values import Read
 from signalhub.core.streams.recovery import take_snapshot
 from signalhub.wire.errors import RoomCode, RoomError
-from tests.support.memory.rooms import ROOM, SECRET, Restart, restarts, room_shell, unreachable
+from tests.support.memory.rooms import (
+    ROOM,
+    SECRET,
+    Caller,
+    Restart,
+    mono_ms,
+    restarts,
+    room_shell,
+    unreachable,
+)
 
 LIMITED = RoomCode.RATE_LIMIT_EXCEEDED
 
@@ -284,3 +295,45 @@ def test_ids_do_not_pile_up_while_no_snapshot_can_be_written(
     shell.perform(shell.rooms.tick(shell.now))
     assert shell.hub.degradations() == []
     assert (ids._unsaved_count, ids._saving) == (0, [])
+
+
+# Who asks.
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("192.0.2.1", "192.0.2.2", False),
+        ("2001:db8::1", "2001:db8::ffff:2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+    ],
+)
+def test_limits_count_a_network_whose_addresses_one_client_chooses(
+    one: str, other: str, is_same: bool
+) -> None:
+    shell = room_shell(fetch_rate=1)
+    requesters = [
+        shell.rooms.identify(None, source, shell.now, mono_ms(shell), has_inbox=True)
+        for source in (one, other)
+    ]
+
+    codes = []
+    for requester in requesters:
+        caller = Caller()
+        request = Read(caller, SECRET, 0, 10, mono_ms(shell), requester)
+        shell.perform(shell.rooms.read(request, shell.now))
+        codes.append(isinstance(caller.result, RoomError))
+    assert codes == [False, is_same]
+
+
+def test_refused_requests_are_counted_in_bounded_memory() -> None:
+    attempts = RefusedAttempts(2)
+    assert [attempts.count("a", 0) for _ in range(3)] == [0, 0, 60_000]
+    for number in range(20_000):
+        attempts.count(str(number), 1_000)
+    assert len(attempts._counts) <= 10_001
+    # All further ones share a count until the next minute.
+    assert attempts.count("one more", 2_000) == 58_000
+    assert attempts.count("a", 60_000) == 0

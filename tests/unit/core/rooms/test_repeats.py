@@ -9,6 +9,7 @@ import pytest
 
 from signalhub.core.effects import Recall
 from signalhub.core.messages.dedup import Recalled, fingerprint
+from signalhub.core.rooms.accept import Acceptance
 from signalhub.core.rooms.values import Accepted
 from signalhub.core.streams.recovery import take_snapshot
 from signalhub.state import schema
@@ -73,6 +74,40 @@ def test_a_repeat_after_a_restart_gets_the_first_position(restart: Restart) -> N
     repeated(again, 1, 2, 3, 4, 5)
     assert again.deposit("d", inbox=SECRET).accepted.is_repeat
     assert again.send("new").accepted == Accepted("new", 6, False, 1_760_000_000_000)
+
+
+@restarts
+def test_other_content_under_a_known_id_is_told_after_a_restart(restart: Restart) -> None:
+    shell = room_shell()
+    shell.send("saved", pseudonym="alice")
+    shell.save_snapshot()
+    shell.send("logged", pseudonym="alice")
+
+    again = restart(shell)
+
+    for name in ("saved", "logged"):
+        assert again.send(name, b"b3RoZXI").code == RoomCode.CONFLICT
+        assert again.send(name, pseudonym="mallory").code == RoomCode.CONFLICT
+        assert again.send(name, pseudonym="alice").accepted.is_repeat
+    assert again.counts.conflicts == 4
+
+
+@restarts
+def test_messages_of_the_first_version_are_repeated_whatever_they_hold(
+    restart: Restart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = room_shell()
+    with monkeypatch.context() as patch:
+        # Its entries and records have no digests.
+        patch.setattr(Acceptance, "digest_of", lambda self, request: 0)
+        shell.send("saved", pseudonym="alice")
+        shell.save_snapshot()
+        shell.send("logged", pseudonym="alice")
+
+    again = restart(shell)
+
+    for seq, name in enumerate(("saved", "logged"), start=1):
+        assert again.send(name, b"b3RoZXI", pseudonym="bob").told == [(name, seq, True)]
 
 
 def test_after_a_crash_what_reached_the_disk_is_a_repeat_and_the_rest_is_new() -> None:
@@ -261,6 +296,13 @@ class TestWithLittleMemory:
             *(("c", 203, False), ("d", 204, False), ("m5", 5, True), ("m7", 7, True)),
         ]
         assert shell.inbox().queue is None
+
+    def test_other_content_under_an_id_that_is_looked_up_is_told(self) -> None:
+        shell = aged(room_shell())
+
+        assert shell.send("m1", b"b3RoZXI").code == RoomCode.CONFLICT
+        repeated(shell, 1)
+        assert shell.counts.recalls > 0
 
     def test_an_id_that_cannot_be_looked_up_is_refused_and_the_others_go_on(
         self, monkeypatch: pytest.MonkeyPatch
