@@ -214,6 +214,7 @@ TRIALS: dict[str, list[Callable[[Scene], bool]]] = {
     "hub:refresh_token": [refreshes],
     "hub:queue_stats": [plainly("hub:queue_stats")],
     "hub:metrics": [plainly("hub:metrics")],
+    "hub:limits": [plainly("hub:limits")],
     "hub:list_sessions": [plainly("hub:list_sessions")],
     "hub:close_session": [
         lambda scene: may(scene.eve().ask("hub:close_session", {"sessionId": scene.ann.session.id}))
