@@ -161,7 +161,7 @@ async def test_others_go_on_while_somebody_searches_everybody() -> None:
 
         await pair.go_on(volume(20, 500))
 
-        assert stage.hub.app.hub.scans.are_waiting
+        assert stage.hub.app.hub.scans.waiting
         attacker.cancel()
 
 
