@@ -104,6 +104,7 @@ REQUESTS: Final = (
     Access("hub:refresh_token"),
     Access("hub:queue_stats"),
     Access("hub:metrics"),
+    Access("hub:limits", "", ("admin:limits",)),
     Access("hub:list_sessions", "", ("admin:sessions",)),
     Access("hub:close_session", "", ("admin:sessions",)),
     Access("hub:limits", "", ("admin:limits",)),

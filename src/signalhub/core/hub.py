@@ -391,7 +391,7 @@ class Hub:
     def dispatch(self, now: int) -> list[Effect]:
         """Run what is woken or due, and write settlements; called once per tick."""
         effects = self._passes.run(now)
-        if self.scans.are_waiting:
+        if self.scans.waiting:
             effects += self.scans.turn(now)
         return effects + self.asks.write_settlements(now) if self.asks.loose else effects
 
@@ -403,7 +403,7 @@ class Hub:
     @property
     def has_woken(self) -> bool:
         """Is there anything to dispatch or to write now?"""
-        return bool(self.asks.loose or self.dispatcher.woken or self.scans.are_waiting)
+        return bool(self.asks.loose or self.dispatcher.woken or self.scans.waiting)
 
     def oldest_open(self, offset: int) -> int:
         """The offset of the oldest unanswered ask or unfinished erasure, `offset` at most."""
