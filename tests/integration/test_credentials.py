@@ -57,7 +57,7 @@ class Case:
     def tick(self, seconds: float = 1) -> list[str]:
         self.now += int(seconds * 1000)
         self.credentials.tick(self.now)
-        return self.credentials.degradations(self.now)
+        return [*self.credentials.degradations(self.now)]
 
     def accepts(self, token: str = TOKEN) -> bool:
         try:

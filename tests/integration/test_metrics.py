@@ -411,3 +411,30 @@ async def test_a_full_failed_or_damaged_log_is_told(
         states = page.by_label("log_state", "state")
         assert [name for name, value in states.items() if value] == [state]
     assert seen[0][1].value("log_refused_total") >= 1
+
+
+async def test_health_names_the_subscription_that_holds_up_retention(clock: FakeClock) -> None:
+    """Nobody consumes it, and the log grows beyond what it may."""
+    small = {"segment_bytes": 2**16, "retention_bytes": 2**17}
+    async with run_hub(clock, message_rate=0, log=small) as hub, connect(hub) as me:
+        await me.create_topic("orders")
+        await (await me.consume("orders", "abandoned")).close()
+        for _ in range(16):
+            await me.publish("orders", "order", "x" * 2**15, durable=True)
+
+        async with asyncio.timeout(PATIENCE_S):
+            while (found := json.loads((await get(hub, "/health"))[1]))["status"] != "degraded":
+                hub.app._retain(clock.now_ms())
+                await asyncio.sleep(0.01)
+        await me.delete_subscription("orders", "abandoned")
+        async with asyncio.timeout(PATIENCE_S):
+            while json.loads((await get(hub, "/health"))[1])["status"] == "degraded":
+                hub.app._retain(clock.now_ms())
+                await asyncio.sleep(0.01)
+
+    assert found["degradations"] == ["retention_held_by_subscriptions"]
+    held = found["details"]["retention"]
+    assert (held["by"], held["count"]) == (["subscriptions"], 1)
+    assert [(one["stream"], one["subscription"]) for one in held["oldest"]] == [
+        ("orders", "abandoned")
+    ]

@@ -24,11 +24,9 @@ import signalhub.core
 from signalhub.auth.permissions import Permissions
 from signalhub.core import refusals
 from signalhub.core import requests as payloads
-from signalhub.core.hub import UNLIMITED, Hub
+from signalhub.core.hub import UNLIMITED
+from signalhub.core.limits.degradations import Degraded
 from signalhub.log import log
-from signalhub.server.app import App
-from signalhub.server.credentials import Credentials
-from signalhub.server.lake import Lakeside
 from signalhub.settings.model import OutboundSettings, Settings
 from signalhub.testing import FakeClock
 from signalhub.wire import envelope
@@ -227,6 +225,7 @@ PAYLOADS = {
     "hub:unsubscribe": payloads.UnsubscribeRequest,
     "hub:publish": payloads.PublishRequest,
     "hub:refresh_token": payloads.RefreshRequest,
+    "hub:limits": payloads.LimitsRequest,
     "hub:topic_create": payloads.TopicCreateRequest,
     "hub:topic_info": payloads.TopicNameRequest,
     "hub:list_topics": payloads.ListTopicsRequest,
@@ -258,17 +257,10 @@ def test_every_reason_to_send_a_consumer_away_is_documented() -> None:
 
 
 def test_every_degradation_is_documented() -> None:
-    methods = (
-        *(Hub.degradations, App._degradations, Lakeside.degradations),
-        Credentials.degradations,
-    )
-    source = "".join(inspect.getsource(method) for method in methods)
-    named = set(re.findall(r'(?:append\(|\[)"(\w+)"', source))
-    of_storage = {f"storage_{state}" for state in get_args(log.State) if state != "open"}
-
     documented = {name.strip("`") for name, _ in table("Degradation", "Meaning")}
 
-    assert documented == named | of_storage
+    assert documented == set(Degraded)
+    assert {f"storage_{state}" for state in get_args(log.State) if state != "open"} <= documented
 
 
 def test_the_requests_that_cost_nothing_permissions_and_the_version_are_documented() -> None:

@@ -72,9 +72,11 @@ class Allowance:
         "_rooms",
         "_send",
         "_subscribe",
+        "discover_cost",
         "discovers_all",
         "identity",
         "subject",
+        "subscribe_cost",
     )
 
     def __init__(self, identity: str, permissions: Permissions, subject: str = "") -> None:
@@ -98,6 +100,9 @@ class Allowance:
         self._control = _compile(given.control)
         self._rooms = _compile(given.rooms, is_plain=True)
         self._admin = _compile(given.admin, is_plain=True)
+        # How many patterns are compared for one address, and for one topic.
+        self.discover_cost = 1 + len(self._discover)
+        self.subscribe_cost = 1 + len(self._subscribe)
         self.discovers_all = any(pattern.matches_all for pattern in self._discover)
 
     def _or_create(self, patterns: tuple[str, ...] | None) -> tuple[Pattern, ...]:

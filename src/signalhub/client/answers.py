@@ -164,6 +164,32 @@ class QueueStats(_Answer, frozen=True):
     resume_threshold: int = 0
 
 
+class UsedBy(_Answer, frozen=True):
+    """How much one identity, or one source address, uses."""
+
+    identity: str = ""
+    source: str = ""
+    used: int = 0
+
+
+class ResourceUsage(_Answer, frozen=True):
+    """A resource of the hub: how much of it is used, its limits, and who uses most of it."""
+
+    resource: str = ""
+    used: int = 0
+    limit: int | None = None
+    per_identity: int | None = None
+    per_source: int | None = None
+    identities: tuple[UsedBy, ...] = ()
+    sources: tuple[UsedBy, ...] = ()
+
+
+class LimitUsage(_Answer, frozen=True):
+    """What `limits` returns: every resource that is limited."""
+
+    resources: tuple[ResourceUsage, ...] = ()
+
+
 class RefreshedToken(_Answer, frozen=True):
     """A token that replaces the one in use."""
 

@@ -14,6 +14,7 @@ from signalhub.client.answers import (
     BroadcastResult,
     Erased,
     Found,
+    LimitUsage,
     Original,
     Place,
     Placements,
@@ -58,6 +59,7 @@ from signalhub.client.requests import (
     Publish,
     RefreshToken,
     Register,
+    ShowLimits,
     ShowMetrics,
     ShowQueue,
     Subscribe,
@@ -471,6 +473,13 @@ class Client(Resource):
     async def metrics(self) -> dict[str, Any]:
         """Return the hub's counters of the current minute."""
         return await self._answer(ShowMetrics())
+
+    async def limits(self, identity: str | None = None, *, top: int = 10) -> LimitUsage:
+        """Return the limits of the hub and who uses most, or what one identity uses.
+
+        Needs a token with the permission `admin: limits`.
+        """
+        return await self._answer(ShowLimits(top, identity))
 
     async def ping(self) -> float:
         """Measure the round trip to the hub in seconds."""

@@ -16,6 +16,7 @@ from signalhub.client.answers import (
     ActorPage,
     BroadcastResult,
     Found,
+    LimitUsage,
     Published,
     QueueStats,
     Receipt,
@@ -240,6 +241,14 @@ class ShowQueue(Payload[QueueStats]):
 class ShowMetrics(Payload[dict[str, Any]]):
     TYPE = "hub:metrics"
     ANSWER = "hub:metrics_response"
+
+
+class ShowLimits(Payload[LimitUsage]):
+    TYPE = "hub:limits"
+    ANSWER = "hub:limits_response"
+
+    limit: int
+    identity: str | None = None
 
 
 class RefreshToken(Payload[RefreshedToken]):

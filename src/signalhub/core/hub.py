@@ -19,6 +19,10 @@ from signalhub.clock import Ids
 from signalhub.core import refusals
 from signalhub.core.effects import Append, Close, Effect, Note, Reply
 from signalhub.core.erasure import Eraser, Erasures
+from signalhub.core.limits.degradations import Degraded, near_capacity
+from signalhub.core.limits.quotas import Quotas
+from signalhub.core.limits.scans import Scans
+from signalhub.core.limits.usage import Usage
 from signalhub.core.log_state import LogState
 from signalhub.core.messages.ask import AskReceipt, Asks, FanReceipt, Pending
 from signalhub.core.messages.audience import Topics
@@ -119,26 +123,30 @@ class Hub:
         self.storage = storage = LogState(settings.log.sync)
         self.wall = wall = WallTime()
         self.replies = replies = Replies(ids, tally, wall)
-        self.registry = registry = Registry(settings.registry.limit, settings.registry.refuse_above)
+        self.quotas = quotas = Quotas(settings)
+        self.scans = scans = Scans(replies, tally)
+        self.registry = registry = Registry(
+            settings.registry.limit, settings.registry.refuse_above, quotas
+        )
         self.identities = identities = Identities()
         self.topics = topics = Topics(tally)
         self.dedup = dedup = Dedup(
             int(settings.dedup.window_s * 1000), settings.dedup.memory_bytes_max
         )
         self.pending: Pending = {}
-        self.streams = streams = Streams(log_epoch, settings.log.cache_bytes)
-        self.placements = placements = Placements()
+        self.streams = streams = Streams(log_epoch, settings.log.cache_bytes, quotas)
+        self.placements = placements = Placements(quotas)
         self.replays = replays = Replays()
         self.erasures = erasures = Erasures()
         self.logins = logins = RefusedLogins(tally)
         self.rooms = rooms = Rooms(
-            settings.rooms, tally.rooms, storage, erasures, authenticator, logins, wall
+            settings.rooms, tally.rooms, storage, erasures, quotas, authenticator, logins, wall
         )
 
         # Behaviour; each object is given what it uses.
         self.dispatcher = dispatcher = Dispatcher(streams, wakes=settings.dispatch.wakes)
         self.subscriptions = subscriptions = Subscriptions(
-            streams, dispatcher, storage, replies, ids, settings
+            streams, dispatcher, quotas, storage, replies, ids, settings
         )
         self.asks = asks = Asks(
             self.pending,
@@ -166,7 +174,9 @@ class Hub:
             settings,
             tally,
         )
-        catalog = Catalog(streams, subscriptions, dispatcher, storage, replies, settings.topics)
+        catalog = Catalog(
+            streams, subscriptions, dispatcher, storage, replies, quotas, scans, settings.topics
+        )
         letters = DeadLetters(
             streams, catalog, publisher, dispatcher, erasures, storage, replies, ids
         )
@@ -186,7 +196,7 @@ class Hub:
             tally,
         )
         self.sessions = sessions = Sessions(
-            identities, registry, topics, mailboxes.detach, replies, ids, settings, tally
+            identities, registry, topics, mailboxes.detach, quotas, replies, ids, settings, tally
         )
         self._directory = Directory(
             sessions,
@@ -196,6 +206,8 @@ class Hub:
             streams,
             mailboxes,
             asks,
+            quotas,
+            scans,
             storage,
             replies,
             ids,
@@ -218,7 +230,7 @@ class Hub:
             session_tokens,
         )
         placement = Placement(
-            placements, streams, registry, storage, replies, tally, settings.actors
+            placements, streams, registry, storage, replies, tally, quotas, settings.actors
         )
         self._router = Router(
             registry,
@@ -252,11 +264,14 @@ class Hub:
             **placement.handlers(),
             **self._router.handlers(),
             **catalog.handlers(),
-            **Management(streams, subscriptions, dispatcher, storage, replies).handlers(),
+            **Management(streams, subscriptions, dispatcher, scans, storage, replies).handlers(),
             **Settler(streams, subscriptions, dispatcher, replies).handlers(),
             **self.replayer.handlers(),
             **letters.handlers(),
             **eraser.handlers(),
+            **Usage(
+                quotas, sessions.__iter__, scans, storage, settings.outbound.total_bytes_max
+            ).handlers(),
         }
 
     # Events of a socket.
@@ -376,6 +391,8 @@ class Hub:
     def dispatch(self, now: int) -> list[Effect]:
         """Run what is woken or due, and write settlements; called once per tick."""
         effects = self._passes.run(now)
+        if self.scans.are_waiting:
+            effects += self.scans.turn(now)
         return effects + self.asks.write_settlements(now) if self.asks.loose else effects
 
     @property
@@ -386,7 +403,7 @@ class Hub:
     @property
     def has_woken(self) -> bool:
         """Is there anything to dispatch or to write now?"""
-        return bool(self.asks.loose or self.dispatcher.woken)
+        return bool(self.asks.loose or self.dispatcher.woken or self.scans.are_waiting)
 
     def oldest_open(self, offset: int) -> int:
         """The offset of the oldest unanswered ask or unfinished erasure, `offset` at most."""
@@ -445,18 +462,18 @@ class Hub:
         """Tell every session that the hub is shutting down."""
         return [*self._directory.drain(), *self.sessions.drain(now), *self.rooms.drain()]
 
-    def degradations(self) -> list[str]:
+    def degradations(self) -> list[Degraded]:
         """Problems an operator should know about; empty if there are none."""
         found = []
         if self.registry.utilization > self.settings.registry.warn_above:
-            found.append("registry_near_capacity")
+            found.append(Degraded.REGISTRY_NEAR_CAPACITY)
+        warn_above = self.settings.limits.warn_above
+        found += near_capacity(self.quotas, warn_above)
+        if self.rooms.state.bytes > warn_above * self.settings.rooms.state_bytes_max:
+            found.append(Degraded.ROOM_STATE_NEAR_CAPACITY)
         if self.dedup.is_shortened:
-            found.append("dedup_window_shortened")
-        if self.rooms.is_disk_full:
-            found.append("rooms_disk_full")
-        if self.rooms.messages.ids.is_dropping:
-            found.append("room_ids_dropped")
-        return found
+            found.append(Degraded.DEDUP_WINDOW_SHORTENED)
+        return found + self.rooms.degradations()
 
     # Frames that cannot be served.
 

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import count, islice, takewhile
-from math import inf
 from typing import TYPE_CHECKING, Final, TypeGuard
 
 import msgspec
@@ -33,6 +32,7 @@ import msgspec
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
+from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
 from signalhub.core.operations import operated
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams import mailboxes
@@ -64,6 +64,12 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     owner: str = ""  # The subject of the token that placed the actor; empty if unknown.
     # The token of the stay at which it started empty; at any later one it arrived by a move.
     first: int = 1
+    source: str = ""  # Where the actor was placed from; not stored.
+
+    @property
+    def holder(self) -> Holder:
+        """Whose quota it counts for."""
+        return Holder(self.owner, self.source)
 
     def is_at(self, host: str, token: int) -> bool:
         return self.host == host and self.token == token
@@ -83,15 +89,15 @@ class Coming(msgspec.Struct, eq=False):
 class Placements:
     """All places. Invariant: stored places are in the order of their entries."""
 
-    def __init__(self) -> None:
+    def __init__(self, quotas: Quotas) -> None:
+        self._quotas = quotas
         self._stored: dict[str, Place] = {}
         self._coming: dict[str, Coming] = {}
         self._forgotten = 0  # How many of the stored places have no host.
         self._new = 0  # How many pending places are for actors without one.
         self._order = count()
-        # The number of actors by host and kind, and by who placed them, new ones included.
+        # The number of actors by host and kind.
         self._on: dict[str, dict[str, int]] = {}
-        self._of: dict[str, int] = {}
         self._dirty: set[str] = set()
 
     def __len__(self) -> int:
@@ -107,18 +113,10 @@ class Placements:
         """Is any actor placed on this host, or about to be?"""
         return host in self._on or any(one.place.host == host for one in self._coming.values())
 
-    def count_on(self, host: str) -> int:
-        """The number of actors placed on this host."""
-        return sum(self._on.get(host, {}).values())
-
     def kinds_on(self, host: str) -> set[str]:
         """The kinds of the actors that are placed on this host, or about to be."""
         coming = (one.actor for one in self._coming.values() if one.place.host == host)
         return {*self._on.get(host, ()), *map(kind_of, coming)}
-
-    def count_of(self, subject: str) -> int:
-        """The number of actors that were placed with tokens of this subject."""
-        return self._of.get(subject, 0)
 
     # On the way to the log.
 
@@ -151,7 +149,7 @@ class Placements:
     def _count_new(self, coming: Coming, change: int) -> None:
         if coming.is_new:
             self._new += change
-            _add(self._of, coming.place.owner, change)
+            self._quotas.take(Resource.PLACES, coming.place.holder, change)
 
     # On disk.
 
@@ -171,7 +169,7 @@ class Placements:
         if not place.host:
             self._forgotten += change
             return
-        _add(self._of, place.owner, change)
+        self._quotas.take(Resource.PLACES, place.holder, change)
         kinds = self._on.setdefault(place.host, {})
         _add(kinds, kind_of(actor), change)
         if not kinds:
@@ -267,6 +265,7 @@ class Placement:
         storage: LogState,
         replies: Replies,
         tally: Tally,
+        quotas: Quotas,
         settings: ActorsSettings,
     ) -> None:
         self._placements = placements
@@ -275,8 +274,8 @@ class Placement:
         self._storage = storage
         self._replies = replies
         self._tally = tally
+        self._quotas = quotas
         self._limit = settings.limit
-        self._limit_each = settings.places_per_identity
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -299,37 +298,28 @@ class Placement:
         fresh: dict[str, Place] = {}
         places: list[dict[str, object]] = []
         unplaced: list[dict[str, object]] = []
-        room = self._limit - len(self._placements)
-        own_room = self._own_room(session, request.host)
+        room, added = self._limit - len(self._placements), 0
+        holder = holder_of(session)
         for actor in request.actors:
             known = fresh.get(actor) or self._placements.find(actor)
             is_new = not is_placed(known)
             found = search.find(actor, known)
             if is_new and room <= 0 and isinstance(found, Place):
                 found = refusals.too_many_actors(self._limit)
-            elif is_new and own_room <= 0 and isinstance(found, Place):
-                found = refusals.too_many_places(self._limit_each)
+            elif is_new and isinstance(found, Place):
+                found = self._quotas.refusal(Resource.PLACES, holder, added + 1) or found
             if isinstance(found, Refusal):
                 unplaced.append({"actor": actor, "code": found.code, "message": found.message})
                 continue
             if found is not known:
-                fresh[actor] = found
+                source = known.source if is_placed(known) else holder.source
+                fresh[actor] = found = msgspec.structs.replace(found, source=source)
                 room -= is_new
-                own_room -= is_new
+                added += is_new
             places.append(_described(actor, found))
         payload: dict[str, object] = {"places": places, "unplaced": unplaced}
         answer = self._replies.answer(session, message, "hub:placed", payload)
         return self._answer_when_stored(answer, request.actors, fresh, now)
-
-    def _own_room(self, session: Session, host: str | None) -> float:
-        """How many more actors this identity may place; a host counts what lives on it."""
-        allowance = session.allowance
-        if allowance is EVERYTHING:
-            return inf
-        taken = self._placements.count_of(allowance.subject)
-        if host is not None:
-            taken = max(taken, self._placements.count_on(host))
-        return self._limit_each - taken
 
     def _charge(self, session: Session, actors: int, now: int) -> None:
         """A request that names many actors takes the tokens of several messages."""
@@ -373,7 +363,9 @@ class Placement:
             if known.host not in session.registrations:
                 raise refusals.not_its_host(actor, known.host)
             self.check_target(session, actor, request.to, now)
-            moved = msgspec.structs.replace(moved, owner=known.owner, first=known.first)
+            moved = msgspec.structs.replace(
+                moved, owner=known.owner, first=known.first, source=known.source
+            )
             fresh[actor] = moved
         answer = self._replies.answer(session, message, "hub:moved", _described(actor, moved))
         return self._answer_when_stored(answer, [actor], fresh, now)

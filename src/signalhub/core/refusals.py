@@ -198,6 +198,17 @@ def too_many(what: str, limit: int) -> Refusal:
     )
 
 
+def too_many_scans(limit: int) -> Refusal:
+    """The session asks for long searches faster than they are answered."""
+    return Refusal(
+        Code.LIMIT_EXCEEDED,
+        f"{limit} searches of this session wait for their answers, which is the limit.",
+        "Wait for an answer, then send the request again.",
+        retryable=True,
+        details={"limit": limit},
+    )
+
+
 def too_many_levels(limit: int) -> Refusal:
     """A wildcard is too deep to be searched at every publish."""
     return Refusal(
@@ -321,6 +332,16 @@ def too_many_topics(limit: int) -> Refusal:
         Code.LIMIT_EXCEEDED,
         f"The hub has {limit} durable topics, which is the limit.",
         "Delete topics that are not needed, or raise topics.limit.",
+        details={"limit": limit},
+    )
+
+
+def too_many_subscriptions(limit: int) -> Refusal:
+    """The limit of durable subscriptions is reached."""
+    return Refusal(
+        Code.LIMIT_EXCEEDED,
+        f"The hub has {limit} durable subscriptions, which is the limit.",
+        "Delete subscriptions that are not needed, or raise dispatch.limit.",
         details={"limit": limit},
     )
 
@@ -482,13 +503,21 @@ def too_many_actors(limit: int) -> Refusal:
     )
 
 
-def too_many_places(limit: int) -> Refusal:
-    """One identity has placed as many actors as it may."""
+def quota_exceeded(
+    resource: str, scope: str, name: str, limit: int, used: int, setting: str
+) -> Refusal:
+    """One identity, or one source address, has as many as it may."""
     return Refusal(
         Code.LIMIT_EXCEEDED,
-        f"This identity has placed {limit} durable actors, which is the limit.",
-        "Raise actors.places_per_identity.",
-        details={"limit": limit},
+        f"The {scope} {name} has {used} {resource}; the limit for one {scope} is {limit}.",
+        f"Give up some of the {resource}, or ask the operator to raise {setting}.",
+        details={
+            "resource": resource,
+            "scope": scope,
+            "limit": limit,
+            "used": used,
+            "setting": setting,
+        },
     )
 
 

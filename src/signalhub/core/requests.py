@@ -379,6 +379,13 @@ class CreditRequest(RequestPayload):
     bytes: Annotated[int, Meta(ge=0, le=2**40)] | None = None
 
 
+class LimitsRequest(RequestPayload):
+    """Payload of `hub:limits`."""
+
+    identity: Annotated[str, Meta(min_length=1)] | None = None
+    limit: Number | None = None
+
+
 class RefreshRequest(RequestPayload):
     """Payload of `hub:refresh_token`."""
 

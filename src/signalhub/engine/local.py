@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ from signalhub.log.index import Index
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
 from signalhub.log.recovery import LogRecovery, recover
-from signalhub.log.retention import expendable, held_by
+from signalhub.log.retention import expendable, unwanted
 from signalhub.log.segment import SegmentInfo
 from signalhub.settings import model
 from signalhub.wire.entry import StoredEntry
@@ -38,6 +39,8 @@ log_lines = logging.getLogger("signalhub.log")
 
 # Delay of the report of a failed read.
 _RETRY_S = 1.0
+# Subscriptions and mailboxes that are named when they hold up retention.
+_HELD_SHOWN_MAX = 10
 
 T = TypeVar("T")
 
@@ -45,8 +48,9 @@ T = TypeVar("T")
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """What must not be deleted by retention."""
 
-    unsettled: list[tuple[str, int, int]]
-    """The oldest unsettled positions: stream, epoch of the stream, seq."""
+    unsettled: list[tuple[str, int, int, str]]
+    """The oldest unsettled positions: stream, epoch of the stream, seq, and whose it is: the name
+    of a subscription, empty for a mailbox."""
     needed: int | None
     """Messages of rooms that can still be fetched start at this offset; `None` if none can."""
     saved: int
@@ -58,6 +62,24 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """The oldest offset with a definition that is in use."""
     streams: list[tuple[str, int]]
     """All streams with their epochs."""
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """The oldest entry that a subscription or a mailbox needs; a mailbox has no `subscription`."""
+
+    offset: int
+    stream: str
+    subscription: str = ""
+
+
+class HeldUp(msgspec.Struct, frozen=True):
+    """Segments that exceed `log.retention_s` or `retention_bytes`, and who still needs them."""
+
+    by: list[str] = []
+    bytes: int = 0
+    oldest: list[Pin] = []
+    """The first of the subscriptions and mailboxes that hold them."""
+    count: int = 0
 
 
 class LocalEngine:
@@ -86,8 +108,8 @@ class LocalEngine:
         self._outcomes: Outcomes
         # All commits before this offset have been reported.
         self.reported = self.log.head
-        # Who kept the log above `log.retention_bytes` when retention last ran.
-        self.held_by: list[str] = []
+        # What retention could not delete when it last ran.
+        self.held = HeldUp()
         self._taken: list[Append] = []
         self._pending: deque[Append] = deque()
         index = Index(self.disk) if isinstance(self.disk, SystemDisk) else None
@@ -287,17 +309,15 @@ class LocalEngine:
             # What lies behind the damage may need older entries.
             return
         landed = self.log.head if needs.landed is None else needs.landed
+        rooms = self.log.head if needs.needed is None else needs.needed
         try:
-            needed = self._needed(needs)
-            chosen = self._expendable(min(needed.values()), needs.saved)
+            pins = self._pins(needs)
+            floor = min([self.log.head, rooms, *(pin.offset for pin in pins)])
+            chosen = self._expendable(floor, needs.saved)
+            self.held = self._held_up(pins, rooms, landed)
         except Exception:
             log_lines.exception("retention failed")
             return
-        if not self._settings.keep_unsettled:
-            needed = {}
-        self.held_by = held_by(
-            self.log.segments, self._settings.retention_bytes, needed | {"pipeline": landed}
-        )
         self._loop.call_soon_threadsafe(wait, [info for info in chosen if info.end > landed])
         chosen = [info for info in chosen if info.end <= landed]
         if chosen and chosen[-1].end > needs.anchored:
@@ -309,14 +329,36 @@ class LocalEngine:
             index = self._index
             self._threads.submit(lambda: list(index.update(self.log.segments)))
 
-    def _needed(self, needs: Needs) -> dict[str, int]:
-        """Return the offsets from which on rooms and subscriptions need the log."""
-        unsettled = self.log.head
-        for stream, epoch, seq in needs.unsettled:
-            found = self._reader.read(stream, epoch, seq, 1, 0)
-            unsettled = min([unsettled, *(one.offset for one in found)])
-        rooms = self.log.head if needs.needed is None else min(needs.needed, self.log.head)
-        return {"rooms": rooms, "subscriptions": unsettled}
+    def _pins(self, needs: Needs) -> list[Pin]:
+        """Return from which offsets on subscriptions and mailboxes need the log, oldest first."""
+        pins = [
+            Pin(one.offset, stream, subscription)
+            for stream, epoch, seq, subscription in needs.unsettled
+            for one in self._reader.read(stream, epoch, seq, 1, 0)
+        ]
+        return sorted(pins, key=lambda pin: pin.offset)
+
+    def _held_up(self, pins: list[Pin], rooms: int, landed: int) -> HeldUp:
+        """Find out who needs a segment that exceeds a limit.
+
+        Rooms keep their messages for a time of their own, so only the size counts for them.
+        """
+        settings, segments, now_ms = self._settings, self.log.segments, self._clock.now_ms()
+        bytes_max = settings.retention_bytes
+        large = unwanted(segments, now_ms, age_s=math.inf, bytes_max=bytes_max)
+        old = unwanted(segments, now_ms, age_s=settings.retention_s, bytes_max=bytes_max)
+        if not old:
+            return HeldUp()
+        if not settings.keep_unsettled:
+            pins, rooms = [], self.log.head
+        held = [pin for pin in pins if pin.offset < old[-1].end]
+        by = [
+            *(["subscriptions"] if any(pin.subscription for pin in held) else []),
+            *(["mailboxes"] if any(not pin.subscription for pin in held) else []),
+            *(["rooms"] if large and rooms < large[-1].end else []),
+            *(["pipeline"] if landed < old[-1].end else []),
+        ]
+        return HeldUp(by, sum(info.bytes for info in old), held[:_HELD_SHOWN_MAX], len(held))
 
     def _expendable(self, floor: int, saved: int) -> list[SegmentInfo]:
         return expendable(

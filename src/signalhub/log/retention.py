@@ -7,7 +7,7 @@ settings say otherwise. Its footer is kept permanently, as proof of the chain.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from signalhub.log.disk import Disk
 from signalhub.log.footer import encode_summary, footer_name, read_summary
@@ -42,21 +42,20 @@ def expendable(
     return chosen
 
 
-def held_by(
-    segments: Sequence[SegmentInfo], bytes_max: int, needed: Mapping[str, int]
-) -> list[str]:
-    """Who keeps the log above its size: those that still need a segment that would have to go.
-
-    `needed` has the oldest offset that each of them needs.
-    """
-    excess = sum(info.bytes for info in segments) - bytes_max
-    found: set[str] = set()
-    for info in segments[:-1]:
-        if excess <= 0 or not info.is_sealed:
-            break
-        found.update(who for who, offset in needed.items() if offset < info.end)
-        excess -= info.bytes
-    return sorted(found)
+def unwanted(
+    segments: Sequence[SegmentInfo], now_ms: int, *, age_s: float, bytes_max: int
+) -> list[SegmentInfo]:
+    """The oldest sealed segments that exceed a limit, whether they may be deleted or not."""
+    everything = segments[-1].end if segments else 0
+    return expendable(
+        segments,
+        now_ms,
+        age_s=age_s,
+        bytes_max=bytes_max,
+        floor=everything,
+        saved=everything,
+        keep_unsettled=False,
+    )
 
 
 def keep_footer(disk: Disk, info: SegmentInfo) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from signalhub.core.limits.degradations import DESCRIPTIONS
 from signalhub.observe.exposition import OTHER, PROCESS, Declaration
 from signalhub.observe.subscriptions import SUBSCRIPTIONS
 from signalhub.wire.errors import Code
@@ -46,17 +47,12 @@ refused then, while everything else continues. `storage` then says why, and what
 authentication it is left out. If damage kept the start from reading all of the log, whatever could
 lie behind it is refused as well.
 
-| reason | status | what it means |
-|---|---|---|
-| `registry_near_capacity` | 200 | More actors than `registry.warn_above` of the limit. |
-| `dedup_window_shortened` | 200 | Repeats are detected for less than `dedup.window_s`. |
-| `log_entries_lost` | 200 | Entries that had been visible were lost at the start. |
-| `registry_not_written` | 200 | The durable registry could not be written. |
-| `pipeline_down` | 200 | The pipeline failed or is stuck for a minute, or did not start in five. |
-| `archive_failing` | 200 | Archiving messages of rooms failed six times in a row. |
-| `storage_full` | 200 | The disk is full: durable messages are refused until there is space. |
-| `storage_failed` | 503 | The disk failed: restart the hub, which checks the log. |
-| `storage_damaged` | 503 | The log is damaged, read-only: `signalhub log verify` says where. |
+While subscriptions or mailboxes hold up retention, `details.retention` names the first ten of them,
+for those who may know names; the log line about a degradation has the same.
+
+| reason | status | what it means | what to do |
+|---|---|---|---|
+{rows}
 
 A subscription that is blocked or behind does not degrade the hub; see its metrics.
 """
@@ -79,4 +75,8 @@ def page(declarations: Sequence[Declaration[Any]], states: Sequence[str]) -> str
     lines += ["", f"The label `code` is one of {codes}.", "", f"`state` is one of {state}."]
     lines += [_SUBSCRIPTIONS, *table]
     lines += [f"| `{one.name}` | {one.kind} | {one.help} |" for one in SUBSCRIPTIONS]
-    return "\n".join(lines) + "\n" + _HEALTH
+    reasons = [
+        f"| `{name}` | {one.status} | {one.meaning} | {one.remedy} |"
+        for name, one in DESCRIPTIONS.items()
+    ]
+    return "\n".join(lines) + "\n" + _HEALTH.format(rows="\n".join(reasons))

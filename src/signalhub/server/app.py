@@ -25,6 +25,7 @@ from signalhub.auth.denials import Denials
 from signalhub.auth.tokens import Authenticator, SessionTokens
 from signalhub.clock import Clock, Ids, SteadyClock, SystemClock, boot_s
 from signalhub.core.hub import Hub
+from signalhub.core.limits.degradations import Degraded
 from signalhub.core.streams import recovery
 from signalhub.counters import Tally
 from signalhub.engine.local import LocalEngine, Needs
@@ -103,7 +104,7 @@ class App:
         )
         self._clock_offset: ClockOffset
         self._known_ahead_ms = 0
-        self._known_degradations: list[str] = []
+        self._known_degradations: list[Degraded] = []
         self._known_store_errors = 0
         self._clean = Period(int(settings.registry.sweep_s * 1000))
         self._folder: LockedFolder
@@ -309,25 +310,25 @@ class App:
 
     # Health, metrics and periodic work.
 
-    def _degradations(self) -> list[str]:
+    def _degradations(self) -> list[Degraded]:
         found = self.hub.degradations()
         if self._store.errors > self._known_store_errors:
-            found.append("registry_not_written")
+            found.append(Degraded.REGISTRY_NOT_WRITTEN)
         if self._engine.recovery.epoch_changed:
-            found.append("log_entries_lost")
+            found.append(Degraded.LOG_ENTRIES_LOST)
         if self._engine.log.state != "open":
-            found.append(f"storage_{self._engine.log.state}")
-        if "rooms" in self._engine.held_by:
-            found.append("retention_held_by_rooms")
-        if "subscriptions" in self._engine.held_by:
-            found.append("retention_held_by_subscriptions")
-        if "pipeline" in self._engine.held_by:
-            found.append("retention_held_by_pipeline")
+            found.append(Degraded(f"storage_{self._engine.log.state}"))
+        found += [Degraded(f"retention_held_by_{who}") for who in self._engine.held.by]
         if self._lakeside is not None:
             found += self._lakeside.degradations(self._clock.now_ms())
         if self._credentials is not None:
             found += self._credentials.degradations(self._clock.now_ms())
         return found
+
+    def _details(self) -> dict[str, object]:
+        """What the degradations are about, for those who may know names."""
+        held = self._engine.held
+        return {"retention": held} if held.by else {}
 
     def _health(self, request: HttpRequest) -> Response:
         degradations = self._degradations()
@@ -338,6 +339,8 @@ class App:
             body["timestamp"] = self._clock.wall_ms()
             if self._engine.log.fault is not None:
                 body["storage"] = _described(self._engine.log.fault)
+            if details := self._details():
+                body["details"] = details
         body["degradations"] = degradations
         status = 503 if self._engine.log.fault else 200
         return Response(status, wire.encode(body), content_type="application/json")
@@ -393,7 +396,8 @@ class App:
         if degradations != self._known_degradations:
             self._known_degradations = degradations
             if degradations:
-                log.warning("the hub is degraded", extra={"degradations": degradations})
+                facts = {"degradations": degradations, "details": self._details()}
+                log.warning("the hub is degraded", extra=facts)
             else:
                 log.info("the hub is healthy again")
 

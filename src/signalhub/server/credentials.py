@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from signalhub.auth import denials, key_sets
 from signalhub.auth.denials import Denials
 from signalhub.auth.tokens import Authenticator
+from signalhub.core.limits.degradations import Degraded
 from signalhub.settings.model import AuthSettings
 from signalhub.wire.authority import is_loopback
 from signalhub.wire.errors import SettingsError
@@ -116,14 +117,14 @@ class Credentials:
         if self._key_url is not None:
             self._key_url.tick(now)
 
-    def degradations(self, now: int) -> list[str]:
+    def degradations(self, now: int) -> list[Degraded]:
         """The names of what could not be read."""
         found = []
         if self._denied.error is not None:
-            found.append("denial_list_unreadable")
+            found.append(Degraded.DENIAL_LIST_UNREADABLE)
         is_stale = self._key_url is not None and self._key_url.is_stale(now)
         if is_stale or (self._key_file is not None and self._key_file.error is not None):
-            found.append("key_set_unavailable")
+            found.append(Degraded.KEY_SET_UNAVAILABLE)
         return found
 
     def _look_at_list(self) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 
 from signalhub.clock import Clock
 from signalhub.core.hub import Hub
+from signalhub.core.limits.degradations import Degraded
 from signalhub.engine.archive import LakeArchive, Sight
 from signalhub.engine.local import LocalEngine
 from signalhub.pacing import Period
@@ -228,9 +229,9 @@ class Lakeside:
         """Has the pipeline been silent, failing or stuck for too long?"""
         return self._failing_since_ms is not None and now - self._failing_since_ms > _PATIENCE_MS
 
-    def degradations(self, now: int) -> list[str]:
+    def degradations(self, now: int) -> list[Degraded]:
         """Return the degradations for `/health`."""
-        found = ["pipeline_down"] if self.is_down(now) else []
+        found = [Degraded.PIPELINE_DOWN] if self.is_down(now) else []
         if self.status is not None and self.status.inbox_failures >= _INBOX_FAILURES_MAX:
-            found.append("archive_failing")
+            found.append(Degraded.ARCHIVE_FAILING)
         return found

@@ -26,6 +26,7 @@ Bytes = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Window = Annotated[int, Meta(ge=1, le=10_000)]
+Quota = Annotated[int, Meta(ge=0)]
 
 SECRET_BYTES_MIN = 16
 HIDDEN = "•••"
@@ -184,6 +185,41 @@ class LimitsSettings(Group, frozen=True, kw_only=True):
             "loopback."
         ),
     ] = 0
+    warn_above: Annotated[
+        Share,
+        _about("`/health` is degraded above this share of a limit; `registry` has its own."),
+    ] = 0.90
+    identity_share: Annotated[
+        Share,
+        _about("Share of each total that one identity may use, unless it is set below."),
+    ] = 0.25
+    source_share: Annotated[
+        Share,
+        _about("The same for one source: an IPv4 address or an IPv6 /64; loopback is exempt."),
+    ] = 0.40
+    sessions_per_identity: Annotated[
+        Quota, _about("Sessions of one identity; 0: its share of `registry.limit`.")
+    ] = 0
+    registrations_per_identity: Annotated[
+        Quota, _about("Registered actors of one identity; 0: its share of `registry.limit`.")
+    ] = 0
+    mailboxes_per_identity: Annotated[
+        Quota, _about("Mailboxes of one identity; 0: its share of `mailbox.count_max`.")
+    ] = 0
+    topics_per_identity: Annotated[
+        Quota, _about("Durable topics of one identity; 0: its share of `topics.limit`.")
+    ] = 0
+    subscriptions_per_identity: Annotated[
+        Quota, _about("Durable subscriptions of one identity; 0: its share of `dispatch.limit`.")
+    ] = 0
+    rooms_per_identity: Annotated[
+        Quota,
+        _about("Rooms and inboxes of one identity since the start; 0: its share of `rooms.limit`."),
+    ] = 0
+    places_per_identity: Annotated[
+        Quota,
+        _about("Durable actors placed or claimed by one identity; 0: its share of `actors.limit`."),
+    ] = 0
 
 
 class DedupSettings(Group, frozen=True, kw_only=True):
@@ -226,10 +262,6 @@ class ActorsSettings(Group, frozen=True, kw_only=True):
     mailbox_limit: Annotated[Count, _about("Messages stored for one host that is away.")] = 100_000
     window: Annotated[Window, _about("Unacknowledged messages per host.")] = 1_024
     limit: Annotated[Count, _about("Number of actors whose host the hub records.")] = 1_000_000
-    places_per_identity: Annotated[
-        Count,
-        _about("Number of actors that one identity may place or claim, with `auth`."),
-    ] = 100_000
 
 
 class TopicsSettings(Group, frozen=True, kw_only=True):
@@ -487,7 +519,9 @@ class Settings(Group, frozen=True, kw_only=True):
     connection_rate: Annotated[Rate, _about("New sockets per second; 0 for no limit.")] = 100.0
     connection_burst: Annotated[Count, _about("New sockets in a burst.")] = 100
 
-    subscriptions_max: Annotated[Count, _about("Plain subscriptions per session.")] = 1_000
+    subscriptions_max: Annotated[Count, _about("Subscriptions per session, plain and durable.")] = (
+        1_000
+    )
     broadcast_batch: Annotated[
         Count,
         _about("Recipients of a broadcast written at once, and of any fan-out in each later tick."),

@@ -205,7 +205,7 @@ class StreamDefinitionBody(Body):
     head: int = 0
     # Of a host's mailbox: the kinds of durable actors it serves.
     kinds: tuple[str, ...] | None = None
-    # The subject of the token that a topic was created with; empty if unknown.
+    # The subject of the token that it was created with; empty if unknown.
     owner: str = ""
 
 

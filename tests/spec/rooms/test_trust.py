@@ -177,7 +177,7 @@ async def test_stranger_reserves_no_name_and_no_inbox() -> None:
 
 
 async def test_stranger_cannot_fill_the_state_of_all() -> None:
-    limits = {"state_bytes_max": 2**16, "room_state_bytes_max": 2**16}
+    limits: dict[str, Any] = {"state_bytes_max": 2**16, "room_state_bytes_max": 2**16}
     async with open_house(hub=AUTHENTICATED, **limits) as house:
         for number in range(20):
             for headers in STRANGERS.values():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from signalhub.auth.tokens import Authenticator
@@ -12,8 +14,8 @@ from tests.support.socket.tokens import AUTH, token_for
 _AUTH = msgspec.convert(AUTH, AuthSettings)
 
 
-def guarded() -> MemoryShell:
-    return MemoryShell(Settings(auth=_AUTH), authenticator=Authenticator(_AUTH))
+def guarded(**settings: Any) -> MemoryShell:
+    return MemoryShell(Settings(auth=_AUTH, **settings), authenticator=Authenticator(_AUTH))
 
 
 def token(

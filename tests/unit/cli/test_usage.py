@@ -32,8 +32,8 @@ from signalhub.wire.errors import (
 )
 
 VERBS = (
-    "serve backup restore sql audit replay erase tell ask broadcast listen publish subscribe"
-    " discover ls ping"
+    "serve limits backup restore sql audit replay erase tell ask broadcast listen publish"
+    " subscribe discover ls ping"
 )
 NOUNS = {
     "settings": "check show reference",

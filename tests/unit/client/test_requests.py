@@ -127,6 +127,19 @@ ROWS = {
         answers.QueueStats(queue_depth=3, pause_threshold=1000),
     ),
     "hub:metrics": Row(lambda me: me.metrics(), {}, "hub:metrics_response", {"a": 1}, {"a": 1}),
+    "hub:limits": Row(
+        lambda me: me.limits("ann", top=5),
+        {"limit": 5, "identity": "ann"},
+        "hub:limits_response",
+        {"resources": [{"resource": "topics", "identities": [{"identity": "ann", "used": 2}]}]},
+        answers.LimitUsage(
+            resources=(
+                answers.ResourceUsage(
+                    resource="topics", identities=(answers.UsedBy(identity="ann", used=2),)
+                ),
+            )
+        ),
+    ),
     "hub:refresh_token": Row(
         lambda me: me.refresh_token("old"),
         {"token": "old"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.auth.permissions import Allowance, Permissions
-from signalhub.settings.model import ActorsSettings, Settings
+from signalhub.settings.model import LimitsSettings, Settings
 from signalhub.wire.entry import Kind, OperatedBody, PlacedBody, decode_body
 from tests.support.memory.hosts import (
     ACTOR,
@@ -116,7 +116,7 @@ def test_a_place_is_forgotten_only_by_those_who_control_its_host_and_leaves_a_re
 
 @pytest.mark.parametrize("has_snapshot", [False, True])
 def test_the_places_of_one_identity_are_counted_across_restarts(has_snapshot: bool) -> None:
-    settings = Settings(actors=ActorsSettings(places_per_identity=2))
+    settings = Settings(limits=LimitsSettings(places_per_identity=2))
     shell, caller, _ = hosted(settings)
     permit(caller, send=("*",))
     assert len(place(caller, "order/1", "order/2", "order/3")) == 2

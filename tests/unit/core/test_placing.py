@@ -9,6 +9,7 @@ import pytest
 
 from signalhub.auth.permissions import Allowance, Permissions
 from signalhub.core import placement, refusals
+from signalhub.core.limits.quotas import Quotas
 from signalhub.core.placement import Place, Placements, number_of, preferred
 from signalhub.settings.model import ActorsSettings, Settings
 from signalhub.wire.entry import Kind, PlacedBody, decode_body
@@ -408,7 +409,7 @@ def test_nobody_gets_a_place_where_the_asker_may_not_send() -> None:
 
 
 def test_the_table_counts_every_actor_once_whatever_is_on_its_way() -> None:
-    table = Placements()
+    table = Placements(Quotas(Settings()))
     first = table.send("order/1", Place(A, 1))
     second = table.send("order/1", Place(B, 2))
     other = table.send("order/2", Place(A, 1))
@@ -427,7 +428,7 @@ def test_the_table_counts_every_actor_once_whatever_is_on_its_way() -> None:
 
 
 def test_the_table_gives_what_changed_and_starts_again_from_it() -> None:
-    table = Placements()
+    table = Placements(Quotas(Settings()))
     assert table.defined_at is None
     table.note("order/1", Place(A, 1, 10))
     table.note("order/2", Place(A, 1, 11))
@@ -440,7 +441,7 @@ def test_the_table_gives_what_changed_and_starts_again_from_it() -> None:
     assert not table.are_on("@(h/c)")
 
     changed = table.take_rows(is_whole=False)
-    again = Placements()
+    again = Placements(Quotas(Settings()))
     again.restore(whole[1:] + changed)
 
     moved = ("order/1", B, 2, 12, "", 1)

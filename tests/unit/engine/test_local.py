@@ -30,11 +30,12 @@ def nothing(*_: Any) -> Any:
 class Stage:
     """An engine on a disk in memory, and the outcomes it reports."""
 
-    def __init__(self) -> None:
+    def __init__(self, **log_settings: Any) -> None:
         self.disk = FaultyDisk()
         self.clock = FakeClock()
         loop = asyncio.get_running_loop()
-        log = model.LogSettings(segment_bytes=2**16, retention_s=HOUR_S)
+        chosen: dict[str, Any] = {"segment_bytes": 2**16, "retention_s": HOUR_S}
+        log = model.LogSettings(**chosen | log_settings)
         self.engine = LocalEngine(Path("log"), log, self.clock, loop, disk=self.disk)
         self.engine.report_to(self)
         self.committed_count = 0
@@ -164,3 +165,61 @@ async def test_no_file_of_a_removed_segment_stays_open(stage: Stage, is_erased: 
         await stage.retain()
 
     assert stage.disk.open_files == before
+
+
+@pytest.mark.parametrize(
+    ("limits", "needs", "by"),
+    [
+        pytest.param({}, {"unsettled": [("orders", 1, 1, "s")]}, [], id="within the limits"),
+        pytest.param({"retention_bytes": 2**16}, {}, [], id="nobody needs it"),
+        pytest.param(
+            {"retention_bytes": 2**16},
+            {"unsettled": [("orders", 1, 1, "s")]},
+            ["subscriptions"],
+            id="subscriptions",
+        ),
+        pytest.param(
+            {"retention_s": 1.0},
+            {"unsettled": [("orders", 1, 2, "")]},
+            ["mailboxes"],
+            id="mailboxes, by age",
+        ),
+        pytest.param({"retention_bytes": 2**16}, {"needed": 0}, ["rooms"], id="rooms"),
+        pytest.param({"retention_s": 1.0}, {"needed": 0}, [], id="rooms have a time of their own"),
+        pytest.param({"retention_bytes": 2**16}, {"landed": 0}, ["pipeline"], id="pipeline"),
+        pytest.param(
+            {"retention_bytes": 2**16, "keep_unsettled": False},
+            {"unsettled": [("orders", 1, 1, "s")], "needed": 0},
+            [],
+            id="nothing is kept for them",
+        ),
+        pytest.param(
+            {"retention_bytes": 2**17},
+            {"unsettled": [("orders", 1, 5, "s")]},
+            [],
+            id="only what may stay is needed",
+        ),
+    ],
+)
+async def test_whoever_holds_up_retention_is_named(
+    limits: dict[str, Any], needs: dict[str, Any], by: list[str]
+) -> None:
+    stage = Stage(**limits)
+    await stage.fill_segments(4)
+    stage.clock.advance(60)
+    head = stage.engine.head
+    given: dict[str, Any] = {"unsettled": [], "needed": None, "landed": None}
+    # Nothing is saved, so that nothing is deleted.
+    asked = Needs(saved=0, anchored=head, streams=[], **given | needs)
+
+    stage.engine.retain(asked, nothing, nothing, nothing)
+    # A look at the log comes after it on the same thread.
+    await stage.read()
+
+    held = stage.engine.held
+    assert held.by == by
+    named = [(one.stream, one.subscription) for one in held.oldest]
+    is_named = bool({"subscriptions", "mailboxes"} & set(by))
+    assert named == [(one[0], one[3]) for one in needs.get("unsettled", []) if is_named]
+    assert (held.bytes > 0) >= bool(by)
+    stage.engine.close()

@@ -6,7 +6,7 @@ import pytest
 
 from signalhub.log.errors import LogFull
 from signalhub.log.footer import decode_summary, footer_name
-from signalhub.log.retention import expendable, held_by
+from signalhub.log.retention import expendable
 from signalhub.log.segment import SegmentInfo, segment_name
 from signalhub.log.survey import RESERVE_NAME
 from signalhub.log.verify import verify
@@ -122,19 +122,3 @@ def test_deleting_segments_makes_room_on_a_full_disk() -> None:
 
     assert log.state == "open"
     assert RESERVE_NAME in disk.names()
-
-
-@pytest.mark.parametrize(
-    ("bytes_max", "needed", "holders"),
-    [
-        pytest.param(400, {"rooms": 0}, [], id="not too large"),
-        pytest.param(399, {"rooms": 10, "subscriptions": 99}, [], id="the oldest can go"),
-        pytest.param(399, {"rooms": 9, "subscriptions": 99}, ["rooms"], id="it is needed"),
-        pytest.param(200, {"rooms": 15, "pipeline": 3}, ["pipeline", "rooms"], id="both need it"),
-        pytest.param(1, {"rooms": 30}, [], id="never the active one"),
-    ],
-)
-def test_a_log_that_is_too_large_is_held_by_those_who_need_what_would_have_to_go(
-    bytes_max: int, needed: dict[str, int], holders: list[str]
-) -> None:
-    assert held_by(segments(3, 2, 1, 0), bytes_max, needed) == holders

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from signalhub.server.port.descriptors import places
-from signalhub.server.sockets.sources import is_loopback, source_of
 from signalhub.settings.model import LimitsSettings
+from signalhub.wire.authority import is_loopback, source_of
 
 
 @pytest.mark.parametrize("files", [64, 256, 1_024, 20_000, 1_048_576])

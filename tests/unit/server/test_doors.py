@@ -241,7 +241,8 @@ async def test_a_client_that_waits_to_send_a_body_is_asked_for_it_after_the_answ
 ) -> None:
     desk.ask("/later/a")
     desk.receive(
-        b"POST /later/b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+        b"POST /later/b HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Length: 2\r\nExpect: 100-continue\r\n\r\n"
     )
     desk.respond("a")
     await turns()

@@ -13,7 +13,12 @@ from cyclopts.validators import Number
 from signalhub.cli.terminal.arguments import URL_VARIABLE
 
 # The parser resolves inherited annotations in the module of the subclass.
-from signalhub.cli.terminal.connection import HubConnection, Timeout, TokenFile, Url  # noqa: F401
+from signalhub.cli.terminal.connection import (  # noqa: F401
+    HubConnection,
+    Timeout,
+    TokenFile,
+    Url,
+)
 from signalhub.cli.terminal.failures import usage
 from signalhub.cli.terminal.output import AsJson  # noqa: F401
 from signalhub.operate.session import DEFAULT_URL

@@ -411,7 +411,7 @@ class Router:
             return self._subscriptions.subscribe(session, message, request, address, now)
         limit = self._settings.subscriptions_max
         is_new = not self._topics.is_subscribed(session, address, topic)
-        if is_new and session.count_topics() >= limit:
+        if is_new and session.count_subscriptions() >= limit:
             raise refusals.too_many("subscriptions", limit)
         subscription_id = "sub-" + self._next_id().decode()
         self._topics.subscribe(session, address, topic, subscription_id)

@@ -130,7 +130,7 @@ class Acceptance:
         self._check_cap(inbox)
         if request.type in ABOUT_PROPOSALS:
             self.state.check(claimed.room, request, now)
-        room, inbox, effects = directory.bind(claimed, now)
+        room, inbox, effects = directory.bind(claimed, request.requester, now)
         windows = windows or self._windows(room, request)
         directory.dirty.add(room)
         self._busy.pop(room, None)
@@ -157,7 +157,7 @@ class Acceptance:
         if wait_ms:
             raise self._limited(wait_ms)
         self._check_cap(found)
-        inbox = found or directory.inbox(name)
+        inbox = found or directory.inbox(name, request.requester)
         retention_s = self._retention_s("", request.inbox) or inbox.retention_s
         delivery = PendingMessage(self, inbox, None, request, key, [window])
         append = delivery.append(now, retention_s or self.settings.retention_s)

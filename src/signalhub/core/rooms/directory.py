@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from signalhub.core.effects import Append, Effect
+from signalhub.core.limits.quotas import NOBODY, Holder, Quotas, Resource
 from signalhub.core.rooms import refusals
 from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox
 from signalhub.core.rooms.room import Room
+from signalhub.wire.authority import source_of
 from signalhub.wire.entry import Entry, InboxKeyBody, Kind, RoomBoundBody, encode_body
 from signalhub.wire.errors import RoomError
 from signalhub.wire.room_ids import Names, default_inbox, name_behind
 
 if TYPE_CHECKING:
     from signalhub.core.log_state import LogState
+    from signalhub.core.rooms.access import Requester
     from signalhub.core.rooms.values import Times
     from signalhub.settings.model import RoomsSettings as RoomSettings
     from signalhub.wire.errors import Refusal
@@ -41,11 +44,14 @@ class Claim(msgspec.Struct, gc=False):
 class RoomDirectory:
     """Rooms and inboxes by hashed name, and the key that hashes the names."""
 
-    def __init__(self, settings: RoomSettings, times: Times, storage: LogState) -> None:
+    def __init__(
+        self, settings: RoomSettings, times: Times, storage: LogState, quotas: Quotas
+    ) -> None:
         self._settings = settings
         self._is_blind = settings.mode == "blind"
         self._times = times
         self._storage = storage
+        self._quotas = quotas
         # A placeholder; no request is served before the key is set.
         self.names = Names(b"")
         self.rooms: dict[str, Room] = {}
@@ -65,31 +71,48 @@ class RoomDirectory:
         yield from self.rooms.values()
         yield from self.inboxes.values()
 
-    def room(self, name: str) -> Room:
+    def room(self, name: str, requester: Requester) -> Room:
         """Return the room with this hashed name; create it if necessary."""
         room = self.rooms.get(name)
         if room is None:
-            self._check_limit()
+            holder = self._checked_holder(requester)
             room = self.rooms[name] = Room(name)
+            self._count(room, holder)
         return room
 
-    def inbox(self, name: str) -> Inbox:
+    def inbox(self, name: str, requester: Requester) -> Inbox:
         """Return the inbox with this hashed name; create it if necessary."""
         inbox = self.inboxes.get(name)
         if inbox is None:
-            self._check_limit()
+            holder = self._checked_holder(requester)
             inbox = self.inboxes[name] = Inbox(name)
+            self._count(inbox, holder)
         return inbox
 
-    def _check_limit(self) -> None:
+    def _checked_holder(self, requester: Requester) -> Holder:
+        """Return whose quota a new room or inbox counts for; raises `RoomError` if it is full.
+
+        Who made a room is not stored, so what was made before a restart counts for nobody.
+        """
         if len(self.rooms) + len(self.inboxes) >= self._settings.limit:
             raise refusals.too_many_rooms()
+        claims = requester.claims
+        holder = Holder("" if claims is None else claims.subject, source_of(requester.source))
+        refusal = self._quotas.refusal(Resource.ROOMS, holder)
+        if refusal is not None:
+            raise refusals.quota(**refusal.details)
+        return holder
+
+    def _count(self, one: Room | Inbox, holder: Holder = NOBODY) -> None:
+        one.holder = holder
+        self._quotas.take(Resource.ROOMS, holder)
 
     def recovered_room(self, name: str) -> Room:
         """Like `room`, for recovery: the limit does not apply to what was accepted before."""
         room = self.rooms.get(name)
         if room is None:
             room = self.rooms[name] = Room(name)
+            self._count(room)
             # Unknown, so assume the beginning of the log.
             room.defined_at = 0
         return room
@@ -99,6 +122,7 @@ class RoomDirectory:
         inbox = self.inboxes.get(name)
         if inbox is None:
             inbox = self.inboxes[name] = Inbox(name)
+            self._count(inbox)
         return inbox
 
     def forget_blank(self, *ones: Room | Inbox) -> None:
@@ -106,10 +130,11 @@ class RoomDirectory:
         for one in ones:
             if not one.is_blank:
                 continue
-            if isinstance(one, Room):
-                self.rooms.pop(one.name, None)
-            else:
-                self.inboxes.pop(one.name, None)
+            known: dict[str, Room] | dict[str, Inbox]
+            known = self.rooms if isinstance(one, Room) else self.inboxes
+            if known.get(one.name) is one:
+                del known[one.name]
+                self._quotas.release(Resource.ROOMS, one.holder)
             self.dirty.discard(one)
 
     # Bindings.
@@ -155,14 +180,16 @@ class RoomDirectory:
         _check_fits(room, None if claimed is None else self.inboxes.get(claimed), claimed)
         return room
 
-    def bind(self, claimed: Claim, now: int) -> tuple[Room, Inbox, list[Effect]]:
+    def bind(
+        self, claimed: Claim, requester: Requester, now: int
+    ) -> tuple[Room, Inbox, list[Effect]]:
         """Return the claimed room and inbox, created and bound if necessary; raises `RoomError`."""
         room, inbox = claimed.room, claimed.inbox
         if room is not None and inbox is not None and room.inbox is inbox:
             return room, inbox, []
-        inbox = self.inbox(claimed.inbox_name)
+        inbox = self.inbox(claimed.inbox_name, requester)
         try:
-            room = self.room(claimed.room_name)
+            room = self.room(claimed.room_name, requester)
         except RoomError:
             self.forget_blank(inbox)
             raise
@@ -174,15 +201,17 @@ class RoomDirectory:
         )
         return room, inbox, [*self.mark_key(now), append]
 
-    def open(self, room_name: str, inbox_id: str | None, now: int) -> tuple[Room, list[Effect]]:
+    def open(
+        self, room_name: str, inbox_id: str | None, requester: Requester, now: int
+    ) -> tuple[Room, list[Effect]]:
         """Return the room for a socket, bound if the socket names an inbox; raises `RoomError`."""
         claimed = self.claim(room_name, inbox_id)
         is_bound = claimed.room is not None and claimed.room.inbox is not None
         if inbox_id is None or is_bound:
-            return self.room(claimed.room_name), []
+            return self.room(claimed.room_name, requester), []
         if self._storage.fault is not None:
             raise refusals.storage()
-        room, _, effects = self.bind(claimed, now)
+        room, _, effects = self.bind(claimed, requester, now)
         return room, effects
 
     def _default_inbox_id(self, room_name: str) -> str:

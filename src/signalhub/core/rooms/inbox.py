@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from signalhub.core.limits.quotas import NOBODY
 from signalhub.core.messages.dedup import DELAY_MS_MIN, Dedup, KnownAck, Recalled, Remembered
 from signalhub.core.rooms import values
 from signalhub.wire.entry import RoomMessageBody, StoredEntry, decode_body
@@ -55,6 +56,7 @@ class Inbox:
         "defined_at",
         "erased_to",
         "head",
+        "holder",
         "name",
         "next_seq",
         "oldest",
@@ -75,6 +77,8 @@ class Inbox:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        # Whose quota it counts for.
+        self.holder = NOBODY
         self.room: Room | None = None
         self.head = 0
         self.next_seq = 1

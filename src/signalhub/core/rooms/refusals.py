@@ -168,6 +168,14 @@ def too_many_rooms() -> RoomError:
     )
 
 
+def quota(resource: str, scope: str, limit: int, used: int, setting: str) -> RoomError:
+    """One identity, or one source address, has made as many rooms and inboxes as it may."""
+    return RoomError(
+        RoomCode.FORBIDDEN,
+        f"Your {scope} has made {used} {resource} and inboxes; the limit is {limit} ({setting}).",
+    )
+
+
 def busy() -> RoomError:
     """Too many messages wait for a look-up on disk."""
     return RoomError(

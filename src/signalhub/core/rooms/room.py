@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from signalhub.core.effects import Answer, Dismiss, Effect
+from signalhub.core.limits.quotas import NOBODY
 from signalhub.core.rooms.values import Guest, RoomWelcome
 from signalhub.wire.entry import ProposalBody, RoomBlobBody
 from signalhub.wire.frames import CloseCode
@@ -103,6 +104,7 @@ class Room:
         "blobs",
         "defined_at",
         "guests",
+        "holder",
         "in_flight",
         "inbox",
         "is_bound",
@@ -117,6 +119,8 @@ class Room:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        # Whose quota it counts for.
+        self.holder = NOBODY
         self.inbox: Inbox | None = None
         # Is the binding committed? Until then snapshots do not include it.
         self.is_bound = False

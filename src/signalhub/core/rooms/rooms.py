@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from signalhub.core.effects import Answer, Dismiss, Effect
+from signalhub.core.limits.degradations import Degraded
 from signalhub.core.rooms import refusals
 from signalhub.core.rooms.accept import Acceptance
 from signalhub.core.rooms.access import ANYBODY, Access, Requester
@@ -27,6 +28,7 @@ from signalhub.wire.frames import CloseCode
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator, Claims
     from signalhub.core.erasure import Erasures
+    from signalhub.core.limits.quotas import Quotas
     from signalhub.core.log_state import LogState
     from signalhub.core.sessions.logins import RefusedLogins
     from signalhub.core.wall_time import WallTime
@@ -47,6 +49,7 @@ class Rooms:
         tally: RoomTally,
         storage: LogState,
         erasures: Erasures,
+        quotas: Quotas,
         authenticator: Authenticator | None,
         logins: RefusedLogins,
         wall: WallTime,
@@ -55,7 +58,7 @@ class Rooms:
         self.tally = tally
         self._storage = storage
         self.times = times = Times(settings.timestamps)
-        self.directory = directory = RoomDirectory(settings, times, storage)
+        self.directory = directory = RoomDirectory(settings, times, storage, quotas)
         self._wall = wall
         self.access = Access(settings, tally, directory, authenticator, logins, wall)
         self.messages = messages = Messages(settings, times, erasures, directory.dirty)
@@ -178,7 +181,7 @@ class Rooms:
         directory = self.directory
         self.access.check_room(requester, room_name, inbox_id, self._mono_ms)
         self._check_known()
-        room, effects = directory.open(room_name, inbox_id, now)
+        room, effects = directory.open(room_name, inbox_id, requester, now)
         guest = Guest(link, room, pseudonym, requester)
         if requester.claims is not None:
             # A jump of the wall clock does not end it: what is left of its time is fixed here.
@@ -243,10 +246,14 @@ class Rooms:
             for guest in room.guests
         ]
 
-    @property
-    def is_disk_full(self) -> bool:
-        """Do messages of rooms take as much of the log as they may?"""
-        return self._acceptance.is_disk_full
+    def degradations(self) -> list[Degraded]:
+        """Return what an operator should know about rooms."""
+        found = []
+        if self._acceptance.is_disk_full:
+            found.append(Degraded.ROOMS_DISK_FULL)
+        if self.messages.ids.is_dropping:
+            found.append(Degraded.ROOM_IDS_DROPPED)
+        return found
 
     def archived_to(self, offset: int) -> None:
         """Everything before this offset is archived."""

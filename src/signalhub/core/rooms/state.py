@@ -270,10 +270,12 @@ class RoomStates:
 
     def _open(self, room: Room | None, request: PutBlob, now: int) -> tuple[Room, list[Effect]]:
         """Return the room, created if necessary, and bound if the writer names its inbox."""
-        directory = self._directory
+        directory, name = self._directory, self._directory.names.room(request.room)
         if request.inbox is None or (room is not None and room.inbox is not None):
-            return room or directory.room(directory.names.room(request.room)), []
-        bound, _, effects = directory.bind(directory.claim(request.room, request.inbox), now)
+            return room or directory.room(name, request.requester), []
+        bound, _, effects = directory.bind(
+            directory.claim(request.room, request.inbox), request.requester, now
+        )
         return bound, effects
 
     def keep(self, room: Room, blob: RoomBlobBody) -> None:

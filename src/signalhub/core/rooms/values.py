@@ -99,6 +99,7 @@ class PutBlob(msgspec.Struct, frozen=True):
     name: str
     data: bytes
     if_version: int | None = None
+    requester: Requester = ANYBODY
 
 
 class Accepted(msgspec.Struct, frozen=True):

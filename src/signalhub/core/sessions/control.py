@@ -143,6 +143,7 @@ class Control:
                 ]
         if not isinstance(hello.capabilities, list) or not hello.capabilities:
             raise refusals.no_capabilities()
+        self._sessions.count(session, "" if claims is None else claims.subject)
 
         session.state = SessionState.CONNECTED
         session.settles_mail = "ack" in hello.capabilities

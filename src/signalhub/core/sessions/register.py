@@ -11,6 +11,8 @@ import msgspec
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Forget, Persist
+from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
+from signalhub.core.limits.scans import Scans, Steps, steps_of
 from signalhub.core.sessions.registry import Registration
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams import mailboxes
@@ -54,6 +56,8 @@ class Directory:
         streams: Streams,
         mailboxes: Mailboxes,
         asks: Asks,
+        quotas: Quotas,
+        scans: Scans,
         storage: LogState,
         replies: Replies,
         ids: Ids,
@@ -67,6 +71,8 @@ class Directory:
         self._streams = streams
         self._mailboxes = mailboxes
         self._asks = asks
+        self._quotas = quotas
+        self._scans = scans
         self._storage = storage
         self._replies = replies
         self._wall = replies.wall
@@ -97,6 +103,9 @@ class Directory:
         if known is None and self._registry.is_full:
             self._tally.registry_refused += 1
             raise refusals.registry_full(len(self._registry), self._registry.limit)
+        holder = holder_of(session)
+        if known is None or known.holder != holder:
+            self._quotas.check(Resource.REGISTRATIONS, holder)
 
         kinds = mailboxes.kinds_in(request.capabilities)
         if session.allowance is not EVERYTHING:
@@ -108,7 +117,7 @@ class Directory:
             # What waits in the mailbox may lie behind the damage.
             self._storage.check_known()
         if box is None and request.durable:
-            self._check_room_for_mailbox()
+            self._check_room_for_mailbox(holder)
         elif box is not None:
             kinds = self._mailboxes.kinds_after(box, kinds)
             if box.kinds != kinds and request.durable is not False:
@@ -142,7 +151,7 @@ class Directory:
             effects.extend(self._mailboxes.drop(box, now))
             box = None
         elif request.durable and box is None:
-            box, written = self._mailboxes.open(address, kinds, now)
+            box, written = self._mailboxes.open(address, kinds, holder, now)
         elif box is not None and box.kinds != kinds:
             written = self._mailboxes.define(box, kinds, now)
         self._registry.put(registration)
@@ -199,13 +208,14 @@ class Directory:
             effects.append(self._replies.refuse(session, welcome.message, refusal, now))
         return effects
 
-    def _check_room_for_mailbox(self) -> None:
+    def _check_room_for_mailbox(self, holder: Holder) -> None:
         """Check everything first, so that a refused registration changes nothing."""
         self._storage.check()
         count, limit = len(self._streams.mailboxes), self._settings.mailbox.count_max
         if count >= limit:
             self._tally.registry_refused += 1
             raise refusals.registry_full(count, limit)
+        self._quotas.check(Resource.MAILBOXES, holder)
 
     def _lease_ms(self, asked_s: Number | None) -> int:
         limits = self._settings.registry
@@ -279,51 +289,76 @@ class Directory:
             self._storage.check_known()
         limit = requests.page(request.limit, PAGE_MAX)
         pattern = Pattern(request.pattern)
-        matching = self._registry.matching(pattern, request.capability, now)
-        sees = session.allowance
-        if not sees.discovers_all:
-            matching = (one for one in matching if _is_seen(session, one.address))
-        actors: list[dict[str, object]] = [
-            {"address": actor.address, "capabilities": actor.capabilities}
-            for actor in islice(matching, limit + 1)
-        ]
-        if request.include_away and len(actors) <= limit:
-            away = self._mailboxes.away(pattern, request.capability, now)
-            if not sees.discovers_all:
-                away = (one for one in away if _is_seen(session, str(one["address"])))
-            actors.extend(islice(away, limit + 1 - len(actors)))
-        payload = wire.encode({"actors": actors[:limit], "hasMore": len(actors) > limit})
-        return [self._replies.reply(session, message, "hub:discovered", payload, now)]
+        steps = self._discover(session, request, pattern, limit, now)
+        size = 1
+        if pattern.literal is None:
+            size = len(self._registry)
+            size += len(self._streams.mailboxes) if request.include_away else 0
+        return self._scans.run(session, message, steps, now, size=size)
+
+    def _discover(
+        self,
+        session: Session,
+        request: requests.DiscoverRequest,
+        pattern: Pattern,
+        limit: int,
+        now: int,
+    ) -> Steps:
+        actors: list[dict[str, object]] = []
+        registry, capability, cost = self._registry, request.capability, _cost(session)
+        for part, examined in steps_of(registry.candidates(pattern, capability), cost):
+            actors += [
+                {"address": actor.address, "capabilities": actor.capabilities}
+                for actor in part
+                if registry.matches(actor, pattern, capability, now)
+                and _is_seen(session, actor.address)
+            ]
+            yield examined
+            if len(actors) > limit:
+                break
+        boxes = self._mailboxes.candidates(pattern) if request.include_away else []
+        for some, examined in steps_of(boxes, cost):
+            if len(actors) > limit:
+                break
+            away = self._mailboxes.away(some, pattern, capability, now)
+            actors += [one for one in away if _is_seen(session, str(one["address"]))]
+            yield examined
+        return "hub:discovered", {"actors": actors[:limit], "hasMore": len(actors) > limit}
 
     def list_actors(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:list_actors`: one page of all live actors, without their tokens."""
         request = requests.parse_or_empty(requests.ListActorsRequest, message.payload)
         limit = requests.page(request.limit, PAGE_MAX)
         offset = max(0, int(request.offset or 0))
-        live = self._registry.live(None, now)
-        if not session.allowance.discovers_all:
-            live = [one for one in live if _is_seen(session, one.address)]
-        payload = wire.encode(
-            {
-                "actors": [
-                    {
-                        "actorAddress": actor.address,
-                        "capabilities": actor.capabilities,
-                        "metadata": msgspec.Raw(actor.metadata),
-                        "connectionId": actor.session.id,
-                        "registeredAt": self._wall.shown(actor.registered_at_ms),
-                        "expiresAt": self._wall.shown(actor.expires_at_ms()),
-                        "version": actor.version,
-                    }
-                    for actor in live[offset : offset + limit]
-                ],
-                "total": len(live),
-                "offset": offset,
-                "limit": limit,
-                "hasMore": offset + limit < len(live),
-            }
-        )
-        return [self._replies.reply(session, message, "hub:actor_list", payload, now)]
+        steps = self._list(session, offset, limit, now)
+        return self._scans.run(session, message, steps, now, size=len(self._registry))
+
+    def _list(self, session: Session, offset: int, limit: int, now: int) -> Steps:
+        total = 0
+        page: list[Registration] = []
+        for part, examined in steps_of(list(self._registry), _cost(session)):
+            seen = [one for one in part if one.is_live(now) and _is_seen(session, one.address)]
+            page += seen[max(0, offset - total) : max(0, offset + limit - total)]
+            total += len(seen)
+            yield examined
+        return "hub:actor_list", {
+            "actors": [
+                {
+                    "actorAddress": actor.address,
+                    "capabilities": actor.capabilities,
+                    "metadata": msgspec.Raw(actor.metadata),
+                    "connectionId": actor.session.id,
+                    "registeredAt": self._wall.shown(actor.registered_at_ms),
+                    "expiresAt": self._wall.shown(actor.expires_at_ms()),
+                    "version": actor.version,
+                }
+                for actor in page
+            ],
+            "total": total,
+            "offset": offset,
+            "limit": limit,
+            "hasMore": offset + limit < total,
+        }
 
     # Leases.
 
@@ -337,8 +372,8 @@ class Directory:
             gone = self._registry.expire_away(now)
             if gone:
                 effects.append(Forget(gone))
-            effects += self._mailboxes.expire(now)
-        return effects + self._persist_renewed()
+            self._mailboxes.begin_expiry()
+        return [*effects, *self._mailboxes.expire(now), *self._persist_renewed()]
 
     def drain(self) -> list[Effect]:
         """Persist changes before a shutdown."""
@@ -371,9 +406,19 @@ class Directory:
         return effects
 
 
+def _cost(session: Session) -> int:
+    """What it costs to look at one actor: the patterns of a token are compared one by one."""
+    return 1 if session.allowance.discovers_all else session.allowance.discover_cost
+
+
 def _is_seen(session: Session, address: str) -> bool:
     """May the session learn of this address? Of its own it knows already."""
-    return address in session.registrations or session.allowance.may_discover(address)
+    allowance = session.allowance
+    return (
+        allowance.discovers_all
+        or address in session.registrations
+        or allowance.may_discover(address)
+    )
 
 
 class _Profile(msgspec.Struct, gc=False):

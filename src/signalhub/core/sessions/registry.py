@@ -8,10 +8,11 @@ or their lease ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
+from signalhub.core.limits.quotas import Quotas, Resource, holder_of
 from signalhub.core.sessions.session import Session
 from signalhub.wire import envelope
 from signalhub.wire.names import Pattern
@@ -35,6 +36,7 @@ class Registration(Recipient):
 
     __slots__ = (
         "capabilities",
+        "holder",
         "lease_ms",
         "metadata",
         "persisted_until_ms",
@@ -58,6 +60,7 @@ class Registration(Recipient):
         now_ms: int,
     ) -> None:
         super().__init__(session, address)
+        self.holder = holder_of(session)
         self.capabilities = capabilities
         self.metadata = metadata
         self.lease_ms = lease_ms
@@ -100,13 +103,16 @@ class Away(msgspec.Struct, frozen=True, gc=False):
 class Registry:
     """All registrations by address, in order of registration."""
 
-    def __init__(self, limit: int, refuse_above: float) -> None:
+    def __init__(self, limit: int, refuse_above: float, quotas: Quotas) -> None:
         self.limit = limit
+        self._quotas = quotas
         self._refuse_above = refuse_above
         self._actors: dict[str, Registration] = {}
         # The shortest lease seen since the start.
         self.lease_ms_min = _HOUR_MS
         self._away: dict[str, Away] = {}
+        # The same registrations by what they can do, so that few are found quickly among many.
+        self._by_capability: dict[str, dict[str, Registration]] = {}
 
     def __len__(self) -> int:
         return len(self._actors)
@@ -153,6 +159,12 @@ class Registry:
         previous = self._actors.get(registration.address)
         if previous is not None and previous.session is not registration.session:
             previous.session.registrations.pop(registration.address, None)
+        if previous is not None:
+            self._quotas.release(Resource.REGISTRATIONS, previous.holder)
+            self._unlist(previous, registration.capabilities)
+        self._quotas.take(Resource.REGISTRATIONS, registration.holder)
+        for capability in registration.capabilities:
+            self._by_capability.setdefault(capability, {})[registration.address] = registration
         self._away.pop(registration.address, None)
         self.lease_ms_min = min(self.lease_ms_min, registration.lease_ms)
         self._actors[registration.address] = registration
@@ -164,7 +176,18 @@ class Registry:
         if registration is None:
             return False
         registration.session.registrations.pop(address, None)
+        self._quotas.release(Resource.REGISTRATIONS, registration.holder)
+        self._unlist(registration)
         return True
+
+    def _unlist(self, registration: Registration, kept: tuple[str, ...] = ()) -> None:
+        """Forget what it could do, except what it still can."""
+        for capability in registration.capabilities:
+            found = self._by_capability.get(capability)
+            if found is not None and capability not in kept:
+                found.pop(registration.address, None)
+                if not found:
+                    del self._by_capability[capability]
 
     def restore(self, address: str, version: int, expires_at_ms: int) -> None:
         """Restore a registration after a restart."""
@@ -181,28 +204,34 @@ class Registry:
             del self._away[address]
         return gone
 
-    def matching(
-        self, pattern: Pattern, capability: str | None, now_ms: int
-    ) -> Iterator[Registration]:
-        """Live registrations that match, in order of registration."""
-        candidates: Iterable[Registration] = self._actors.values()
+    def candidates(self, pattern: Pattern, capability: str | None) -> list[Registration]:
+        """Those among which all that match are, in order of registration."""
         if pattern.literal is not None:
             known = self._actors.get(f"@({pattern.literal})")
-            candidates = () if known is None else (known,)
-        for registration in candidates:
+            return [] if known is None else [known]
+        return list((self._with(capability) if capability else self._actors).values())
+
+    def matches(
+        self, registration: Registration, pattern: Pattern, capability: str | None, now_ms: int
+    ) -> bool:
+        """Is it live, still registered, and one that is sought?"""
+        address = registration.address
+        return (
             # Most addresses fail the prefix test, which needs no parsing.
-            if not registration.address.startswith(pattern.address_prefix):
-                continue
-            if capability and capability not in registration.capabilities:
-                continue
-            if pattern.matches(registration.address) and registration.is_live(now_ms):
-                yield registration
+            address.startswith(pattern.address_prefix)
+            and (not capability or capability in registration.capabilities)
+            and pattern.matches(address)
+            and registration.is_live(now_ms)
+            and self._actors.get(address) is registration
+        )
+
+    def _with(self, capability: str) -> dict[str, Registration]:
+        """The registrations with a capability, by address."""
+        return self._by_capability.get(capability, {})
 
     def live(self, capability: str | None, now_ms: int) -> list[Registration]:
         """Every live registration, optionally only those with a capability."""
-        actors: Iterable[Registration] = self._actors.values()
-        if capability:
-            actors = (actor for actor in actors if capability in actor.capabilities)
+        actors = (self._with(capability) if capability else self._actors).values()
         return [
             actor
             for actor in actors

@@ -14,6 +14,7 @@ from signalhub.pacing import TokenBucket
 
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Claims
+    from signalhub.core.limits.quotas import Holder
     from signalhub.core.messages.ask import AskReceipt
     from signalhub.core.messages.audience import Subscriber
     from signalhub.core.sessions.outbound import Outbound
@@ -48,6 +49,8 @@ class Session:
         "clock_behind_ms",
         "connected_at_ms",
         "consumers",
+        "consuming",
+        "counted",
         "hello_identity",
         "id",
         "identity",
@@ -80,6 +83,8 @@ class Session:
         self.link = link
         # Where its client is, without a port; empty if unknown.
         self.source = source
+        # Whose quota it counts for once it is connected.
+        self.counted: Holder | None = None
         self.bucket = bucket
         self.state = SessionState.CONNECTING
         self.identity: str | None = None
@@ -103,6 +108,8 @@ class Session:
         self.barrier: AskReceipt | None = None
         # Its consumers of durable subscriptions and mailboxes, by subscription id.
         self.consumers: dict[str, Consumer] = {}
+        # How many of these are of durable subscriptions.
+        self.consuming = 0
         # Most sessions subscribe to nothing, so the table is created on first use.
         self.subscriptions: dict[str, Subscriber] | None = None
 
@@ -127,10 +134,12 @@ class Session:
     def joined(self, consumer: Consumer) -> None:
         """Add a consumer."""
         self.consumers[consumer.id] = consumer
+        self.consuming += consumer.is_named
 
     def left(self, consumer: Consumer) -> None:
         """Remove a consumer."""
-        self.consumers.pop(consumer.id, None)
+        if self.consumers.pop(consumer.id, None) is not None:
+            self.consuming -= consumer.is_named
 
     def subscribed(self, subscriber: Subscriber) -> None:
         """Add a subscriber of plain topics."""
@@ -141,6 +150,10 @@ class Session:
     def count_topics(self) -> int:
         """The number of plain topics its addresses subscribed to."""
         return sum(len(one.topics) for one in (self.subscriptions or {}).values())
+
+    def count_subscriptions(self) -> int:
+        """The number of plain topics and durable subscriptions it gets messages of."""
+        return self.count_topics() + self.consuming
 
     def asked(self, target: str, ask: AskReceipt) -> None:
         """An ask is being written; remember the latest per recipient."""

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from signalhub.core.effects import Close, Effect, Forget
+from signalhub.core.limits.quotas import Holder, Quotas, Resource
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.pacing import Period, TokenBucket
 from signalhub.wire import envelope as wire
+from signalhub.wire.authority import source_of
 
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Claims
@@ -82,6 +84,7 @@ class Sessions:
         registry: Registry,
         topics: Topics,
         detach: Callable[[Consumer, int], None],
+        quotas: Quotas,
         replies: Replies,
         ids: Ids,
         settings: Settings,
@@ -91,6 +94,7 @@ class Sessions:
         self._registry = registry
         self._topics = topics
         self._detach = detach
+        self._quotas = quotas
         self._replies = replies
         self._ids = ids
         self._settings = settings
@@ -132,6 +136,9 @@ class Sessions:
         self._identities.remove(session)
         self._topics.leave(session)
         self._token_ends_ms.pop(session, None)
+        if session.counted is not None:
+            self._quotas.release(Resource.SESSIONS, session.counted)
+            session.counted = None
         self._tally.connections_closed += 1
         for consumer in list(session.consumers.values()):
             self._detach(consumer, now)
@@ -140,6 +147,17 @@ class Sessions:
             self._registry.remove(address)
         # During a shutdown registrations stay on disk, because the actors will return.
         return [Forget(addresses)] if addresses and not self.is_draining else []
+
+    def count(self, session: Session, identity: str) -> None:
+        """It says who it is, maybe not for the first time; raises `Refusal` above a quota."""
+        holder, before = Holder(identity, source_of(session.source)), session.counted
+        if holder == before:
+            return
+        self._quotas.check(Resource.SESSIONS, holder)
+        if before is not None:
+            self._quotas.release(Resource.SESSIONS, before)
+        self._quotas.take(Resource.SESSIONS, holder)
+        session.counted = holder
 
     def dismiss(
         self, session: Session, reason: str, text: str, code: int, now: int

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
+from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
+from signalhub.core.limits.scans import Scans, Steps, steps_of
 from signalhub.core.operations import operated_unless_owned
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import LETTERS_SUFFIX, Topic
@@ -39,6 +40,8 @@ class Catalog:
         dispatcher: Dispatcher,
         storage: LogState,
         replies: Replies,
+        quotas: Quotas,
+        scans: Scans,
         settings: TopicsSettings,
     ) -> None:
         self._streams = streams
@@ -46,6 +49,8 @@ class Catalog:
         self._dispatcher = dispatcher
         self._storage = storage
         self._replies = replies
+        self._quotas = quotas
+        self._scans = scans
         self._settings = settings
 
     def handlers(self) -> dict[str, Handler]:
@@ -58,16 +63,24 @@ class Catalog:
         }
 
     def open(
-        self, name: str, definition: StreamDefinitionBody, now: int, *, is_letters: bool = False
+        self,
+        name: str,
+        definition: StreamDefinitionBody,
+        holder: Holder,
+        now: int,
+        *,
+        is_letters: bool = False,
     ) -> tuple[Topic, Append]:
         """Create a topic; it can be used at once and is permanent once its entry is on disk.
 
-        The limit does not apply to dead-letter topics, because dead letters must go somewhere.
+        The limits do not apply to dead-letter topics, because dead letters must go somewhere.
         """
-        if len(self._streams.topics) >= self._settings.limit and not is_letters:
-            raise refusals.too_many_topics(self._settings.limit)
+        if not is_letters:
+            if len(self._streams.topics) >= self._settings.limit:
+                raise refusals.too_many_topics(self._settings.limit)
+            self._quotas.check(Resource.TOPICS, holder)
         topic = Topic(name, self._streams.take_id(), self._streams.log_epoch, definition)
-        self._streams.add(topic)
+        self._streams.add(topic, holder)
         entry = topic.entry(Kind.STREAM_CREATED, definition, now)
         append = Append(entry, partial(self._opened, topic), partial(self._not_opened, topic))
         topic.changing = append
@@ -80,8 +93,7 @@ class Catalog:
         return []
 
     def _not_opened(self, topic: Topic, refusal: Refusal, now: int) -> list[Effect]:
-        if self._streams.topics.get(topic.name) is topic:
-            del self._streams.topics[topic.name]
+        self._streams.drop(topic)
         return []
 
     def auto_create(self, session: Session, name: str, now: int) -> tuple[Topic, Append]:
@@ -91,7 +103,7 @@ class Catalog:
         check_may_create(session, name)
         check_name(name)
         definition = StreamDefinitionBody(True, owner=session.allowance.subject)
-        return self.open(name, definition, now)
+        return self.open(name, definition, holder_of(session), now)
 
     def create(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:topic_create`: repeating a definition is a no-op, a different one is refused."""
@@ -114,7 +126,7 @@ class Catalog:
             encoded = wire.encode(payload)
             return [self._replies.reply(session, message, "hub:topic_created", encoded, now)]
         self._storage.check()
-        topic, append = self.open(name, definition, now)
+        topic, append = self.open(name, definition, holder_of(session), now)
         payload = {"topic": name, "epoch": topic.epoch, "head": 0}
         answer = self._replies.answer(session, message, "hub:topic_created", payload)
         append.follow(answer.committed, answer.refused)
@@ -191,20 +203,33 @@ class Catalog:
         limit = requests.page(request.limit, PAGE_MAX)
         offset = max(0, int(request.offset or 0))
         pattern = Pattern(request.pattern or "*", is_plain=True)
-        found = (
-            topic
-            for name, topic in sorted(self._streams.topics.items())
-            if pattern.matches(name)
-            and (session.allowance is EVERYTHING or session.allowance.may_subscribe(name))
-        )
-        shown = list(islice(found, offset, offset + limit + 1))
-        payload = {
-            "topics": [describe(topic) for topic in shown[:limit]],
+        steps = self._list(session, pattern, offset, limit)
+        size = len(self._streams.topics)
+        return self._scans.run(session, message, steps, now, size=size)
+
+    def _list(self, session: Session, pattern: Pattern, offset: int, limit: int) -> Steps:
+        topics = self._streams.topics
+        found: list[Topic] = []
+        before = 0
+        for part, examined in steps_of(self._streams.names(), session.allowance.subscribe_cost):
+            seen = [
+                topics[name]
+                for name in part
+                if name in topics
+                and pattern.matches(name)
+                and (session.allowance is EVERYTHING or session.allowance.may_subscribe(name))
+            ]
+            found += seen[max(0, offset - before) :]
+            before += len(seen)
+            yield examined
+            if len(found) > limit:
+                break
+        return "hub:topic_list", {
+            "topics": [describe(topic) for topic in found[:limit]],
             "offset": offset,
             "limit": limit,
-            "hasMore": len(shown) > limit,
+            "hasMore": len(found) > limit,
         }
-        return [self._replies.reply(session, message, "hub:topic_list", wire.encode(payload), now)]
 
     def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:topic_delete`: delete the topic, its subscriptions and its messages."""

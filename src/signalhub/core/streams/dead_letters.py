@@ -15,6 +15,7 @@ import msgspec
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch
+from signalhub.core.limits.quotas import NOBODY
 from signalhub.core.messages import ask
 from signalhub.core.operations import operated_unless_owned
 from signalhub.core.sessions.session import Session, SessionState
@@ -93,7 +94,7 @@ class DeadLetters:
             return []
         if topic is None:
             definition = StreamDefinitionBody(True)
-            topic, opening = self._catalog.open(name, definition, now, is_letters=True)
+            topic, opening = self._catalog.open(name, definition, NOBODY, now, is_letters=True)
             appends.append(opening)
         dead = DeadLetterOrigin(
             subscription.stream.name,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from signalhub.core import refusals
 from signalhub.core.effects import Append, Effect
+from signalhub.core.limits.quotas import NOBODY, Holder
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams.streams import Mailbox
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, Consumer
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 # There may be many mailboxes; their watchdog runs less often by this factor.
 HEARTBEAT_FACTOR = 10
 UNBOUNDED = 10**9
+# How many mailboxes are examined at once, so that no tick takes long.
+_CHECKED_MAX = 2_000
 HOST = "actor-host"
 KIND_PREFIX = "actor:"
 
@@ -72,10 +75,12 @@ class Mailboxes:
         self._ids = ids
         self._settings = settings
         self._tally = tally
+        # Those that the current search for idle mailboxes has not reached.
+        self._unchecked: list[Mailbox] = []
 
-    def open(self, address: str, kinds: Kinds, now: int) -> tuple[Mailbox, Append]:
+    def open(self, address: str, kinds: Kinds, holder: Holder, now: int) -> tuple[Mailbox, Append]:
         """Create a mailbox; it is permanent once its entry is on disk."""
-        box = self.make(address, self._streams.take_id(), now, kinds)
+        box = self.make(address, self._streams.take_id(), now, kinds, holder)
         opened, refused = partial(self._opened, box), partial(self._not_opened, box)
         box.making = Append(_definition_entry(box, now), opened, refused)
         return box, box.making
@@ -87,18 +92,24 @@ class Mailboxes:
 
     def _not_opened(self, box: Mailbox, refusal: Refusal, now: int) -> list[Effect]:
         box.making = None
-        if self._streams.mailboxes.get(box.name) is box:
-            del self._streams.mailboxes[box.name]
+        self._streams.drop(box)
         return []
 
-    def make(self, address: str, stream_id: int, now: int, kinds: Kinds = None) -> Mailbox:
+    def make(
+        self,
+        address: str,
+        stream_id: int,
+        now: int,
+        kinds: Kinds = None,
+        holder: Holder = NOBODY,
+    ) -> Mailbox:
         """An empty mailbox without an owner."""
         mailbox = Mailbox(address, stream_id, self._streams.log_epoch, now)
         heartbeat_ms = self._settings.dispatch.heartbeat_ms * HEARTBEAT_FACTOR
         definition = self._definition(kinds)
         stats = self._tally.mailboxes
         mailbox.subscription = Subscription(mailbox, definition, heartbeat_ms, now, stats)
-        self._streams.add(mailbox)
+        self._streams.add(mailbox, holder)
         if kinds is not None:
             self.stored(mailbox, kinds, now)
         return mailbox
@@ -216,27 +227,45 @@ class Mailboxes:
             if consumer.session is session:
                 self.detach(consumer, now)
 
+    def begin_expiry(self) -> None:
+        """Look for idle mailboxes from now on, unless that is being done."""
+        if not self._unchecked:
+            self._unchecked = list(self._streams.mailboxes.values())
+
     def expire(self, now: int) -> list[Effect]:
-        """Drop mailboxes whose owner has been away for too long, unless actors are placed there."""
+        """Drop mailboxes whose owner has been away for too long, unless actors are placed there.
+
+        A few are examined per call, so that no tick takes long.
+        """
         oldest_ms = now - self._settings.mailbox.idle_s * 1000
-        idle = [
-            mailbox
-            for mailbox in self._streams.mailboxes.values()
-            if mailbox.attached_at_ms < oldest_ms
-            and not mailbox.subscription.consumers
-            and not self._placements.are_on(mailbox.name)
-        ]
         effects: list[Effect] = []
-        for mailbox in idle:
-            effects += self.drop(mailbox, now)
+        for _ in range(min(_CHECKED_MAX, len(self._unchecked))):
+            mailbox = self._unchecked.pop()
+            if (
+                mailbox.attached_at_ms < oldest_ms
+                and not mailbox.subscription.consumers
+                and self._streams.mailboxes.get(mailbox.name) is mailbox
+                and not self._placements.are_on(mailbox.name)
+            ):
+                effects += self.drop(mailbox, now)
         return effects
 
+    def candidates(self, pattern: Pattern) -> list[Mailbox]:
+        """Those among which all that match are."""
+        if pattern.literal is not None:
+            known = self._streams.mailboxes.get(f"@({pattern.literal})")
+            return [] if known is None else [known]
+        return list(self._streams.mailboxes.values())
+
     def away(
-        self, pattern: Pattern, capability: str | None, now: int
+        self, boxes: Iterable[Mailbox], pattern: Pattern, capability: str | None, now: int
     ) -> Iterator[dict[str, object]]:
-        """The mailboxes that match and whose owner is away."""
-        for address, mailbox in self._streams.mailboxes.items():
+        """Of these mailboxes, the ones that match and whose owner is away."""
+        for mailbox in boxes:
+            address = mailbox.name
             if capability and capability not in mailbox.capabilities:
+                continue
+            if self._streams.mailboxes.get(address) is not mailbox:
                 continue
             if pattern.matches(address) and self._registry.find(address, now) is None:
                 yield {"address": address, "capabilities": mailbox.capabilities, "away": True}
@@ -256,7 +285,8 @@ class Mailboxes:
 
 
 def _definition_entry(mailbox: Mailbox, now: int) -> Entry:
-    definition = StreamDefinitionBody(False, kinds=mailbox.kinds)
+    owner = mailbox.holder.identity
+    definition = StreamDefinitionBody(False, kinds=mailbox.kinds, owner=owner)
     return mailbox.entry(Kind.STREAM_CREATED, definition, now)
 
 

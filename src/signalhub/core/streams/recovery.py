@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from signalhub.core.limits.quotas import Holder
 from signalhub.core.messages.ask import Orphan
 from signalhub.core.messages.dedup import KnownAck, Remembered
 from signalhub.core.placement import Place, Row
@@ -173,8 +174,9 @@ class Recovery:
             stream.bytes = state.bytes
             stream.bytes_marks.extend(state.bytes_marks)
         else:
-            kinds = state.definition.kinds
-            stream = self._parts.mailboxes.make(state.name, state.id, self._now, kinds)
+            kinds, holder = state.definition.kinds, Holder(state.definition.owner)
+            make = self._parts.mailboxes.make
+            stream = make(state.name, state.id, self._now, kinds, holder)
             stream.attached_at_ms = state.attached_at_ms or self._now
             for seq, (at_ms, offset) in state.expiries.items():
                 stream.expires(seq, at_ms, offset)
@@ -237,6 +239,7 @@ class Recovery:
         """The end of the log is reached."""
         parts = self._parts
         recovery.finish(parts.rooms)
+        parts.streams.count_again()
         for stream in parts.streams.every():
             stream.is_made = True
         for subscription in parts.streams.readers():
@@ -289,6 +292,7 @@ class Recovery:
             if box is None or box.id != entry.stream_epoch:
                 make = self._parts.mailboxes.make
                 box = make(entry.stream, entry.stream_epoch, entry.at_ms)
+            box.holder = Holder(definition.owner)
             self._parts.mailboxes.stored(box, definition.kinds, entry.at_ms)
             stream = box
         stream.is_dirty = True
@@ -478,7 +482,7 @@ class Recovery:
 
     def _make(self, topic: Topic, definition: SubscriptionDefinitionBody) -> Subscription:
         made = Subscription(topic, definition, self._heartbeat_ms, self._now)
-        topic.add(made)
+        self._parts.streams.add_subscription(topic, made)
         return made
 
     def _subscription(self, stream: str, stream_id: int, name: str) -> Subscription | None:
@@ -540,7 +544,8 @@ def _stream_state(stream: Topic | Mailbox) -> StreamState:
         state = StreamState(stream.name, stream.id, definition, head, first, size, removed)
         state.bytes_marks = list(stream.bytes_marks)
     else:
-        definition = StreamDefinitionBody(False, kinds=stream.stored_kinds)
+        owner = stream.holder.identity
+        definition = StreamDefinitionBody(False, kinds=stream.stored_kinds, owner=owner)
         state = StreamState(stream.name, stream.id, definition, head, first, 0, removed)
         state.attached_at_ms, state.expiries = stream.attached_at_ms, stream.expiries
     return state

@@ -102,19 +102,20 @@ class Pruning:
                     effects += self.lose_before(stream, first, now)
         return effects
 
-    def unsettled(self) -> list[tuple[str, int, int]]:
-        """The oldest position each subscription and mailbox needs: stream, epoch, seq."""
-        needed: list[tuple[str, int, int]] = []
+    def unsettled(self) -> list[tuple[str, int, int, str]]:
+        """The oldest position that each topic and mailbox needs: stream, epoch, seq, whose."""
+        needed: list[tuple[str, int, int, str]] = []
         for topic in self._streams.topics.values():
             oldest = [
-                min([one.position.first_unsettled, *one.position.parked])
+                (min([one.position.first_unsettled, *one.position.parked]), one.name)
                 for one in topic.subscriptions.values()
                 if one.lag or one.position.parked
             ]
             if oldest:
-                needed.append((topic.name, topic.id, min(oldest)))
+                seq, name = min(oldest)
+                needed.append((topic.name, topic.id, seq, name))
         needed.extend(
-            (box.name, box.id, box.subscription.position.first_unsettled)
+            (box.name, box.id, box.subscription.position.first_unsettled, "")
             for box in self._streams.mailboxes.values()
             if box.subscription.lag
         )
@@ -173,7 +174,8 @@ class Anchors:
             definition = stream.definition
             subscriptions = [one for one in stream.subscriptions.values() if not one.is_deleting]
         else:
-            definition = StreamDefinitionBody(False, kinds=stream.kinds)
+            owner = stream.holder.identity
+            definition = StreamDefinitionBody(False, kinds=stream.kinds, owner=owner)
         definition = replace(definition, first=stream.first, head=stream.head)
         entries = [stream.entry(Kind.STREAM_CREATED, definition, now)]
         if stream.removed:

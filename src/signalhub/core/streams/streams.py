@@ -10,6 +10,7 @@ The newest messages of all streams are cached within one memory budget; older on
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from signalhub.core import refusals
+from signalhub.core.limits.quotas import NOBODY, Holder, Quotas, Resource
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
     Body,
@@ -79,6 +81,7 @@ class Stream:
         "epoch",
         "first",
         "head",
+        "holder",
         "id",
         "is_dirty",
         "is_made",
@@ -90,6 +93,8 @@ class Stream:
 
     def __init__(self, name: str, stream_id: int, log_epoch: int) -> None:
         self.name = name
+        # Whose quota it counts for.
+        self.holder = NOBODY
         self.id = stream_id
         self.epoch = f"{log_epoch}.{stream_id}"
         # The parts that all its answers and copies have in common, as JSON.
@@ -308,9 +313,12 @@ class Mailbox(Stream):
 class Streams:
     """Every stream of the shard."""
 
-    def __init__(self, log_epoch: int, cache_bytes: int) -> None:
+    def __init__(self, log_epoch: int, cache_bytes: int, quotas: Quotas) -> None:
         self.log_epoch = log_epoch
+        self._quotas = quotas
         self.topics: dict[str, Topic] = {}
+        # The names of topics in order.
+        self._names: list[str] = []
         self.mailboxes: dict[str, Mailbox] = {}
         # The mailboxes of hosts; some may be gone.
         # The mailboxes of hosts by the kinds they serve; those deleted since are skipped.
@@ -344,27 +352,74 @@ class Streams:
 
     def count_subscriptions(self) -> int:
         """The number of durable subscriptions of topics."""
-        return sum(len(topic.subscriptions) for topic in self.topics.values())
+        return self._quotas.total(Resource.SUBSCRIPTIONS)
 
-    def add(self, stream: Topic | Mailbox) -> None:
+    def add(self, stream: Topic | Mailbox, holder: Holder = NOBODY) -> None:
         """Add a stream, replacing one with the same name."""
+        known = self._known(stream).get(stream.name)
+        if known is not None:
+            self.drop(known)
+        stream.holder = holder
+        self._quotas.take(_resource(stream), holder)
         if isinstance(stream, Topic):
             self.topics[stream.name] = stream
+            insort(self._names, stream.name)
         else:
             self.mailboxes[stream.name] = stream
         self.next_id = max(self.next_id, stream.id + 1)
 
+    def drop(self, stream: Topic | Mailbox) -> None:
+        """Remove a stream that was replaced or never made."""
+        known = self._known(stream)
+        if known.get(stream.name) is not stream:
+            return
+        del known[stream.name]
+        self._quotas.release(_resource(stream), stream.holder)
+        if isinstance(stream, Topic):
+            del self._names[bisect_left(self._names, stream.name)]
+            for subscription in stream.subscriptions.values():
+                self._quotas.release(Resource.SUBSCRIPTIONS, subscription.holder)
+
+    def names(self) -> list[str]:
+        """The names of all topics, in order."""
+        return list(self._names)
+
+    def _known(self, stream: Topic | Mailbox) -> dict[str, Topic] | dict[str, Mailbox]:
+        return self.topics if isinstance(stream, Topic) else self.mailboxes
+
     def forget(self, stream: Topic | Mailbox) -> None:
         """Remove a deleted stream."""
-        known = self.topics if isinstance(stream, Topic) else self.mailboxes
-        if known.get(stream.name) is stream:
-            del known[stream.name]
+        self.drop(stream)
         self.forgotten.add(stream.id)
+
+    def add_subscription(
+        self, topic: Topic, subscription: Subscription, holder: Holder = NOBODY
+    ) -> None:
+        """Add a durable subscription of a topic."""
+        subscription.holder = holder
+        self._quotas.take(Resource.SUBSCRIPTIONS, holder)
+        topic.add(subscription)
 
     def forget_subscription(self, topic: Topic, name: str) -> None:
         """Remove a deleted subscription."""
-        topic.subscriptions.pop(name, None)
+        gone = topic.subscriptions.pop(name, None)
+        # Those of a deleted topic went with it.
+        if gone is not None and self.topics.get(topic.name) is topic:
+            self._quotas.release(Resource.SUBSCRIPTIONS, gone.holder)
         self.deleted_subscriptions.add((topic.id, name))
+
+    def count_again(self) -> None:
+        """The owners of all streams and subscriptions are known after a restart: count them."""
+        of = (Resource.TOPICS, Resource.MAILBOXES, Resource.SUBSCRIPTIONS)
+        self._quotas.begin_again(*of)
+        for topic in self.topics.values():
+            topic.holder = Holder(topic.definition.owner)
+            self._quotas.take(Resource.TOPICS, topic.holder)
+            for subscription in topic.subscriptions.values():
+                subscription.holder = Holder(subscription.definition.owner)
+                self._quotas.take(Resource.SUBSCRIPTIONS, subscription.holder)
+        for box in self.mailboxes.values():
+            self._quotas.take(Resource.MAILBOXES, box.holder)
 
     def take_forgotten(self) -> tuple[set[int], set[tuple[int, str]]]:
         """Take the streams and subscriptions deleted since the last call."""
@@ -426,3 +481,7 @@ class Streams:
         """The log rejected all pending entries."""
         for stream in self.every():
             stream.take_back()
+
+
+def _resource(stream: Topic | Mailbox) -> Resource:
+    return Resource.TOPICS if isinstance(stream, Topic) else Resource.MAILBOXES

@@ -79,6 +79,11 @@ class Consumer:
             self.bytes_max = bytes_max
 
     @property
+    def is_named(self) -> bool:
+        """Does it consume a durable subscription, and not a mailbox?"""
+        return bool(self.subscription.name)
+
+    @property
     def has_room(self) -> bool:
         """May one more message be sent to it? A blocked socket has no room."""
         return (

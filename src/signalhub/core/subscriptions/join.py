@@ -11,6 +11,7 @@ import msgspec
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, FindTime, Note
+from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
 from signalhub.core.operations import operated
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Topic
@@ -44,6 +45,7 @@ class Subscriptions:
         self,
         streams: Streams,
         dispatcher: Dispatcher,
+        quotas: Quotas,
         storage: LogState,
         replies: Replies,
         ids: Ids,
@@ -51,6 +53,7 @@ class Subscriptions:
     ) -> None:
         self.streams = streams
         self.dispatcher = dispatcher
+        self.quotas = quotas
         self.storage = storage
         self.replies = replies
         self.ids = ids
@@ -96,20 +99,19 @@ class Subscriptions:
                 # It is being written to the log; answer after its creator.
                 return joining.wait(found, found.making)
             return joining.rejoin(found, now)
-        if session.count_topics() + len(session.consumers) >= self.settings.subscriptions_max:
-            raise refusals.too_many("subscriptions", self.settings.subscriptions_max)
+        check_may_join(session, self.settings.subscriptions_max)
         self.storage.check()
         if request.resume is not None:
             return joining.make(_within(topic, int(request.resume.seq)), now)
         return find_start(topic, request.start, joining.make, joining.unread, now)
 
     def make(
-        self, topic: Topic, definition: SubscriptionDefinitionBody, now: int
+        self, topic: Topic, definition: SubscriptionDefinitionBody, holder: Holder, now: int
     ) -> tuple[Subscription, Append]:
         """Create a subscription; it is permanent once its entry is on disk."""
         heartbeat_ms = self.settings.dispatch.heartbeat_ms
         made = Subscription(topic, definition, heartbeat_ms, now)
-        topic.add(made)
+        self.streams.add_subscription(topic, made, holder)
         entry = topic.entry(Kind.SUBSCRIPTION_CREATED, definition, now)
         made.making = Append(entry, partial(self._made, made), partial(self._not_made, made))
         return made, made.making
@@ -321,11 +323,13 @@ class ConsumerJoin:
         if found is not None:
             return self.rejoin(found, now)
         if streams.count_subscriptions() >= settings.limit:
-            raise refusals.too_many("subscriptions", settings.limit)
+            raise refusals.too_many_subscriptions(settings.limit)
+        holder = holder_of(self._session)
+        subscriptions.quotas.check(Resource.SUBSCRIPTIONS, holder)
         defaults = subscriptions.defaults(name, self._request.mode or EXCLUSIVE, floor)
         definition = changed(defaults, self._request)
         definition.owner = self._session.allowance.subject
-        made, append = subscriptions.make(topic, definition, now)
+        made, append = subscriptions.make(topic, definition, holder, now)
         return [append, *self.wait(made, append)]
 
     def wait(self, subscription: Subscription, making: Append) -> list[Effect]:
@@ -355,6 +359,8 @@ class ConsumerJoin:
         effects: list[Effect] = []
         is_managed = not session.allowance.consumes(self._topic.name, subscription.name, owner)
         held = subscription.consumers.named(name)
+        if held is None or held.session is not session:
+            check_may_join(session, subscriptions.settings.subscriptions_max)
         others = [one for one in subscription.consumers if one is not held]
         if definition.mode == EXCLUSIVE and others:
             raise refusals.subscription_busy(subscription.name, others[0].name)
@@ -436,6 +442,12 @@ class ConsumerJoin:
         if self._session.state is not SessionState.CONNECTED:
             return []
         return [self._subscriptions.replies.refuse(self._session, self._message, refusal, now)]
+
+
+def check_may_join(session: Session, limit: int) -> None:
+    """Refuse a session that consumes as much as it may."""
+    if session.count_subscriptions() >= limit:
+        raise refusals.too_many("subscriptions", limit)
 
 
 def check_may_consume(session: Session, topic: str, name: str, owner: str) -> None:

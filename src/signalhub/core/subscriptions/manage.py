@@ -5,12 +5,12 @@ Options change at once, everything else once it is on disk. A change that the lo
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Reply
+from signalhub.core.limits.scans import Scans, Steps, steps_of
 from signalhub.core.operations import operated_unless_owned
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.catalog import check_may_read
@@ -46,12 +46,14 @@ class Management:
         streams: Streams,
         subscriptions: Subscriptions,
         dispatcher: Dispatcher,
+        scans: Scans,
         storage: LogState,
         replies: Replies,
     ) -> None:
         self._streams = streams
         self._subscriptions = subscriptions
         self._dispatcher = dispatcher
+        self._scans = scans
         self._storage = storage
         self._replies = replies
 
@@ -120,27 +122,38 @@ class Management:
         offset = max(0, int(request.offset or 0))
         if request.topic is not None:
             check_may_read(session, request.topic)
-        topics = (
-            sorted(self._streams.topics.values(), key=lambda topic: topic.name)
-            if request.topic is None
-            else [self._streams.find(request.topic)]
-        )
-        allowance = session.allowance
-        found = (
-            subscription
-            for topic in topics
-            if allowance.may_subscribe(topic.name)
-            for _, subscription in sorted(topic.subscriptions.items())
-        )
-        shown = list(islice(found, offset, offset + limit + 1))
-        payload = {
+        if request.topic is None:
+            size = len(self._streams.topics) + self._streams.count_subscriptions()
+        else:
+            size = len(self._streams.find(request.topic).subscriptions)
+        steps = self._list(session, request.topic, offset, limit, now)
+        return self._scans.run(session, message, steps, now, size=size)
+
+    def _list(self, session: Session, only: str | None, offset: int, limit: int, now: int) -> Steps:
+        topics, allowance = self._streams.topics, session.allowance
+        cost = allowance.subscribe_cost
+        shown: list[Subscription] = []
+        before = 0
+        for name in self._streams.names() if only is None else [only]:
+            yield cost
+            topic = topics.get(name)
+            if topic is None or not allowance.may_subscribe(name):
+                continue
+            for part, examined in steps_of(sorted(topic.subscriptions)):
+                found = [topic.subscriptions[one] for one in part if one in topic.subscriptions]
+                shown += found[max(0, offset - before) :]
+                before += len(found)
+                yield examined
+                if len(shown) > limit:
+                    break
+            if len(shown) > limit:
+                break
+        return "hub:sub_info_response", {
             "subscriptions": [describe(one, one.oldest_ms(), now) for one in shown[:limit]],
             "offset": offset,
             "limit": limit,
             "hasMore": len(shown) > limit,
         }
-        encoded = wire.encode(payload)
-        return [self._replies.reply(session, message, "hub:sub_info_response", encoded, now)]
 
     def pause(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:sub_pause`: send nothing until resumed; acks still count."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
+from signalhub.core.limits.quotas import NOBODY
 from signalhub.core.streams.streams import Held, Mailbox, Stream, Topic, blank
 from signalhub.core.subscriptions.consumers import FAILOVER, KEY_SHARED, Consumer, Consumers
 from signalhub.core.subscriptions.window import EXHAUSTED, SENT, Flight, Window, pause_ms
@@ -253,6 +254,7 @@ class Subscription:
         "given_back",
         "heartbeat_default_ms",
         "heartbeat_slot",
+        "holder",
         "idle_since_ms",
         "is_cursor_dirty",
         "is_deleted",
@@ -308,6 +310,8 @@ class Subscription:
         )
         self.tag = f"{crc32(definition.name.encode()):08x}"
         self.heartbeat_default_ms = heartbeat_default_ms
+        # Whose quota it counts for.
+        self.holder = NOBODY
         self.not_before_ms = 0
         self.empty_reads = 0  # In a row.
         # Kept for the dispatcher: the next deadline, and the answers that wait for the next write.

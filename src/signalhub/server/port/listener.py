@@ -28,8 +28,9 @@ from signalhub.server.port import descriptors
 from signalhub.server.port.door import Door
 from signalhub.server.port.hosts import Hosts, Proxies
 from signalhub.server.port.http import HttpRequest, Response, Routes, Upgrade, text
-from signalhub.server.sockets.sources import Source, Sources, is_loopback, source_of
+from signalhub.server.sockets.sources import Source, Sources
 from signalhub.settings.model import Settings
+from signalhub.wire.authority import is_loopback, source_of
 
 log = logging.getLogger("signalhub.server")
 

@@ -60,7 +60,7 @@ class StateApi:
         room, inbox = _room(request)
         known = _tags(request, "if-none-match", is_weak_good=True)
         if request.method == "PUT":
-            write = PutBlob(caller, room, inbox, name, request.body)
+            write = PutBlob(caller, room, inbox, name, request.body, requester=requester)
             step = self._writing(request, write, known)
             self._look(room, inbox, requester)
             return step, answers.blob_written

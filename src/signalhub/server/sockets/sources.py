@@ -1,40 +1,10 @@
 """Where sockets come from: how many are open, in total and per source.
 
-A source is an IPv4 address, or the /64 network of an IPv6 address, because a client gets a whole
-one. A connection counts as a door until its upgrade, and as a socket after it.
+A source is what `wire.authority.source_of` says. A connection counts as a door until its upgrade,
+and as a socket after it.
 """
 
 from __future__ import annotations
-
-import ipaddress
-from functools import lru_cache
-
-_PREFIX = 64
-
-
-@lru_cache(maxsize=4_096)
-def source_of(address: str) -> str:
-    """Return the source of a socket from the address of its peer."""
-    try:
-        given = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(given, ipaddress.IPv4Address):
-        return str(given)
-    if given.ipv4_mapped is not None:
-        return str(given.ipv4_mapped)
-    if given.is_loopback:
-        return str(given)
-    return str(ipaddress.ip_network((given, _PREFIX), strict=False))
-
-
-@lru_cache(maxsize=4_096)
-def is_loopback(source: str) -> bool:
-    """Is it the machine itself?"""
-    try:
-        return ipaddress.ip_network(source).is_loopback
-    except ValueError:
-        return False
 
 
 class Source:
