@@ -40,7 +40,7 @@ _AT_ONCE_BYTES = 2**22
 # How long a peer may take to answer a close frame before the socket is aborted.
 _CLOSE_GRACE_S = 1.0
 # How long a tick is young: a connection gets no second turn in it later.
-_TURN_S = 0.0003
+_TURN_S = 0.0005
 # So that a clock that stands still or jumps does not stop a connection for long.
 _PAUSE_S_MAX = 0.25
 
@@ -216,7 +216,7 @@ class Writer:
             else:
                 self._write_bulk()
             self._acknowledge()
-            if self.waiting_bytes > self._bytes_max:
+            if self.ledger.bytes + self._buffered_bytes > self._bytes_max:
                 self._collect_debts()
             self._tally.delivery_latency.observe(self._mono_s() - self._tick_began_s)
             self._flushed()
