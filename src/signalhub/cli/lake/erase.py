@@ -19,7 +19,13 @@ from signalhub.cli.lake.lake import (
 from signalhub.cli.terminal.arguments import DASHED
 
 # The parser resolves inherited annotations in the module of the subclass; hence unused imports.
-from signalhub.cli.terminal.connection import HubConnection, Timeout, Url, failure_of  # noqa: F401
+from signalhub.cli.terminal.connection import (  # noqa: F401
+    HubConnection,
+    Timeout,
+    TokenFile,
+    Url,
+    failure_of,
+)
 from signalhub.cli.terminal.failures import Yes, confirm, usage
 from signalhub.cli.terminal.output import AsJson, Output, counted  # noqa: F401
 
