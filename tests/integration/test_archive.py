@@ -251,7 +251,7 @@ class TestLakeAway:
 
             await it.cut()
             it.say()
-            await it.turn()
+            await it.turns()
             assert ids(await it.house.read_all(INBOX)) == ALL
             assert await it.health() == []
 
