@@ -171,7 +171,7 @@ class Router:
             address_json,
             type,
             request.data,
-            self._wall.shown(now),
+            now + self._wall.ahead_ms,
             metadata,
         )
         deliver = Deliver(registration.session, frame, session, target, expires_at, None)

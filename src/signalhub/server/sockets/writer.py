@@ -125,9 +125,10 @@ class Writer:
 
     def grants_again(self, grants: int) -> bool:
         """May a connection that had so many grants in this tick have another one?"""
-        return (grants + 2) * self.grant[
-            0
-        ] <= self.limits.frames_per_tick and self._mono_s() - self._tick_began_s < _TURN_S
+        frames, _ = self.grant
+        if (grants + 2) * frames > self.limits.frames_per_tick:
+            return False
+        return self._mono_s() - self._tick_began_s < _TURN_S
 
     def postpone(self, connection: Connection[Party], wait_s: float) -> None:
         """Let the connection go on in the next tick, or after a pause."""
