@@ -104,6 +104,16 @@ def unauthorized(action: str, target: str) -> Refusal:
     )
 
 
+def only_hosts(type: str) -> Refusal:
+    """The message is one that hosts believe."""
+    return Refusal(
+        Code.UNAUTHORIZED,
+        f"Only a host of durable actors sends {type}, to one host at a time.",
+        "Call an actor instead, or use a token of a host (host).",
+        details={"action": "host", "target": type},
+    )
+
+
 def not_your_address(sender: str) -> Refusal:
     """The `from` of the message is not an address of this session."""
     return Refusal(

@@ -122,17 +122,29 @@ def test_what_hosts_tell_each_other_is_taken_only_from_those_who_may_be_one(type
     assert thief.ask("hub:send", {"to": A, "type": type})["type"] == "hub:delivery_ack"
 
 
-def test_no_command_reaches_a_host_as_the_copy_of_an_old_message() -> None:
+@pytest.mark.parametrize("type", ["actors:batch", "actors:move", "actors:mark"])
+def test_nobody_shouts_to_all_hosts_what_they_would_believe(type: str) -> None:
+    _, caller, owner = hosted()
+    restrict(caller, broadcast=("*",), host=("*",))
+
+    reply = caller.ask("hub:broadcast", {"type": type}, metadata={"targetCapability": "actor-host"})
+
+    assert action(reply) == ("host", type)
+    assert owner.take() == []
+
+
+@pytest.mark.parametrize("type", ["actors:control", "actors:move", "actors:batch", "actors:call"])
+def test_no_command_reaches_a_host_as_the_copy_of_an_old_message(type: str) -> None:
     _, caller, owner = hosted()
     restrict(caller, send=("*",), admin=("republish",))
     command = {"name": "move", "arguments": {"actor": ACTOR, "to": B}}
-    copy = {"epoch": 1, "offset": 1, "id": "o", "type": "actors:control", "data": command}
+    copy = {"epoch": 1, "offset": 1, "id": "o", "type": type, "data": command}
     job = {"job": "j", "until": {"epoch": 1, "offset": 9}, "to": {"actor": A}}
 
     reply = caller.ask("hub:republish", job | {"messages": [copy]})
 
     assert code_of(reply) == "internal_error"
-    assert "actors:control" in reply["payload"]["message"]
+    assert type in reply["payload"]["message"]
     assert owner.take() == []
 
 

@@ -123,7 +123,7 @@ class Router:
             if not session.allowance.may_send(target):
                 raise refusals.unauthorized("send", target)
             if type in _OF_HOSTS and not session.allowance.is_host:
-                raise refusals.unauthorized("host", type)
+                raise refusals.only_hosts(type)
         if type == CONTROL:
             verbs = self._check_control(session, target, request.data, now)
             forwarded = self._forward(session, message, request, target, now)
@@ -245,6 +245,8 @@ class Router:
                 raise refusals.unauthorized("broadcast", f"to {capability or 'everybody'}")
             if request.type == CONTROL:
                 raise refusals.unauthorized("control", "all hosts at once")
+            if request.type in _OF_HOSTS:
+                raise refusals.only_hosts(request.type)
         is_ask = message.pattern == ASK
         key = b""
         if is_ask:
