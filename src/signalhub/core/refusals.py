@@ -541,11 +541,11 @@ def stale_placement(details: dict[str, object]) -> Refusal:
     )
 
 
-def not_its_host(actor: str, host: str) -> Refusal:
+def not_its_host(actor: str) -> Refusal:
     """Only the host that an actor lives on may move it."""
     return Refusal(
         Code.UNAUTHORIZED,
-        f"The actor {actor} lives on {host}, which this session has not registered.",
+        f"The actor {actor} lives on a host that this session has not registered.",
         "Only that host can move it.",
         details={"action": "move", "target": actor},
     )

@@ -64,6 +64,31 @@ def test_a_claim_needs_the_permission_for_the_kind() -> None:
     assert unplaced(claim) == {ACTOR: "unauthorized"}
 
 
+def test_where_an_actor_lives_is_shown_to_those_who_may_send_there() -> None:
+    shell, _, second = two_hosts()
+    stranger = shell.connect("@(a/stranger)")
+    restrict(stranger, send=("h/b",))
+    reply = stranger.ask("hub:place", {"actors": [ACTOR]})
+    assert unplaced(reply) == {ACTOR: "unauthorized"}
+    assert A not in str(reply["payload"])
+
+    # Nor in a refusal.
+    fenced = stranger.ask("hub:send", {"to": B, "type": "x", "fences": {ACTOR: 9}})
+    for refusal in (fenced, move(stranger, token=9)):
+        assert code_of(refusal) == "stale_placement"
+        assert A not in str(refusal["payload"])
+    assert A not in str(move(stranger)["payload"])
+
+    # Nor to the host of another kind.
+    restrict(second, host=("stock",))
+    assert unplaced(second.ask("hub:place", {"actors": [ACTOR], "host": B})) == {
+        ACTOR: "unauthorized"
+    }
+
+    restrict(stranger, send=("h/a",))
+    assert place(stranger) == {ACTOR: (A, 1)}
+
+
 def test_one_identity_places_a_bounded_number_of_actors() -> None:
     shell, caller, owner = hosted(Settings(limits=LimitsSettings(places_per_identity=2)))
     other = shell.connect("@(a/other)")

@@ -153,7 +153,7 @@ class Router:
             return self._expired(message, is_ask)
         if request.fences:
             self._storage.check_known()
-            self._placement.check_fences(request.fences)
+            self._placement.check_fences(session, request.fences)
         if is_ask:
             return self._asks.accept(session, message, request, target, key, expires_at, now)
         registration = self._registry.find(target, now)
