@@ -124,6 +124,21 @@ def test_commands_reach_a_host_only_with_control_over_it() -> None:
     assert heard["type"] == "actors:control"
 
 
+def test_no_command_reaches_a_host_without_a_record_of_it() -> None:
+    shell, caller, owner = hosted()
+    restrict(caller, send=("*",), control=("*",))
+    command = {"to": A, "type": "actors:control", "data": {"id": "1", "name": "actors"}}
+    shell.engine.is_full = True
+
+    (refused,) = caller.tell("hub:send", command)
+
+    assert code_of(refused) == "storage_full"
+    assert owner.take() == []
+    shell.engine.is_full = False
+    caller.tell("hub:send", command)
+    assert [one["type"] for one in owner.take()] == ["actors:control"]
+
+
 def test_control_over_one_host_is_no_reason_to_shout_commands_to_all() -> None:
     _, caller, owner = hosted()
     restrict(caller, broadcast=("*",), control=("*",))

@@ -125,11 +125,39 @@ class Router:
             if type in _OF_HOSTS and not session.allowance.is_host:
                 raise refusals.only_hosts(type)
         if type == CONTROL:
-            verbs = self._check_control(session, target, request.data, now)
-            forwarded = self._forward(session, message, request, target, now)
-            records = [one for verb in verbs for one in operated(session, verb, target, now)]
-            return [*records, *forwarded]
+            return self._command(session, message, request, target, now)
         return self._forward(session, message, request, target, now)
+
+    def _command(
+        self,
+        session: Session,
+        message: Envelope,
+        request: requests.SendRequest,
+        target: str,
+        now: int,
+    ) -> list[Effect]:
+        """Forward a command to a host, which gets it only if it is recorded."""
+        verbs = self._check_control(session, target, request.data, now)
+        self._storage.check()
+        records = [one for verb in verbs for one in operated(session, verb, target, now)]
+        if message.pattern == ASK:
+            # It waits for the log anyway, in the same batch.
+            forwarded = self._forward(session, message, request, target, now)
+            return [*records, *forwarded]
+
+        def recorded(offset: int, later: int) -> list[Effect]:
+            try:
+                return self._forward(session, message, request, target, later)
+            except Refusal as refusal:
+                return unrecorded(refusal, later)
+
+        def unrecorded(refusal: Refusal, later: int) -> list[Effect]:
+            if session.is_over:
+                return []
+            return [self._replies.refuse(session, message, refusal, later)]
+
+        records[-1].follow(recorded, unrecorded)
+        return [*records]
 
     def _forward(
         self,
