@@ -88,7 +88,7 @@ ABOUT_THE_LOG: Final = frozenset(
         *("hub:list_topics", "hub:publish", "hub:replay", "hub:republish", "hub:erase"),
         *("hub:sub_info", "hub:sub_update", "hub:sub_pause", "hub:sub_resume", "hub:sub_delete"),
         *("hub:list_subs", "hub:seek", "hub:redrive", "hub:purge", "hub:place", "hub:move"),
-        *("hub:forget_place", "hub:ack", "hub:nack", "hub:extend", "hub:term"),
+        *("hub:forget_place", "hub:limits", "hub:ack", "hub:nack", "hub:extend", "hub:term"),
     }
 )
 
