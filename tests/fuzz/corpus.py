@@ -224,3 +224,5 @@ FOUND_PARCELS: list[tuple[bytes, dict[str, Any], str, bytes]] = [
     (b"\x81\xa5actor\xa2\xff\xff", {}, "actors:mark", b"{}"),
     (b"\x81\xa5inbox" + b"\x91" * 3_000, {}, "actors:mark", b"{}"),
 ]
+FOUND_TOKENS: list[tuple[str, bytes | None]] = []
+FOUND_LISTS: list[bytes] = []
