@@ -226,3 +226,4 @@ FOUND_PARCELS: list[tuple[bytes, dict[str, Any], str, bytes]] = [
 ]
 FOUND_TOKENS: list[tuple[str, bytes | None]] = []
 FOUND_LISTS: list[bytes] = []
+FOUND_REQUESTS: list[list[bytes]] = []

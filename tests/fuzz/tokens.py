@@ -53,7 +53,19 @@ ODD: Final[list[Any]] = [
     *("none", "None", "HS256", "HS512", "EdDSA", "RS256", "shared", "signed", "fuzz/*", "hub-1"),
     *([], {}, [[]], ["x"], {"send": ["*"]}, ["hub-1"], [None], {"kid": "shared"}, "#", "**/**"),
 ]
-_TEXT: Final = [b".", b"..", b"=", b"-_", b"Bearer ", b" ", b"eyJ", b"\xff", b"\0", b"e30", b"bnVsbA"]
+_TEXT: Final = [
+    b".",
+    b"..",
+    b"=",
+    b"-_",
+    b"Bearer ",
+    b" ",
+    b"eyJ",
+    b"\xff",
+    b"\0",
+    b"e30",
+    b"bnVsbA",
+]
 LISTS: Final = [
     b'{"jti":"t-1","until":1796000000,"reason":"lost laptop"}\n# a comment\n\n{"sub":"user-4711"}\n'
     b'{"actor":"@(browser/ui-7)"}\n',
