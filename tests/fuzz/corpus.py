@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 Members = dict[str, bytes]  # Names and their values, already JSON.
 
@@ -218,3 +219,12 @@ ODD_TEXT = [
     b'"targetCapability"',
     b'"originalMessageId":',
 ]
+
+# Inputs that did harm once, by what they were sent to. They come first in every shard.
+FOUND_PARCELS: list[tuple[bytes, dict[str, Any], str, bytes]] = [
+    (b"\x81\xa5actor\xa2\xff\xff", {}, "actors:mark", b"{}"),
+    (b"\x81\xa5inbox" + b"\x91" * 3_000, {}, "actors:mark", b"{}"),
+]
+FOUND_TOKENS: list[tuple[str, bytes | None]] = []
+FOUND_LISTS: list[bytes] = []
+FOUND_REQUESTS: list[list[bytes]] = []

@@ -359,9 +359,9 @@ class Placement:
         fresh: dict[str, Place] = {}
         if known is None or not known.is_at(moved.host, moved.token):
             if not is_placed(known) or known.token != request.token:
-                raise refusals.stale_placement({"stale": [_described(actor, known)]})
+                raise refusals.stale_placement({"stale": [_as_seen(session, actor, known)]})
             if known.host not in session.registrations:
-                raise refusals.not_its_host(actor, known.host)
+                raise refusals.not_its_host(actor)
             self.check_target(session, actor, request.to, now)
             moved = msgspec.structs.replace(
                 moved, owner=known.owner, first=known.first, source=known.source
@@ -399,14 +399,14 @@ class Placement:
         effects = self._answer_when_stored(answer, [actor], {actor: forgotten}, now)
         return [*operated(session, "control", known.host, now), *effects]
 
-    def check_fences(self, fences: dict[str, int]) -> None:
+    def check_fences(self, session: Session, fences: dict[str, int]) -> None:
         """Refuse a message whose sender knows an outdated place of an actor."""
         find = self._placements.find
         stale: list[object] = []
         for actor, token in fences.items():
             known = find(actor)
             if not is_placed(known) or known.token != token:
-                stale.append(_described(actor, known))
+                stale.append(_as_seen(session, actor, known))
         if stale:
             self._tally.stale_fences += 1
             raise refusals.stale_placement({"stale": stale})
@@ -470,7 +470,7 @@ class _Search:
 
     def find(self, actor: str, known: Place | None) -> Place | Refusal:
         if is_placed(known):
-            return known
+            return known if _may_send(self._session, known.host) else _not_shown(actor)
         kind = kind_of(actor)
         hosts = self._hosts.get(kind)
         if hosts is None:
@@ -478,8 +478,8 @@ class _Search:
         host = preferred(actor, hosts)
         if host is None:
             return refusals.no_host(kind)
-        if not self._session.allowance.may_send(host):
-            return refusals.unauthorized("send", host)
+        if not _may_send(self._session, host):
+            return _not_shown(actor)
         return _first_place(host, known, self._session.allowance.subject)
 
 
@@ -495,12 +495,12 @@ class _Claim:
         # After a loss of data the host may know a higher token than the hub.
         held = self._tokens.get(actor)
         token = held or _FIRST_TOKEN
+        if not self._allowance.may_host(kind_of(actor)):
+            return refusals.unauthorized("host", kind_of(actor))
         if is_placed(known) and (known.host != self._box.name or known.token >= token):
             return known
         if not is_placed(known) and kind_of(actor) not in (self._box.kinds or ()):
             return refusals.no_host(kind_of(actor))
-        if not self._allowance.may_host(kind_of(actor)):
-            return refusals.unauthorized("host", kind_of(actor))
         if is_placed(known):
             return Place(self._box.name, token, owner=known.owner, first=known.first)
         if known is not None and held is not None and known.token >= held:
@@ -509,6 +509,16 @@ class _Claim:
         if held is None:
             return _first_place(self._box.name, known, self._allowance.subject)
         return Place(self._box.name, held, owner=self._allowance.subject)
+
+
+def _may_send(session: Session, host: str) -> bool:
+    allowance = session.allowance
+    return allowance is EVERYTHING or allowance.may_send(host)
+
+
+def _not_shown(actor: str) -> Refusal:
+    """Where an actor lives is for those who may send there; so is the name of the host."""
+    return refusals.unauthorized("send", f"the host of {actor}")
 
 
 def _first_place(host: str, forgotten: Place | None, subject: str) -> Place:
@@ -530,6 +540,14 @@ def _described(actor: str, place: Place | None) -> dict[str, object]:
         # Nothing of it arrives from elsewhere, although the token is not the first.
         described["fresh"] = True
     return described
+
+
+def _as_seen(session: Session, actor: str, place: Place | None) -> dict[str, object]:
+    """The same for those who may send there or host the kind; for others it has no place."""
+    is_seen = is_placed(place) and (
+        session.allowance.may_host(kind_of(actor)) or _may_send(session, place.host)
+    )
+    return _described(actor, place if is_seen else None)
 
 
 def _entry(actor: str, place: Place, now: int) -> Entry:

@@ -84,7 +84,12 @@ class Reader:
             block = self._attempt(partial(self._block_of_offset, offset))
             end = min(end, block.end_offset)
             for one in range(offset, end):
-                yield block.entry(one)
+                try:
+                    stored = block.entry(one)
+                except Unreadable as error:
+                    name = self._segment_of(one).name
+                    raise LogDamaged(name, block.begin, str(error)) from error
+                yield stored
             offset = end
 
     def read(
@@ -152,7 +157,7 @@ class Reader:
                 raise storage_error(error) from error
         raise EntriesGone(self._source.first)
 
-    def _block_of_offset(self, offset: int) -> Block:
+    def _segment_of(self, offset: int) -> SegmentInfo:
         segments = self._source.segments
         at = bisect_right(segments, offset, key=lambda info: info.base) - 1
         if at < 0 and self._source.hole is not None:
@@ -162,6 +167,10 @@ class Reader:
         info = segments[at]
         if offset >= info.end:
             raise LogDamaged(segment_name(info.end), 0, "it is missing")
+        return info
+
+    def _block_of_offset(self, offset: int) -> Block:
+        info = self._segment_of(offset)
         parts = self._parts(info)
         part = parts[bisect_right(parts, offset, key=lambda part: part.base) - 1]
         return self._blocks.get(info.name, part.span_of_offset(offset))

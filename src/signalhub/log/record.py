@@ -119,14 +119,21 @@ def batch_length(data: bytes | memoryview, position: int = 0) -> int:
 
 
 def read_entry(data: bytes | memoryview, position: int, offset: int) -> StoredEntry:
-    """The entry at a position of verified bytes."""
+    """The entry at a position of verified bytes; raises `Unreadable` if it is malformed."""
     length, kind, flags, stream_bytes, stream_epoch, seq, at_ms = _ENTRY.unpack_from(data, position)
     begin = position + ENTRY_HEADER_BYTES
     end = position + _LENGTH.size + length
     middle = begin + stream_bytes
-    stream = str(data[begin:middle], "utf-8")
+    stream = _stream_name(data, begin, middle)
     body = bytes(data[middle:end])
     return StoredEntry(offset, kind, stream, stream_epoch, seq, at_ms, body, bool(flags & ERASED))
+
+
+def _stream_name(data: bytes | memoryview, begin: int, end: int) -> str:
+    try:
+        return str(data[begin:end], "utf-8")
+    except UnicodeDecodeError:
+        raise Unreadable("the stream of an entry is not text") from None
 
 
 def read_entries(
@@ -145,10 +152,10 @@ def read_entry_heads(
     end = position + batch.length
     for _ in range(batch.count):
         if at + ENTRY_HEADER_BYTES > end:
-            break
+            raise Unreadable("the entries do not fill their batch")
         length, _, flags, stream_bytes, stream_epoch, seq, at_ms = _ENTRY.unpack_from(data, at)
         begin = at + ENTRY_HEADER_BYTES
-        stream = str(data[begin : begin + stream_bytes], "utf-8")
+        stream = _stream_name(data, begin, begin + stream_bytes)
         yield at, flags, stream, stream_epoch, seq, at_ms
         at += _LENGTH.size + length
     if at != end:
@@ -163,7 +170,7 @@ def entry_positions(
     end = position + batch.length
     for _ in range(batch.count):
         if at + ENTRY_HEADER_BYTES > end:
-            break
+            raise Unreadable("the entries do not fill their batch")
         yield at
         at += _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
     if at != end:

@@ -286,14 +286,49 @@ def test_a_parcel_that_cannot_be_taken_over_is_kept_and_ends_no_host(
     assert new.count("parts") == 1
 
 
+@pytest.mark.parametrize("body", [b"\x81\xa5actor\xa2\xff\xff", b"\x81\xa5inbox" + b"\x91" * 3_000])
+def test_bytes_that_are_no_parcel_end_no_host(body: bytes) -> None:
+    new = Stage(Target)
+    part = {
+        "v": 1,
+        "move": ulid(1_760_000_000_000, 1),
+        "actor": ACTOR,
+        "token": 2,
+        "count": 1,
+    }
+
+    arrive(new, [part | {"body": b64encode(body).decode()}])
+
+    assert status(new) is PlaceStatus.ARRIVING
+    assert "cannot be read" in new.kernel.moves.failures[ACTOR]
+
+
 def with_table(*statements: str, name: str = "state:target/1:t") -> Callable[[Any], object]:
     return lambda parcel: parcel.tables.append(ActorTable([*statements], name, ["a"], [[1]]))
 
 
 OWN = 'CREATE TABLE "state:target/1:t" (a)'
+RESULT = b'{"kind":"result","call":"c","to":"target/3","body":null}'
 HOSTILE: dict[str, Callable[[Any], object]] = {
     "a column more": lambda parcel: parcel.plain["state"][0].append(1),
     "a broken row": lambda parcel: parcel.inbox.append(["too short"]),
+    "a text for a number": lambda parcel: parcel.inbox.append(
+        ["target/1", "1", "request", "c", "x", b"", "once", 0]
+    ),
+    "a text for bytes": lambda parcel: parcel.plain["state"].append(["target/1", "k", "1"]),
+    "a number that is too large": lambda parcel: parcel.done.append(["target/1", "c", 2**63]),
+    "an id that is none": lambda parcel: parcel.outbox.append(
+        ["target/1", "target/3", "0", "result", "c", "", 0, RESULT, 0, None]
+    ),
+    "more attempts than can be counted": lambda parcel: parcel.inbox.append(
+        ["target/1", "1", "result", "c", "x", RESULT.replace(b"/3", b"/1"), 2**62, 0]
+    ),
+    "a message nobody can read": lambda parcel: parcel.inbox.append(
+        ["target/1", "1", "request", "c", "x", b'{"kind"', 0, 0]
+    ),
+    "a message to somebody else": lambda parcel: parcel.outbox.append(
+        ["target/1", "target/4", "0", "result", "c", "", 0, RESULT, 0, None]
+    ),
     "somebody else": lambda parcel: setattr(parcel, "actor", "target/2"),
     "another actor's state": lambda parcel: parcel.plain["state"].append(["target/3", "k", b"1"]),
     "another actor's inbox": lambda parcel: parcel.inbox.append(

@@ -4,10 +4,14 @@ import threading
 from random import Random
 
 import pytest
+from crc32c import crc32c
 
-from signalhub.log.errors import EntriesGone
+from signalhub.log.errors import EntriesGone, LogDamaged
 from signalhub.log.positions import BLOCK_BYTES, Positions
 from signalhub.log.reader import Reader
+from signalhub.log.record import batch_length
+from signalhub.log.segment import BATCHES_BEGIN
+from signalhub.log.verify import verify
 from signalhub.testing import FaultyDisk
 from signalhub.wire.entry import Entry
 from tests.support.memory.log import (
@@ -250,3 +254,27 @@ def test_a_reader_of_many_segments_reads_all_of_them_and_closed_holds_no_file() 
     reader.close()
 
     assert disk.open_files == before
+
+
+@pytest.mark.parametrize(
+    ("at", "byte", "reason"),
+    [(12, b"\x02", "do not fill their batch"), (92, b"\xff", "is not text")],
+    ids=["count", "stream"],
+)
+def test_a_batch_that_contradicts_itself_is_damage_although_its_checksum_is_right(
+    at: int, byte: bytes, reason: str
+) -> None:
+    """A reader would wait for its second entry for ever."""
+    disk = FaultyDisk()
+    fill(open_log(disk), 1)
+    (name,) = (one for one in disk.names() if one.endswith(".log"))
+    file = disk.open(name)
+    file.write(byte, BATCHES_BEGIN + at)
+    content = file.read(file.size(), 0)
+    end = BATCHES_BEGIN + batch_length(content, BATCHES_BEGIN)
+    file.write(crc32c(content[BATCHES_BEGIN + 8 : end]).to_bytes(4, "little"), BATCHES_BEGIN + 4)
+    forged = FaultyDisk(disk.files())
+
+    assert any(reason in one for one in verify(forged).problems)
+    with pytest.raises(LogDamaged, match=reason):
+        list(Reader(open_log(forged)).scan(0))

@@ -95,7 +95,7 @@ def read_part(data: bytes) -> tuple[Part, bytes]:
             raise NotReadable(f"unknown version {part.v} of a move")
         parse_ref(part.actor)
         return part, b64decode(part.body, validate=True)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (ValueError, RecursionError) as error:
         raise NotReadable(f"unreadable part of a move: {error}") from error
 
 
@@ -103,7 +103,7 @@ def read_mark(data: bytes) -> str:
     """The id of the move a mark is for; raises `NotReadable`."""
     try:
         return _decode_mark(data).move
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise NotReadable(f"unreadable mark: {error}") from error
 
 

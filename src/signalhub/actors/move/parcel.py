@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import apsw
 import msgspec
 
+from signalhub.actors import wire
 from signalhub.actors.api.state import authorizer, check_definition, table_prefix
 from signalhub.actors.kernel.outbox import FROZEN
 from signalhub.actors.store.schema import HELD_MS, VERSION
@@ -16,18 +17,24 @@ from signalhub.ids import is_ulid, time_of
 
 # Tables with a column `actor` whose rows are moved unchanged.
 _PLAIN: Final = ("pending", "keys", "deferred", "offloads", "alarms", "dead", "state")
-# How many columns the rows of a parcel have; the first one is always the actor.
-_WIDTHS: Final = {
-    "pending": 10,
-    "keys": 4,
-    "deferred": 4,
-    "offloads": 4,
-    "alarms": 12,
-    "dead": 8,
-    "state": 3,
-    "inbox": 8,
-    "outbox": 10,
-    "done": 3,
+# SQLite keeps a value of any type in any column, so the types are checked here.
+_Ms = Annotated[int, msgspec.Meta(ge=-HELD_MS, le=HELD_MS)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+# The columns of the rows of a parcel; the first one is always the actor.
+_ROWS: Final[dict[str, Any]] = {
+    "pending": tuple[
+        *(str, str, str, str, bytes | None, bytes | None),
+        *(_Count, bytes, _Ms | None, str | None),
+    ],
+    "keys": tuple[str, str, str, _Ms],
+    "deferred": tuple[str, str, str, str],
+    "offloads": tuple[str, str, str, bytes],
+    "alarms": tuple[str, str, str, _Ms, _Ms, str, bytes, _Count, _Count, str, str, str | None],
+    "dead": tuple[str, str, str, str, bytes, str, _Count, _Ms],
+    "state": tuple[str, str, bytes],
+    "inbox": tuple[str, str, wire.Kind, str, str, bytes, _Count, _Ms],
+    "outbox": tuple[str, str, str, wire.Kind, str, str, _Count, bytes, _Count, _Ms | None],
+    "done": tuple[str, str, _Ms],
 }
 # A parcel that this host has refused is evidence of the host, not a row of the actor.
 REFUSED: Final = "refused"
@@ -109,14 +116,19 @@ class Parcel(msgspec.Struct):
         every = self.plain | {"inbox": self.inbox, "outbox": self.outbox, "done": self.done}
         for name, rows in every.items():
             for row in rows:
-                if len(row) != _WIDTHS[name]:
-                    raise ParcelRefused(f"a row of the table {name} has {len(row)} columns")
+                try:
+                    msgspec.convert(row, _ROWS[name])
+                except msgspec.ValidationError as error:
+                    raise ParcelRefused(f"a row of the table {name}: {error}") from None
                 if row[0] != actor:
                     raise ParcelRefused(f"a row of the table {name} belongs to {row[0]!r:.100}")
+        for name, address, rows in (("inbox", 0, self.inbox), ("outbox", 1, self.outbox)):
+            for row in rows:
+                _check_message(name, row, row[address])
         if not is_ulid(self.last_id) or time_of(self.last_id) > now_ms + _AHEAD_MS_MAX:
             raise ParcelRefused(f"its last id is {self.last_id!r:.100}")
-        if any(not isinstance(row[2], str) or row[2] > self.last_id for row in self.outbox):
-            raise ParcelRefused("the id of a message to send is greater than its last id")
+        if any(not is_ulid(row[2]) or row[2] > self.last_id for row in self.outbox):
+            raise ParcelRefused("the id of a message to send is none, or greater than its last id")
         prefix = table_prefix(actor)
         for table in self.tables:
             if not table.name.startswith(prefix):
@@ -182,6 +194,19 @@ class Parcel(msgspec.Struct):
         store.execute(
             "INSERT OR IGNORE INTO inbox VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (actor, arrival_id, kind, call_id, sender, payload, attempts, held),
+        )
+
+
+def _check_message(table: str, row: Columns, address: str) -> None:
+    """A message that cannot be read would end every turn it is part of."""
+    kind, payload = (row[2], row[5]) if table == "inbox" else (row[3], row[7])
+    try:
+        message = wire.decode(payload)
+    except (ValueError, RecursionError) as error:
+        raise ParcelRefused(f"a message of the table {table} cannot be read: {error}") from None
+    if (message.kind, message.to) != (kind, address):
+        raise ParcelRefused(
+            f"a message of the table {table} is a {message.kind} to {message.to!r:.100}"
         )
 
 
@@ -267,4 +292,12 @@ def _quoted(name: str) -> str:
 
 
 pack = msgspec.msgpack.Encoder().encode
-unpack = msgspec.msgpack.Decoder(Parcel).decode
+_decode = msgspec.msgpack.Decoder(Parcel).decode
+
+
+def unpack(data: bytes) -> Parcel:
+    """Raises `ValidationError` for what is no parcel, another `DecodeError` for part of one."""
+    try:
+        return _decode(data)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.ValidationError(str(error)) from None
