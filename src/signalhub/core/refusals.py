@@ -89,7 +89,7 @@ _READS = {
     "send": "send to ",
     "publish": "publish to ",
     "subscribe": "subscribe to ",
-    "admin": "",
+    "admin": "use admin: ",
     "host": "host the kind ",
 }
 
