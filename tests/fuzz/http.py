@@ -109,6 +109,10 @@ _TEXT: Final = [
 ]
 
 
+def _healthy(request: HttpRequest) -> Response:
+    return Response(200, b"ok")
+
+
 class Asker(Damage):
     """One to three requests in a row, in pieces."""
 
@@ -244,7 +248,7 @@ class DoorTarget:
         stage.hub.rooms.use(Names(b"a key"))
         routes = Routes()
         Api(stage.hub, stage.runner, stage.clock).add_to(routes)
-        routes.add("/health", lambda request: Response(200, b"ok"), is_for_any_host=True)
+        routes.add("/health", _healthy, is_for_any_host=True)
         listener = Listener(stage.hub.settings, routes, cast(Gatekeeper, Refusing()))
         listener._loop = cast(asyncio.AbstractEventLoop, DoorLoop(stage.loop, stage.clock))
         self._stage, self._listener = stage, listener

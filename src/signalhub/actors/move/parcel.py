@@ -20,12 +20,10 @@ _PLAIN: Final = ("pending", "keys", "deferred", "offloads", "alarms", "dead", "s
 # SQLite keeps a value of any type in any column, so the types are checked here.
 _Ms = Annotated[int, msgspec.Meta(ge=-HELD_MS, le=HELD_MS)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+_Blob = bytes | None
 # The columns of the rows of a parcel; the first one is always the actor.
 _ROWS: Final[dict[str, Any]] = {
-    "pending": tuple[
-        *(str, str, str, str, bytes | None, bytes | None),
-        *(_Count, bytes, _Ms | None, str | None),
-    ],
+    "pending": tuple[str, str, str, str, _Blob, _Blob, _Count, bytes, _Ms | None, str | None],
     "keys": tuple[str, str, str, _Ms],
     "deferred": tuple[str, str, str, str],
     "offloads": tuple[str, str, str, bytes],
