@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 # Actor, host, token, the offset of its entry, its owner, and the token it started with.
 Row = tuple[str, str, int, int, str, int]
 
+# By host and kind.
+Counts = dict[str, dict[str, int]]
+
 _BITS_64: Final = 2**64 - 1
 
 
@@ -96,8 +99,9 @@ class Placements:
         self._forgotten = 0  # How many of the stored places have no host.
         self._new = 0  # How many pending places are for actors without one.
         self._order = count()
-        # The number of actors by host and kind.
-        self._on: dict[str, dict[str, int]] = {}
+        # The number of actors by host and kind, and of places that are being written.
+        self._on: Counts = {}
+        self._arriving: Counts = {}
         self._dirty: set[str] = set()
 
     def __len__(self) -> int:
@@ -111,12 +115,11 @@ class Placements:
 
     def are_on(self, host: str) -> bool:
         """Is any actor placed on this host, or about to be?"""
-        return host in self._on or any(one.place.host == host for one in self._coming.values())
+        return host in self._on or host in self._arriving
 
     def kinds_on(self, host: str) -> set[str]:
         """The kinds of the actors that are placed on this host, or about to be."""
-        coming = (one.actor for one in self._coming.values() if one.place.host == host)
-        return {*self._on.get(host, ()), *map(kind_of, coming)}
+        return {*self._on.get(host, ()), *self._arriving.get(host, ())}
 
     # On the way to the log.
 
@@ -124,7 +127,7 @@ class Placements:
         """A place is sent to the log."""
         is_new = bool(place.host) and not is_placed(self.find(actor))
         coming = self._coming[actor] = Coming(actor, place, next(self._order), is_new, [])
-        self._count_new(coming, 1)
+        self._count_coming(coming, 1)
         return coming
 
     def latest(self, actors: Iterable[str]) -> Coming | None:
@@ -135,7 +138,7 @@ class Placements:
     def took(self, coming: Coming, offset: int) -> Place | None:
         """A place is on disk; return the one before it."""
         before = self._stored.get(coming.actor)
-        self._count_new(coming, -1)
+        self._count_coming(coming, -1)
         self.note(coming.actor, msgspec.structs.replace(coming.place, offset=offset))
         if self._coming.get(coming.actor) is coming:
             del self._coming[coming.actor]
@@ -144,9 +147,10 @@ class Placements:
     def refused(self, coming: Coming) -> None:
         """The log rejected all pending places."""
         self._coming.pop(coming.actor, None)
-        self._count_new(coming, -1)
+        self._count_coming(coming, -1)
 
-    def _count_new(self, coming: Coming, change: int) -> None:
+    def _count_coming(self, coming: Coming, change: int) -> None:
+        _add(self._arriving, coming.place.host, coming.actor, change)
         if coming.is_new:
             self._new += change
             self._quotas.take(Resource.PLACES, coming.place.holder, change)
@@ -170,10 +174,7 @@ class Placements:
             self._forgotten += change
             return
         self._quotas.take(Resource.PLACES, place.holder, change)
-        kinds = self._on.setdefault(place.host, {})
-        _add(kinds, kind_of(actor), change)
-        if not kinds:
-            del self._on[place.host]
+        _add(self._on, place.host, actor, change)
 
     @property
     def defined_at(self) -> int | None:
@@ -210,10 +211,13 @@ def is_placed(place: Place | None) -> TypeGuard[Place]:
     return place is not None and bool(place.host)
 
 
-def _add(counts: dict[str, int], name: str, change: int) -> None:
-    counts[name] = counts.get(name, 0) + change
-    if not counts[name]:
-        del counts[name]
+def _add(counts: Counts, host: str, actor: str, change: int) -> None:
+    kinds, kind = counts.setdefault(host, {}), kind_of(actor)
+    kinds[kind] = kinds.get(kind, 0) + change
+    if not kinds[kind]:
+        del kinds[kind]
+        if not kinds:
+            del counts[host]
 
 
 # Rendezvous hashing: the choice depends on names alone, is spread evenly, and only the actors of a
