@@ -45,6 +45,8 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _FOLLOWED_MS_PER_S = 10.0
 # Readings of two clocks differ by this much without a reason.
 _READING_MS = 1.0
+# Sums of fractions of a second may fall short of a whole millisecond.
+_ROUNDING_MS = 0.001
 
 
 class SteadyClock:
@@ -53,17 +55,23 @@ class SteadyClock:
     May be read from any thread; only one thread may change it.
     """
 
-    def __init__(self, clock: Clock, elapsed_s: Callable[[], float] | None = None) -> None:
-        """`elapsed_s` measures the time that has passed; the clock's monotonic time by default."""
-        self._elapsed_s = elapsed_s or clock.mono_s
+    def __init__(self, clock: Clock, boot_s: Callable[[], float] | None = None) -> None:
+        """`boot_s` also counts the time in which the machine was suspended."""
         self.wall_ms = clock.now_ms
         self.mono_s = clock.mono_s
-        # Since when, the time then, and milliseconds per second.
-        self._line = (self._elapsed_s(), float(clock.now_ms()), 1000.0)
+        self._boot_s = boot_s or clock.mono_s
+        self._suspended_s = self._boot_s() - clock.mono_s()
+        # Since when by the monotonic clock, the time then, and milliseconds per second.
+        self._line = (0.0, 0.0, 0.0)
+        self._set(self.mono_s(), clock.now_ms(), 1000.0)
 
     def now_ms(self) -> int:
-        # Sums of fractions of a second may fall short of a whole millisecond.
-        return int(self._precise_ms() + 0.001)
+        return self.at(self.mono_s())
+
+    def at(self, mono_s: float) -> int:
+        """Return the time of a reading of the monotonic clock."""
+        since_s, began_ms, ms_per_s = self._line
+        return int(began_ms + (mono_s - since_s) * ms_per_s)
 
     @property
     def ahead_ms(self) -> int:
@@ -78,21 +86,28 @@ class SteadyClock:
             newest_ms: A time the earlier process has seen; if the wall clock was set back since,
                 time continues from there.
         """
-        now_ms = max(self.wall_ms() - ahead_ms, newest_ms)
-        self._line = (self._elapsed_s(), float(now_ms), 1000.0)
+        self._set(self.mono_s(), max(self.wall_ms() - ahead_ms, newest_ms), 1000.0)
 
     def follow(self) -> None:
-        """Run a little faster or slower if the wall clock is ahead or behind; call regularly."""
-        elapsed_s, now_ms = self._elapsed_s(), self._precise_ms()
+        """Run a little faster or slower if the wall clock is ahead or behind; call regularly.
+
+        Time in which the machine was suspended is added at once.
+        """
+        since_s, began_ms, ms_per_s = self._line
+        mono_s = self.mono_s()
+        now_ms = began_ms + (mono_s - since_s) * ms_per_s - _ROUNDING_MS
+        suspended_s = self._boot_s() - mono_s
+        if (suspended_s - self._suspended_s) * 1000 > _READING_MS:
+            now_ms += (suspended_s - self._suspended_s) * 1000
+            self._suspended_s = suspended_s
         ahead_ms = self.wall_ms() - now_ms
         if abs(ahead_ms) <= _READING_MS:
             ahead_ms = 0.0
         change = max(-_FOLLOWED_MS_PER_S, min(_FOLLOWED_MS_PER_S, ahead_ms))
-        self._line = (elapsed_s, now_ms, 1000.0 + change)
+        self._set(mono_s, now_ms, 1000.0 + change)
 
-    def _precise_ms(self) -> float:
-        since_s, began_ms, ms_per_s = self._line
-        return began_ms + (self._elapsed_s() - since_s) * ms_per_s
+    def _set(self, since_s: float, now_ms: float, ms_per_s: float) -> None:
+        self._line = (since_s, now_ms + _ROUNDING_MS, ms_per_s)
 
 
 _ENDINGS = [b"%03x" % number for number in range(16**3)]

@@ -16,6 +16,8 @@ from signalhub.privacy import FILE_MODE, make_folder, tighten
 from signalhub.wire.errors import SettingsError
 
 HUB_LOCK: Final = "hub.lock"
+UNFINISHED: Final = ".restore"
+"""What a restore has not yet moved to its place in a data folder."""
 _PROBE_S: Final = 0.05
 _POLL_S: Final = 0.25
 
@@ -102,8 +104,19 @@ class LockedFolder:
                 f"the data folder {path} is in use by another {owner}; stop it, or choose another"
                 " folder with --data"
             ) from None
+        if _is_unfinished(self.path / UNFINISHED):
+            self._lock.close()
+            raise SettingsError(
+                f"restoring into the data folder {path} was interrupted; delete it, and restore"
+                " again"
+            )
         tighten(self.path)
 
     def close(self) -> None:
         """Release the lock."""
         self._lock.close()
+
+
+def _is_unfinished(folder: Path) -> bool:
+    """Whether there is anything left in it: an empty one remains if the end was interrupted."""
+    return folder.is_dir() and any(folder.iterdir())

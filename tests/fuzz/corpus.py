@@ -31,6 +31,7 @@ REQUESTS: list[tuple[str, Members | None, Members]] = [
     ("hub:refresh_token", members(token="stkn-x"), members(authToken="a.b.c")),
     ("hub:queue_stats", None, NOTHING),
     ("hub:metrics", None, NOTHING),
+    ("hub:limits", members(identity="ann", limit=3), NOTHING),
     (
         "hub:register",
         members(

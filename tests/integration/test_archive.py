@@ -243,11 +243,15 @@ class TestLakeAway:
 
             assert it.engine.first == 0
             assert ids(await it.house.read_all(INBOX)) == ALL
-            assert await it.health() == ["pipeline_down", "archive_failing"]
+            assert await it.health() == [
+                "retention_held_by_pipeline",
+                "pipeline_down",
+                "archive_failing",
+            ]
 
             await it.cut()
             it.say()
-            await it.turn()
+            await it.turns()
             assert ids(await it.house.read_all(INBOX)) == ALL
             assert await it.health() == []
 

@@ -313,6 +313,34 @@ async def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+async def test_a_restore_that_was_interrupted_is_used_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(tmp_path / "data")
+    back_up(settings(tmp_path / "data"), tmp_path / "backup")
+    target = tmp_path / "target"
+    rename = os.rename
+
+    def failing(source: Path, goal: Path) -> None:
+        if (target / "inbox.key").exists() or (target / "log").exists():
+            raise KeyboardInterrupt
+        rename(source, goal)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.rename", failing)
+        with pytest.raises(KeyboardInterrupt):
+            restore(settings(target), tmp_path / "backup")
+
+    with pytest.raises(InvalidArgument, match="interrupted"):
+        restore(settings(target), tmp_path / "backup")
+    with pytest.raises(signalhub.SignalHubError, match="was interrupted"):
+        async with run_hub(data=str(target), **SMALL):
+            pass
+    shutil.rmtree(target)
+    restore(settings(target), tmp_path / "backup")
+    assert not (target / ".restore").exists()
+
+
 async def test_a_damaged_log_is_not_backed_up(tmp_path: Path) -> None:
     await fill(tmp_path / "data")
     segment = min((tmp_path / "data" / "log").glob("*.log"))

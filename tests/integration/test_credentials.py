@@ -106,6 +106,19 @@ async def test_a_hub_does_not_start_with_a_list_it_cannot_read(tmp_path: Path) -
         await Case(tmp_path / "x", jwks_file=str(tmp_path / "keys.json")).start()
 
 
+async def test_a_list_that_the_settings_name_is_missed_from_the_start(
+    tmp_path: Path,
+) -> None:
+    default, named = await Case(tmp_path).start(), Case(tmp_path, denied_file="denied.jsonl")
+    await named.start()
+
+    assert default.tick() == []
+    assert named.tick() == ["denial_list_unreadable"]
+    (tmp_path / "denied.jsonl").write_bytes(denials.write([Denial(sub="mallory")]))
+    assert named.tick() == []
+    assert [len(one) for one in named.lists] == [1]
+
+
 async def test_a_key_set_in_a_file_rotates(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_bytes(key_set("other"))

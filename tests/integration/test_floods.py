@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pytest
 
@@ -112,9 +112,10 @@ async def test_a_repeated_hello_counts_as_a_message() -> None:
 
 
 CROWD = volume(3_000, 20_000)
-SEARCHES = {"hub:discover": {"pattern": "*a*b*c*"}, "hub:list_actors": {"offset": CROWD}}
+Payloads = dict[str, dict[str, object]]
+SEARCHES: Payloads = {"hub:discover": {"pattern": "*a*b*c*"}, "hub:list_actors": {"offset": CROWD}}
 # As much work for the sender and the sockets, and next to nothing for the hub.
-LEGAL = {"hub:discover": {"pattern": "nobody/here"}, "hub:list_actors": {"limit": 1}}
+LEGAL: Payloads = {"hub:discover": {"pattern": "nobody/here"}, "hub:list_actors": {"limit": 1}}
 
 
 async def crowd(stage: InProcess) -> None:
@@ -127,7 +128,7 @@ async def crowd(stage: InProcess) -> None:
             await peer.ask("hub:metrics")
 
 
-async def search(peer: Peer, payloads: Mapping[str, object]) -> None:
+async def search(peer: Peer, payloads: Payloads) -> None:
     """Ask again and again, a few questions at a time."""
     while True:
         asked = [
@@ -160,7 +161,7 @@ async def test_others_go_on_while_somebody_searches_everybody() -> None:
 
         await pair.go_on(volume(20, 500))
 
-        assert stage.hub.app.hub.scans.are_waiting
+        assert stage.hub.app.hub.scans.waiting
         attacker.cancel()
 
 

@@ -167,9 +167,14 @@ async def test_r22_poison_among_good_messages_takes_nothing_along(stage: Stage) 
 @pytest.mark.also_over_sockets
 async def test_wire_redrive_puts_chosen_letters_back_or_all_in_order(stage: Stage) -> None:
     publisher, consumer = await terminated(stage, 4)
+    origin = (await dead_letters(publisher))[0]["metadata"]["deadLetter"]
 
     assert (await redrive(publisher, seqs=[1, 3]))["count"] == 2
     back = await consumer.take_and_ack(2)
+    redriven = back[0].envelope["metadata"]["redriven"]
+    assert (redriven["epoch"], redriven["seq"]) == (origin["epoch"], origin["seq"])
+    assert redriven["id"] != back[0].envelope["id"]
+    assert "deadLetter" not in back[0].envelope["metadata"]
     assert [one.payload for one in back] == ["bad-0", "bad-2"]
     assert [(one.seq, one.attempt) for one in back] == [(5, 1), (6, 1)]
     await consumer.quiet()

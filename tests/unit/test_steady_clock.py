@@ -79,11 +79,17 @@ def test_it_does_not_go_back_though_the_wall_clock_was_set_back_meanwhile() -> N
     assert steady.now_ms() == newest_ms + 2_000
 
 
-def test_another_measure_of_time_can_be_given() -> None:
-    clock = FakeClock()
-    steady = SteadyClock(clock, lambda: clock.mono_s() * 2)
+def test_time_in_which_the_machine_was_suspended_has_passed() -> None:
+    clock, asleep_s = FakeClock(), 0.0
+    steady = SteadyClock(clock, lambda: clock.mono_s() + asleep_s)
+    began_ms = steady.now_ms()
 
-    clock.advance(1)
+    asleep_s = HOUR_S
+    clock.jump(asleep_s)
+    for _ in range(2):
+        clock.advance(1)
+        steady.follow()
 
-    assert steady.ahead_ms == -1_000
+    assert steady.now_ms() - began_ms == HOUR_MS + 2_000
+    assert steady.ahead_ms == 0
     assert boot_s() <= boot_s()

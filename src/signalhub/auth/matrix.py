@@ -104,6 +104,7 @@ REQUESTS: Final = (
     Access("hub:refresh_token"),
     Access("hub:queue_stats"),
     Access("hub:metrics"),
+    Access("hub:limits", "", ("admin:limits",)),
     Access("hub:list_sessions", "", ("admin:sessions",)),
     Access("hub:close_session", "", ("admin:sessions",)),
     Access("hub:limits", "", ("admin:limits",)),
@@ -116,7 +117,7 @@ REQUESTS: Final = (
     Access("hub:discover", "others", ("discover",)),
     Access("hub:list_actors", "others", ("discover",)),
     # Durable actors.
-    Access("hub:place", "actors that have a place"),
+    Access("hub:place", "actors that have a place, on that host", ("send",)),
     Access("hub:place", "actors without a place, on that host", ("send",)),
     Access("hub:place", "a claim", ("host",)),
     Access("hub:move", "to a host whose token has `host`", ("host",)),

@@ -88,7 +88,7 @@ ABOUT_THE_LOG: Final = frozenset(
         *("hub:list_topics", "hub:publish", "hub:replay", "hub:republish", "hub:erase"),
         *("hub:sub_info", "hub:sub_update", "hub:sub_pause", "hub:sub_resume", "hub:sub_delete"),
         *("hub:list_subs", "hub:seek", "hub:redrive", "hub:purge", "hub:place", "hub:move"),
-        *("hub:forget_place", "hub:ack", "hub:nack", "hub:extend", "hub:term"),
+        *("hub:forget_place", "hub:limits", "hub:ack", "hub:nack", "hub:extend", "hub:term"),
     }
 )
 
@@ -391,7 +391,7 @@ class Hub:
     def dispatch(self, now: int) -> list[Effect]:
         """Run what is woken or due, and write settlements; called once per tick."""
         effects = self._passes.run(now)
-        if self.scans.are_waiting:
+        if self.scans.waiting:
             effects += self.scans.turn(now)
         return effects + self.asks.write_settlements(now) if self.asks.loose else effects
 
@@ -403,7 +403,7 @@ class Hub:
     @property
     def has_woken(self) -> bool:
         """Is there anything to dispatch or to write now?"""
-        return bool(self.asks.loose or self.dispatcher.woken or self.scans.are_waiting)
+        return bool(self.asks.loose or self.dispatcher.woken or self.scans.waiting)
 
     def oldest_open(self, offset: int) -> int:
         """The offset of the oldest unanswered ask or unfinished erasure, `offset` at most."""

@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 # Actor, host, token, the offset of its entry, its owner, and the token it started with.
 Row = tuple[str, str, int, int, str, int]
 
+# By host and kind.
+Counts = dict[str, dict[str, int]]
+
 _BITS_64: Final = 2**64 - 1
 
 
@@ -96,8 +99,9 @@ class Placements:
         self._forgotten = 0  # How many of the stored places have no host.
         self._new = 0  # How many pending places are for actors without one.
         self._order = count()
-        # The number of actors by host and kind.
-        self._on: dict[str, dict[str, int]] = {}
+        # The number of actors by host and kind, and of places that are being written.
+        self._on: Counts = {}
+        self._arriving: Counts = {}
         self._dirty: set[str] = set()
 
     def __len__(self) -> int:
@@ -111,12 +115,11 @@ class Placements:
 
     def are_on(self, host: str) -> bool:
         """Is any actor placed on this host, or about to be?"""
-        return host in self._on or any(one.place.host == host for one in self._coming.values())
+        return host in self._on or host in self._arriving
 
     def kinds_on(self, host: str) -> set[str]:
         """The kinds of the actors that are placed on this host, or about to be."""
-        coming = (one.actor for one in self._coming.values() if one.place.host == host)
-        return {*self._on.get(host, ()), *map(kind_of, coming)}
+        return {*self._on.get(host, ()), *self._arriving.get(host, ())}
 
     # On the way to the log.
 
@@ -124,7 +127,7 @@ class Placements:
         """A place is sent to the log."""
         is_new = bool(place.host) and not is_placed(self.find(actor))
         coming = self._coming[actor] = Coming(actor, place, next(self._order), is_new, [])
-        self._count_new(coming, 1)
+        self._count_coming(coming, 1)
         return coming
 
     def latest(self, actors: Iterable[str]) -> Coming | None:
@@ -135,7 +138,7 @@ class Placements:
     def took(self, coming: Coming, offset: int) -> Place | None:
         """A place is on disk; return the one before it."""
         before = self._stored.get(coming.actor)
-        self._count_new(coming, -1)
+        self._count_coming(coming, -1)
         self.note(coming.actor, msgspec.structs.replace(coming.place, offset=offset))
         if self._coming.get(coming.actor) is coming:
             del self._coming[coming.actor]
@@ -144,9 +147,10 @@ class Placements:
     def refused(self, coming: Coming) -> None:
         """The log rejected all pending places."""
         self._coming.pop(coming.actor, None)
-        self._count_new(coming, -1)
+        self._count_coming(coming, -1)
 
-    def _count_new(self, coming: Coming, change: int) -> None:
+    def _count_coming(self, coming: Coming, change: int) -> None:
+        _add(self._arriving, coming.place.host, coming.actor, change)
         if coming.is_new:
             self._new += change
             self._quotas.take(Resource.PLACES, coming.place.holder, change)
@@ -170,10 +174,7 @@ class Placements:
             self._forgotten += change
             return
         self._quotas.take(Resource.PLACES, place.holder, change)
-        kinds = self._on.setdefault(place.host, {})
-        _add(kinds, kind_of(actor), change)
-        if not kinds:
-            del self._on[place.host]
+        _add(self._on, place.host, actor, change)
 
     @property
     def defined_at(self) -> int | None:
@@ -210,10 +211,13 @@ def is_placed(place: Place | None) -> TypeGuard[Place]:
     return place is not None and bool(place.host)
 
 
-def _add(counts: dict[str, int], name: str, change: int) -> None:
-    counts[name] = counts.get(name, 0) + change
-    if not counts[name]:
-        del counts[name]
+def _add(counts: Counts, host: str, actor: str, change: int) -> None:
+    kinds, kind = counts.setdefault(host, {}), kind_of(actor)
+    kinds[kind] = kinds.get(kind, 0) + change
+    if not kinds[kind]:
+        del kinds[kind]
+        if not kinds:
+            del counts[host]
 
 
 # Rendezvous hashing: the choice depends on names alone, is spread evenly, and only the actors of a
@@ -359,9 +363,9 @@ class Placement:
         fresh: dict[str, Place] = {}
         if known is None or not known.is_at(moved.host, moved.token):
             if not is_placed(known) or known.token != request.token:
-                raise refusals.stale_placement({"stale": [_described(actor, known)]})
+                raise refusals.stale_placement({"stale": [_as_seen(session, actor, known)]})
             if known.host not in session.registrations:
-                raise refusals.not_its_host(actor, known.host)
+                raise refusals.not_its_host(actor)
             self.check_target(session, actor, request.to, now)
             moved = msgspec.structs.replace(
                 moved, owner=known.owner, first=known.first, source=known.source
@@ -399,14 +403,14 @@ class Placement:
         effects = self._answer_when_stored(answer, [actor], {actor: forgotten}, now)
         return [*operated(session, "control", known.host, now), *effects]
 
-    def check_fences(self, fences: dict[str, int]) -> None:
+    def check_fences(self, session: Session, fences: dict[str, int]) -> None:
         """Refuse a message whose sender knows an outdated place of an actor."""
         find = self._placements.find
         stale: list[object] = []
         for actor, token in fences.items():
             known = find(actor)
             if not is_placed(known) or known.token != token:
-                stale.append(_described(actor, known))
+                stale.append(_as_seen(session, actor, known))
         if stale:
             self._tally.stale_fences += 1
             raise refusals.stale_placement({"stale": stale})
@@ -470,7 +474,7 @@ class _Search:
 
     def find(self, actor: str, known: Place | None) -> Place | Refusal:
         if is_placed(known):
-            return known
+            return known if _may_send(self._session, known.host) else _not_shown(actor)
         kind = kind_of(actor)
         hosts = self._hosts.get(kind)
         if hosts is None:
@@ -478,8 +482,8 @@ class _Search:
         host = preferred(actor, hosts)
         if host is None:
             return refusals.no_host(kind)
-        if not self._session.allowance.may_send(host):
-            return refusals.unauthorized("send", host)
+        if not _may_send(self._session, host):
+            return _not_shown(actor)
         return _first_place(host, known, self._session.allowance.subject)
 
 
@@ -495,12 +499,12 @@ class _Claim:
         # After a loss of data the host may know a higher token than the hub.
         held = self._tokens.get(actor)
         token = held or _FIRST_TOKEN
+        if not self._allowance.may_host(kind_of(actor)):
+            return refusals.unauthorized("host", kind_of(actor))
         if is_placed(known) and (known.host != self._box.name or known.token >= token):
             return known
         if not is_placed(known) and kind_of(actor) not in (self._box.kinds or ()):
             return refusals.no_host(kind_of(actor))
-        if not self._allowance.may_host(kind_of(actor)):
-            return refusals.unauthorized("host", kind_of(actor))
         if is_placed(known):
             return Place(self._box.name, token, owner=known.owner, first=known.first)
         if known is not None and held is not None and known.token >= held:
@@ -509,6 +513,16 @@ class _Claim:
         if held is None:
             return _first_place(self._box.name, known, self._allowance.subject)
         return Place(self._box.name, held, owner=self._allowance.subject)
+
+
+def _may_send(session: Session, host: str) -> bool:
+    allowance = session.allowance
+    return allowance is EVERYTHING or allowance.may_send(host)
+
+
+def _not_shown(actor: str) -> Refusal:
+    """Where an actor lives is for those who may send there; so is the name of the host."""
+    return refusals.unauthorized("send", f"the host of {actor}")
 
 
 def _first_place(host: str, forgotten: Place | None, subject: str) -> Place:
@@ -530,6 +544,14 @@ def _described(actor: str, place: Place | None) -> dict[str, object]:
         # Nothing of it arrives from elsewhere, although the token is not the first.
         described["fresh"] = True
     return described
+
+
+def _as_seen(session: Session, actor: str, place: Place | None) -> dict[str, object]:
+    """The same for those who may send there or host the kind; for others it has no place."""
+    is_seen = is_placed(place) and (
+        session.allowance.may_host(kind_of(actor)) or _may_send(session, place.host)
+    )
+    return _described(actor, place if is_seen else None)
 
 
 def _entry(actor: str, place: Place, now: int) -> Entry:

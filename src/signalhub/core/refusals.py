@@ -89,7 +89,7 @@ _READS = {
     "send": "send to ",
     "publish": "publish to ",
     "subscribe": "subscribe to ",
-    "admin": "",
+    "admin": "use admin: ",
     "host": "host the kind ",
 }
 
@@ -101,6 +101,16 @@ def unauthorized(action: str, target: str) -> Refusal:
         f"The session's token has no permission to {_READS.get(action, f'{action} ')}{target}.",
         f"Ask for a token whose permissions cover it ({action}).",
         details={"action": action, "target": target},
+    )
+
+
+def only_hosts(type: str) -> Refusal:
+    """The message is one that hosts believe."""
+    return Refusal(
+        Code.UNAUTHORIZED,
+        f"Only a host of durable actors sends {type}, to one host at a time.",
+        "Call an actor instead, or use a token of a host (host).",
+        details={"action": "host", "target": type},
     )
 
 
@@ -531,11 +541,11 @@ def stale_placement(details: dict[str, object]) -> Refusal:
     )
 
 
-def not_its_host(actor: str, host: str) -> Refusal:
+def not_its_host(actor: str) -> Refusal:
     """Only the host that an actor lives on may move it."""
     return Refusal(
         Code.UNAUTHORIZED,
-        f"The actor {actor} lives on {host}, which this session has not registered.",
+        f"The actor {actor} lives on a host that this session has not registered.",
         "Only that host can move it.",
         details={"action": "move", "target": actor},
     )

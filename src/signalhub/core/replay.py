@@ -12,7 +12,6 @@ from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Reply
 from signalhub.core.messages import publish
-from signalhub.core.messages.route import CONTROL
 from signalhub.core.operations import operated_by_job
 from signalhub.core.replies import DeferredAnswer
 from signalhub.core.sessions.session import Session, SessionState
@@ -418,8 +417,8 @@ class Replays:
 MESSAGES_MAX: Final = 100
 # A single message may be larger, since everything accepted once can be sent again.
 BYTES_MAX: Final = 512 * 2**10
-# Calls between actors have answers and must not be repeated.
-CALL_TYPE_PREFIX: Final = "call:"
+# Calls have answers and must not be made twice; hosts believe what other hosts and operators send.
+CALL_TYPE_PREFIXES: Final = ("call:", "actors:")
 OPERATION: Final = "republish"
 
 
@@ -458,10 +457,10 @@ def _check(request: requests.RepublishRequest, size: int) -> None:
             raise refusals.structural("a message is beyond payload.until")
         if one.type.startswith(HUB_TYPE_PREFIX):
             raise refusals.structural("a type begins with `hub:`, which is the hub's own")
-        if one.type.startswith(CALL_TYPE_PREFIX):
-            raise refusals.structural("calls cannot be replayed: they would be made twice")
-        if one.type == CONTROL:
-            raise refusals.structural(f"a message has the type {CONTROL}: send the command instead")
+        if one.type.startswith(CALL_TYPE_PREFIXES):
+            raise refusals.structural(
+                f"a message has the type {one.type}: calls and commands must not be repeated"
+            )
         if one.sender is not None and not is_address(one.sender):
             raise refusals.structural("`from` of a message is not an address")
         publish.check_parts(one.key, one.headers)

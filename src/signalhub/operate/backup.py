@@ -115,7 +115,7 @@ def back_up(
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
     return manifest
 
 
@@ -193,8 +193,7 @@ def _written(
     _write(work / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     sums = [f"{digest_of(work / one)}  {one.as_posix()}\n" for one in [*listed, Path(MANIFEST)]]
     _write(work / SUMS, "".join(sums).encode())
-    for folder in {(work / one).parent for one in listed}:
-        _sync_folder(folder)
+    sync_folders(work)
     return manifest
 
 
@@ -270,7 +269,14 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folders(root: Path) -> None:
+    """Sync the names in a folder and in all folders below it; their files are synced already."""
+    for folder, _, _ in os.walk(root):
+        sync_folder(Path(folder))
+
+
+def sync_folder(path: Path) -> None:
+    """Sync the names in one folder."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,9 +1,10 @@
 """Restore a backup into empty folders.
 
 Everything is checked against `SHA256SUMS` while it is copied, beside its final place, and the log
-is verified there; only then it is moved. The hub may have gone on after the backup, so the restored
-log begins a new epoch: positions that clients have seen since then are refused, not mistaken for
-others.
+is verified there; only then it is moved. A folder in which that was interrupted is used by nobody.
+
+The hub may have gone on after the backup, so the restored log begins a new epoch: positions that
+clients have seen since then are refused, not mistaken for others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -21,7 +22,7 @@ import msgspec
 
 from signalhub.actors.host.host import LOCK_NAME as HOST_LOCK
 from signalhub.clock import SystemClock
-from signalhub.locks import HUB_LOCK, LockedFolder
+from signalhub.locks import HUB_LOCK, UNFINISHED, LockedFolder
 from signalhub.log.copy import CopiedLog, begin_epoch
 from signalhub.log.disk import SystemDisk
 from signalhub.log.verify import verify
@@ -38,13 +39,14 @@ from signalhub.operate.backup import (
     Manifest,
     files_in,
     is_host_name,
+    sync_folder,
+    sync_folders,
 )
 from signalhub.privacy import make_folder, opener
 from signalhub.settings.model import Settings
 from signalhub.state.store import move_to_epoch
 from signalhub.wire.errors import SignalHubError
 
-_WORK: Final = ".restore"
 _PIECE_BYTES: Final = 2**20
 _DIGEST_CHARS: Final = 64
 
@@ -117,6 +119,8 @@ def restore(
             places.append(_Place(stack, lake or data, "", "", f"{LAKE}/", work=work))
         _fill(content, places)
         log = _settle_log(places[0].work, manifest, backup, keeps_epoch=keeps_epoch)
+        for place in places:
+            sync_folders(place.work)
         for place in places:
             place.move()
     return Restored(manifest, log, list(wanted), [one for one in known if one not in wanted])
@@ -215,19 +219,24 @@ class _Place:
     ) -> None:
         """`work` is given for what belongs into the folder of another place."""
         self.prefix = prefix
-        self.work = work or folder / _WORK
+        self.work = work or folder / UNFINISHED
         self._folder = folder
         self._is_inner = work is not None
+        self._is_moving = False
         if self._is_inner:
             return
         if folder.exists() and any(one.name != lock for one in folder.iterdir()):
+            if (folder / UNFINISHED).exists():
+                raise InvalidArgument(
+                    f"restoring into {folder} was interrupted", "delete it and restore again"
+                )
             raise InvalidArgument(f"{folder} is not empty", "restore into a new folder")
         if lock:
             stack.enter_context(closing(LockedFolder(str(folder), lock_name=lock, owner=owner)))
         else:
             make_folder(folder)
         make_folder(self.work)
-        stack.callback(shutil.rmtree, self.work, ignore_errors=True)
+        stack.callback(self._clean)
 
     def target(self, name: str) -> Path:
         """Where a file of the backup is written, in folders that only their owner can read."""
@@ -237,16 +246,23 @@ class _Place:
         return self.work / inner
 
     def move(self) -> None:
-        """Move everything to its place; the log first, because without it nothing is valid."""
+        """Move everything to its place; until nothing is left, the folder is not used."""
         if self._is_inner:
             return
-        for one in sorted(self.work.iterdir(), key=lambda one: one.name != LOG):
+        self._is_moving = True
+        for one in sorted(self.work.iterdir()):
             os.rename(one, self._folder / one.name)
-        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_folder(self.work)
+        sync_folder(self._folder)
+        sync_folder(self._folder.absolute().parent)
+
+    def _clean(self) -> None:
+        """Remove what was copied; if only a part of it was moved, the rest stays as a sign."""
+        if self._is_moving:
+            with suppress(OSError):
+                self.work.rmdir()
+        else:
+            shutil.rmtree(self.work, ignore_errors=True)
 
 
 def _lake_of(settings: Settings, data: Path) -> Path | None:

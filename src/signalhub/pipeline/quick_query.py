@@ -24,9 +24,10 @@ BYTES_MAX: Final = 64 * 2**20
 """A larger table is left to Spark."""
 
 _TOKEN: Final = re.compile(
-    r"\s+|(?P<word>[A-Za-z_][A-Za-z_0-9]*)|(?P<number>-?[0-9]{1,18}(?![\w.]))"
-    # Backslashes and doubled quotes mean different things in different dialects.
-    r"|'(?P<text>[^'\\]*)'(?!\s*')|(?P<sign><=|>=|<>|!=|[=<>(),*])"
+    r"[ \t\r\n]+|(?P<word>[A-Za-z_][A-Za-z_0-9]*)|(?P<number>-?[0-9]{1,18}(?![\w.]))"
+    # Backslashes and doubled quotes mean different things in different dialects, and Spark replaces
+    # variables such as ${env:HOME} even in texts.
+    r"|'(?P<text>[^'\\$]*)'(?!\s*')|(?P<sign><=|>=|<>|!=|[=<>(),*])"
 )
 _KEYWORDS: Final = frozenset(
     {
@@ -50,8 +51,14 @@ _AGGREGATES: Final = {
 }
 _COMPARISONS: Final = frozenset({"=", "<>", "!=", "<", "<=", ">", ">="})
 _MOMENT: Final = re.compile(
-    r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)?Z?", re.ASCII
+    # Spark reads a zone only after seconds.
+    r"\d{4}-\d\d-\d\d(?:[ T](?:[01]\d|2[0-3]):\d\d(?::\d\d(?:\.\d{1,6})?Z?)?)?",
+    re.ASCII,
 )
+# Senders choose these times, and delta-rs takes one after the year 2262 for another.
+_FAR: Final = frozenset({"expires_at"})
+_INT_MAX: Final = 2**31 - 1
+_BIGINTS: Final = range(-(2**63), 2**63)
 
 
 class Answer(NamedTuple):
@@ -77,19 +84,30 @@ class Answer(NamedTuple):
             )
 
 
-def quick_answer(lake: Lake, question: str) -> Answer | None:
-    """Return the answer to a small question; `None` if Spark has to answer it."""
+def quick_answer(lake: Lake, question: str, rows_max: int | None = None) -> Answer | None:
+    """Return the first rows of the answer to a small question; `None` if Spark has to answer it."""
     try:
         asked = _Question(question)
         if lake.bytes(asked.table) > BYTES_MAX:
             return None
-        found = lake.select(asked.table, asked.query())
+        found = lake.select(asked.table, asked.query(rows_max))
+        if found is None:
+            return None
+        columns = [
+            _sums(column.to_pylist()) if item.is_sum else column.to_pylist()
+            for item, column in zip(asked.items, found.columns, strict=True)
+        ]
     except (_Beyond, LakeUnreachable):
         return None
-    if found is None:
-        return None
-    rows = [*zip(*(column.to_pylist() for column in found.columns), strict=True)]
-    return Answer(asked.table, asked.names, rows)
+    return Answer(asked.table, asked.names, [*zip(*columns, strict=True)])
+
+
+def _sums(values: list[Any]) -> list[int | None]:
+    """Sums that fit into 64 bits; for others Spark has an error."""
+    sums = [None if value is None else int(value) for value in values]
+    if any(one is not None and one not in _BIGINTS for one in sums):
+        raise _Beyond
+    return sums
 
 
 class _Beyond(Exception):
@@ -103,6 +121,10 @@ class _Item(NamedTuple):
     query: str
     column: str | None  # The lower-case name of the column, if it is one.
 
+    @property
+    def is_sum(self) -> bool:
+        return self.query.startswith("sum(")
+
 
 class _Question:
     """A parsed question; raises `_Beyond` for what is not recognized."""
@@ -112,9 +134,9 @@ class _Question:
         self._at = 0
         self.table, self._types = self._find_table()
         self._expect("select")
-        self._items = [self._item()]
+        self.items = [self._item()]
         while self._take(","):
-            self._items.append(self._item())
+            self.items.append(self._item())
         self._expect("from")
         self._at += 1
         self._where = self._condition() if self._take("where") else ""
@@ -128,11 +150,11 @@ class _Question:
     @property
     def names(self) -> list[str]:
         """The names of the columns of the answer."""
-        return [item.name for item in self._items]
+        return [item.name for item in self.items]
 
-    def query(self) -> str:
-        """Return the question in the words of delta-rs."""
-        columns = ", ".join(f"{item.query} AS c{number}" for number, item in enumerate(self._items))
+    def query(self, rows_max: int | None) -> str:
+        """Return the question in the words of delta-rs, for no more rows than needed."""
+        columns = ", ".join(f"{item.query} AS c{number}" for number, item in enumerate(self.items))
         text = f'SELECT {columns} FROM "{self.table}"'  # noqa: S608  Every part was parsed.
         if self._where:
             text += f" WHERE {self._where}"
@@ -140,8 +162,9 @@ class _Question:
             text += f" GROUP BY {', '.join(map(_quoted, self._groups))}"
         if self._order:
             text += f" ORDER BY {', '.join(self._order)}"
-        if self._limit is not None:
-            text += f" LIMIT {self._limit}"
+        limits = [one for one in (self._limit, rows_max) if one is not None]
+        if limits:
+            text += f" LIMIT {min(limits)}"
         return text
 
     def _find_table(self) -> tuple[str, dict[str, str]]:
@@ -178,7 +201,11 @@ class _Question:
         argument = self._name()
         column = self._checked(argument, types)
         self._expect(")")
-        return f"{name.lower()}({argument})", f"{name.lower()}({_quoted(column)})", None
+        value = _quoted(column)
+        if name.lower() == "sum":
+            # In 64 bits a sum that is too large would become another number.
+            value = f"arrow_cast({value}, 'Decimal128(38, 0)')"
+        return f"{name.lower()}({argument})", f"{name.lower()}({value})", None
 
     def _condition(self) -> str:
         text = self._conjunction()
@@ -231,7 +258,7 @@ class _Question:
             return f"'{text}'"
         if type in _INTEGERS and kind == "number":
             return text
-        if type == "BOOLEAN" and text.lower() in ("true", "false"):
+        if type == "BOOLEAN" and kind == "word" and text.lower() in ("true", "false"):
             return text
         if type == "TIMESTAMP" and kind == "text" and _MOMENT.fullmatch(text):
             return f"arrow_cast('{_moment(text)}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
@@ -258,9 +285,12 @@ class _Question:
     def _sort_key(self) -> str:
         """What is sorted by is in the answer; Spark puts nulls first, or last if descending."""
         written, query, _ = self._expression_or_alias()
+        if query.endswith(")") and any(self._is_hidden_by(item) for item in self.items):
+            # Spark looks for the columns of the aggregate among the names of the answer.
+            raise _Beyond
         places = [
             number
-            for number, item in enumerate(self._items)
+            for number, item in enumerate(self.items)
             if item.query == query or item.name.lower() == written.lower()
         ]
         if len(places) != 1:
@@ -269,6 +299,11 @@ class _Question:
         if not is_descending:
             self._take("asc")
         return f"c{places[0]} {'DESC NULLS LAST' if is_descending else 'ASC NULLS FIRST'}"
+
+    def _is_hidden_by(self, item: _Item) -> bool:
+        """Whether a column of the answer has the name of another column of the table."""
+        name = item.name.lower()
+        return name in self._types and name != item.column
 
     def _expression_or_alias(self) -> tuple[str, str, str | None]:
         start = self._at
@@ -280,8 +315,8 @@ class _Question:
 
     def _check_columns(self) -> None:
         """With aggregates or groups, every other column must be one of the groups."""
-        plain = [item.column for item in self._items if item.column is not None]
-        is_aggregated = bool(self._groups) or len(plain) < len(self._items)
+        plain = [item.column for item in self.items if item.column is not None]
+        is_aggregated = bool(self._groups) or len(plain) < len(self.items)
         if is_aggregated and not set(plain) <= set(self._groups):
             raise _Beyond
         names = [name.lower() for name in self.names]
@@ -290,7 +325,7 @@ class _Question:
 
     def _checked(self, name: str, types: Sequence[str]) -> str:
         column = name.lower()
-        if self._types.get(column) not in types:
+        if self._types.get(column) not in types or column in _FAR:
             raise _Beyond
         return column
 
@@ -328,7 +363,7 @@ class _Question:
 
     def _number(self) -> int:
         kind, text = self._next()
-        if kind != "number" or text.startswith("-"):
+        if kind != "number" or text.startswith("-") or int(text) > _INT_MAX:
             raise _Beyond
         return int(text)
 
@@ -337,7 +372,7 @@ _FROM: Final = ("word", "from")
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    text = text.strip().removesuffix(";").rstrip()
+    text = text.strip(" \t\r\n").removesuffix(";")
     found: list[tuple[str, str]] = []
     at = 0
     while at < len(text):

@@ -85,6 +85,8 @@ class Credentials:
         self._deny = deny
         self._denied = _WatchedFile(denied, denials.LIST_BYTES_MAX)
         self._has_list = False
+        # The default one is made with its first entry, but whoever names a file has it.
+        self._is_list_expected = bool(auth.denied_file)
         self._key_file = (
             _WatchedFile(Path(auth.jwks_file), key_sets.SET_BYTES_MAX) if auth.jwks_file else None
         )
@@ -96,8 +98,11 @@ class Credentials:
             content = self._denied.changed()
             self._authenticator.use_denials(Denials(denials.read(content or b"")))
             self._has_list = True
-        except FileNotFoundError:
-            pass  # Nobody has been denied yet.
+        except FileNotFoundError as error:
+            if self._is_list_expected:
+                self._denied.error = _reason(error)
+                facts = {"file": str(self._denied.path)}
+                log.error("the denial list is missing: nobody is denied", extra=facts)
         except (OSError, SettingsError) as error:
             raise SettingsError(f"the denial list {self._denied.path}: {_reason(error)}") from None
         if self._key_file is not None:

@@ -165,7 +165,7 @@ async def spawn_hub(
     """Run a hub as a separate process, which is stopped with the block.
 
     Settings are passed by name, groups as mappings: `spawn_hub(message_rate=0,
-    registry={"limit": 10})`.
+    registry={"limit": 10})`. With `files_max`, it may open no more files than that.
     """
     with TemporaryDirectory(prefix="signalhub-") as folder:
         hub = HubProcess(Path(folder), port, variables_of(settings), files_max)

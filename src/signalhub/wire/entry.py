@@ -93,6 +93,14 @@ class DeadLetterOrigin(Body):
     offset: int = 0  # Of the original; 0 in letters of version 0.1.
 
 
+class RedrivenOrigin(Body):
+    """The message whose dead letter was redriven: its id, and its position in its stream."""
+
+    id: str
+    epoch: str
+    seq: int
+
+
 class ReplayOrigin(Body):
     """The replay job that sent a copy, and the original: its log, position and id there.
 
@@ -125,6 +133,7 @@ class MessageBody(Body):
     dead: DeadLetterOrigin | None = None
     only_for: str | None = None  # The only subscription that gets a message sent again.
     replay: ReplayOrigin | None = None
+    redriven: RedrivenOrigin | None = None
 
 
 class BroadcastBody(Body):

@@ -15,6 +15,7 @@ async def test_sessions_are_listed_and_closed_by_identity_or_id(hub: RunningHub,
         signalhub.connect(hub.url, "@(demo/bob)", reconnect=None) as bob,
     ):
         listed = (await run("session", "ls", "demo/*", "--json")).rows()
+        by_pattern = await run("session", "close", "demo/*")
         by_name = await run("session", "close", "demo/alice")
         with pytest.raises(signalhub.GaveUp, match="closed_by_operator"):
             await alice.wait_closed()
@@ -27,6 +28,10 @@ async def test_sessions_are_listed_and_closed_by_identity_or_id(hub: RunningHub,
         ("@(demo/bob)", "127.0.0.1"),
     ]
     assert listed[0]["registrations"] == 1
+    assert (by_pattern.code, by_pattern.err.partition(" — ")[0]) == (
+        1,
+        "signalhub: @(demo/*) has no session",
+    )
     assert by_name.out == "closed 1 session\n"
     assert by_id.rows() == [{"closed": [listed[1]["session"]]}]
     gone = await run("session", "close", listed[1]["session"])

@@ -10,7 +10,8 @@ class Nobody:
 class Wire:
     """What a door uses of its transport."""
 
-    def __init__(self) -> None:
+    def __init__(self, peer: str = "192.0.2.1") -> None:
+        self.peer = peer
         self.sent = b""
         self.pauses = 0
         self.is_reading = True
@@ -31,7 +32,7 @@ class Wire:
         self.is_over = self.is_aborted = True
 
     def get_extra_info(self, name: str) -> object:
-        return ("192.0.2.1", 4711) if name == "peername" else None
+        return (self.peer, 4711) if name == "peername" else None
 
     def is_closing(self) -> bool:
         return self.is_over

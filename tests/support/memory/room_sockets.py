@@ -7,6 +7,7 @@ from typing import Any
 
 from picows import WSMsgType
 
+from signalhub.core.rooms.access import ANYBODY, Requester
 from signalhub.engine.port import Archive
 from signalhub.server.rooms.socket import RoomSocket, Terms, Visit
 from signalhub.settings.model import RoomsSettings
@@ -21,9 +22,15 @@ class Visitor(End):
     """Somebody in a room; the loop has not turned since the upgrade."""
 
     def __init__(
-        self, stage: RoomStage, pseudonym: str, room: str = ROOM, inbox: str | None = None
+        self,
+        stage: RoomStage,
+        pseudonym: str,
+        room: str = ROOM,
+        inbox: str | None = None,
+        requester: Requester = ANYBODY,
     ) -> None:
-        self.room_socket = RoomSocket(stage.terms, Visit(room, None, room, pseudonym, inbox))
+        visit = Visit(room, None, room, pseudonym, inbox)
+        self.room_socket = RoomSocket(stage.terms, visit, requester)
         assert self.room_socket.join() is None
         self.connection = self.room_socket.connection
         super().__init__(stage, self.connection)
@@ -75,9 +82,9 @@ class RoomStage(Stage):
         self.terms = Terms(self.runner, self.clock)
         self.visitors: list[Visitor] = []
 
-    def visit(self, pseudonym: str, room: str = ROOM) -> Visitor:
+    def visit(self, pseudonym: str, room: str = ROOM, requester: Requester = ANYBODY) -> Visitor:
         """One more visitor, who has been welcomed."""
-        visitor = Visitor(self, pseudonym, room)
+        visitor = Visitor(self, pseudonym, room, requester=requester)
         self.visitors.append(visitor)
         self.loop.run_dry()
         return visitor

@@ -29,8 +29,9 @@ from signalhub.wire.errors import RoomCode, RoomError
 from tests.support.memory.hosts import A, hosted
 from tests.support.memory.rooms import RoomShell, Visitor
 from tests.support.memory.shell import HELLO, MemoryShell, Message, Peer
-from tests.support.memory.tokens import guarded, token
+from tests.support.memory.tokens import admitted, guarded, token
 from tests.support.memory.topics import commit_all
+from tests.support.socket.tokens import odd_token
 
 ALL = ("*",)
 VERBS = dict.fromkeys(("send", "subscribe", "publish", "create", "register", "host"), ALL)
@@ -224,6 +225,19 @@ def test_sessions_of_one_identity_are_limited_and_end() -> None:
     assert code_of(peers[2].hello("@(local/alice)", metadata=hello)) is None
     other = HELLO | {"authToken": token(shell, "local/bob")}
     assert code_of(shell.open().hello("@(local/bob)", metadata=other)) is None
+
+
+def test_a_session_counts_for_whom_its_newest_token_was_made() -> None:
+    shell = guarded()
+    alice = admitted(shell)
+    newer = odd_token(shell.clock, sub="alice at home", actorId="local/alice")
+
+    reply = alice.ask("hub:refresh_token", {"token": newer})
+
+    assert reply["type"] == "hub:token_refreshed", reply
+    assert dict(shell.hub.quotas.identities(Resource.SESSIONS)) == {"alice at home": 1}
+    alice.drop()
+    assert dict(shell.hub.quotas.identities(Resource.SESSIONS)) == {}
 
 
 def test_taking_an_address_over_moves_it_to_the_quota_of_the_new_owner() -> None:

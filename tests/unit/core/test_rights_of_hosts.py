@@ -64,6 +64,31 @@ def test_a_claim_needs_the_permission_for_the_kind() -> None:
     assert unplaced(claim) == {ACTOR: "unauthorized"}
 
 
+def test_where_an_actor_lives_is_shown_to_those_who_may_send_there() -> None:
+    shell, _, second = two_hosts()
+    stranger = shell.connect("@(a/stranger)")
+    restrict(stranger, send=("h/b",))
+    reply = stranger.ask("hub:place", {"actors": [ACTOR]})
+    assert unplaced(reply) == {ACTOR: "unauthorized"}
+    assert A not in str(reply["payload"])
+
+    # Nor in a refusal.
+    fenced = stranger.ask("hub:send", {"to": B, "type": "x", "fences": {ACTOR: 9}})
+    for refusal in (fenced, move(stranger, token=9)):
+        assert code_of(refusal) == "stale_placement"
+        assert A not in str(refusal["payload"])
+    assert A not in str(move(stranger)["payload"])
+
+    # Nor to the host of another kind.
+    restrict(second, host=("stock",))
+    assert unplaced(second.ask("hub:place", {"actors": [ACTOR], "host": B})) == {
+        ACTOR: "unauthorized"
+    }
+
+    restrict(stranger, send=("h/a",))
+    assert place(stranger) == {ACTOR: (A, 1)}
+
+
 def test_one_identity_places_a_bounded_number_of_actors() -> None:
     shell, caller, owner = hosted(Settings(limits=LimitsSettings(places_per_identity=2)))
     other = shell.connect("@(a/other)")
@@ -99,6 +124,21 @@ def test_commands_reach_a_host_only_with_control_over_it() -> None:
     assert heard["type"] == "actors:control"
 
 
+def test_no_command_reaches_a_host_without_a_record_of_it() -> None:
+    shell, caller, owner = hosted()
+    restrict(caller, send=("*",), control=("*",))
+    command = {"to": A, "type": "actors:control", "data": {"id": "1", "name": "actors"}}
+    shell.engine.is_full = True
+
+    (refused,) = caller.tell("hub:send", command)
+
+    assert code_of(refused) == "storage_full"
+    assert owner.take() == []
+    shell.engine.is_full = False
+    caller.tell("hub:send", command)
+    assert [one["type"] for one in owner.take()] == ["actors:control"]
+
+
 def test_control_over_one_host_is_no_reason_to_shout_commands_to_all() -> None:
     _, caller, owner = hosted()
     restrict(caller, broadcast=("*",), control=("*",))
@@ -122,17 +162,29 @@ def test_what_hosts_tell_each_other_is_taken_only_from_those_who_may_be_one(type
     assert thief.ask("hub:send", {"to": A, "type": type})["type"] == "hub:delivery_ack"
 
 
-def test_no_command_reaches_a_host_as_the_copy_of_an_old_message() -> None:
+@pytest.mark.parametrize("type", ["actors:batch", "actors:move", "actors:mark"])
+def test_nobody_shouts_to_all_hosts_what_they_would_believe(type: str) -> None:
+    _, caller, owner = hosted()
+    restrict(caller, broadcast=("*",), host=("*",))
+
+    reply = caller.ask("hub:broadcast", {"type": type}, metadata={"targetCapability": "actor-host"})
+
+    assert action(reply) == ("host", type)
+    assert owner.take() == []
+
+
+@pytest.mark.parametrize("type", ["actors:control", "actors:move", "actors:batch", "actors:call"])
+def test_no_command_reaches_a_host_as_the_copy_of_an_old_message(type: str) -> None:
     _, caller, owner = hosted()
     restrict(caller, send=("*",), admin=("republish",))
     command = {"name": "move", "arguments": {"actor": ACTOR, "to": B}}
-    copy = {"epoch": 1, "offset": 1, "id": "o", "type": "actors:control", "data": command}
+    copy = {"epoch": 1, "offset": 1, "id": "o", "type": type, "data": command}
     job = {"job": "j", "until": {"epoch": 1, "offset": 9}, "to": {"actor": A}}
 
     reply = caller.ask("hub:republish", job | {"messages": [copy]})
 
     assert code_of(reply) == "internal_error"
-    assert "actors:control" in reply["payload"]["message"]
+    assert type in reply["payload"]["message"]
     assert owner.take() == []
 
 

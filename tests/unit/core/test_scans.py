@@ -36,7 +36,7 @@ def begin(shell: MemoryShell, peer: Peer, type: str, payload: object, id: str = 
 def turns(shell: MemoryShell) -> list[int]:
     """Give the hub its turns until nothing waits; how much each of them examined."""
     examined: list[int] = []
-    while shell.hub.scans.are_waiting:
+    while shell.hub.scans.waiting:
         effects = shell.hub.scans.turn(shell.now)
         examined.append(SLICE - shell.hub.scans._left)
         for effect in effects:
@@ -129,7 +129,7 @@ def test_sessions_take_turns_and_a_small_question_is_answered_at_once() -> None:
         begin(shell, greedy, "hub:list_actors", {}, id=f"g{number}")
     begin(shell, modest, "hub:discover", {"pattern": "crowd/7"}, id="m")
     order: list[str] = []
-    while shell.hub.scans.are_waiting:
+    while shell.hub.scans.waiting:
         for effect in shell.hub.scans.turn(shell.now):
             shell._perform_one(effect)
         order += [id for id, _ in (*answers(greedy), *answers(modest))]
@@ -151,7 +151,7 @@ def test_whoever_asks_for_too_many_searches_is_told_and_those_of_the_gone_end() 
     assert refused["payload"]["retryable"] is True
     shell.hub.closed(peer.session, shell.now)
     assert turns(shell) == [0]
-    assert not shell.hub.scans.are_waiting
+    assert not shell.hub.scans.waiting
 
 
 def test_a_long_search_is_charged_like_several_messages() -> None:
@@ -174,7 +174,7 @@ def test_a_search_that_fails_is_answered_and_the_others_go_on(
     peer.take()
     begin(shell, peer, "hub:list_actors", {})
     begin(shell, other, "hub:list_actors", {}, id="o")
-    (scan,) = shell.hub.scans._waiting[peer.session]
+    (scan,) = shell.hub.scans.waiting[peer.session]
 
     def broken() -> scans.Steps:
         yield 1
@@ -182,7 +182,7 @@ def test_a_search_that_fails_is_answered_and_the_others_go_on(
 
     scan.steps = broken()
     notes = []
-    while shell.hub.scans.are_waiting:
+    while shell.hub.scans.waiting:
         for effect in shell.hub.scans.turn(shell.now):
             if type(effect).__name__ == "Note":
                 notes.append(effect)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from signalhub.server.port.descriptors import places
@@ -45,3 +48,19 @@ def test_loopback_is_recognized() -> None:
     assert [is_loopback(one) for one in ("127.0.0.3", "::1", "192.0.2.7", "2001:db8::/64", "")] == [
         *(True, True, False, False, False)
     ]
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_possible() -> None:
+    # In a process of its own, which cannot lower the limit of this one.
+    program = (
+        "import logging, resource; from signalhub.server.port import descriptors; "
+        "logging.basicConfig(level='INFO', format='%(message)s %(before)s %(limit)s'); "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (128, 256)); "
+        "descriptors.raise_limit(); print(descriptors.limit())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "256\n"
+    assert "the limit of open files was raised 128 256" in done.stderr

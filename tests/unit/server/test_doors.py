@@ -12,7 +12,7 @@ from signalhub.server.port import listener as listener_module
 from signalhub.server.port.door import Door
 from signalhub.server.port.http import HttpRequest, Later, Response, Routes
 from signalhub.server.port.listener import READ_BYTES, Gatekeeper, Listener
-from signalhub.settings.model import Settings
+from signalhub.settings.model import LimitsSettings, Settings
 from signalhub.wire.frames import CloseCode
 from tests.support.memory.doors import Nobody, Wire
 
@@ -20,8 +20,8 @@ from tests.support.memory.doors import Nobody, Wire
 class Client:
     """One door, and its transport driven by hand."""
 
-    def __init__(self, listener: Listener) -> None:
-        self.wire = Wire()
+    def __init__(self, listener: Listener, peer: str = "192.0.2.1") -> None:
+        self.wire = Wire(peer)
         self.door = Door(listener)
         self.door.connection_made(cast(asyncio.Transport, self.wire))
 
@@ -341,3 +341,16 @@ async def test_a_client_that_is_gone_is_not_counted_any_more(street: Street) -> 
 
     assert street.dropped == []
     assert street.listener.refusals["slow"] == 0
+
+
+# Where they come from.
+
+
+@pytest.mark.parametrize("proxy", ["192.0.2.1", "2001:db8::1"])
+async def test_connections_of_a_trusted_proxy_are_not_those_of_one_client(proxy: str) -> None:
+    settings = Settings(trusted_proxies=(proxy,), limits=LimitsSettings(sockets_per_source=1))
+    listener = Listener(settings, Routes(), cast(Gatekeeper, Nobody()))
+
+    clients = [Client(listener, proxy) for _ in range(3)]
+
+    assert not any(client.wire.is_aborted for client in clients)

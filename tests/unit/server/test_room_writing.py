@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from signalhub.core.limits.quotas import Resource
+from signalhub.core.rooms.access import Requester
 from signalhub.server import runner as runner_module
 from signalhub.server.rooms.socket import BAD_FRAMES_MAX
 from signalhub.settings.model import OutboundSettings
@@ -53,6 +55,15 @@ def test_frames_of_a_tick_are_written_together(stage: RoomStage, a: Visitor, b: 
     assert b.heard() == [1, 2, 3, 4, 5]
     first, last = before, len(b.socket.taken.data) - 1
     assert b.socket.taken.moment_of(first) == b.socket.taken.moment_of(last)
+
+
+def test_what_a_socket_makes_counts_for_whoever_opened_it(stage: RoomStage) -> None:
+    guest = stage.visit("guest", requester=Requester("192.0.2.1"))
+    guest.send("m1")
+    stage.loop.run_dry()
+
+    # The room, and its inbox.
+    assert dict(stage.hub.quotas.sources(Resource.ROOMS)) == {"192.0.2.1": 2}
 
 
 def test_the_header_of_a_frame_is_made_once_however_many_hear_it(

@@ -292,7 +292,8 @@ class FinishedCalls:
 
     def __init__(self, store: HostStore) -> None:
         self._execute = store.execute
-        self._added = 0
+        # The first one deletes what earlier processes left, however briefly each of them ran.
+        self._added = _FINISHED_SLACK
 
     def add(
         self, call_id: str, actor: str, caller: str, method: str, error: str | None, ended_ms: int

@@ -11,6 +11,7 @@ from signalhub.cli.terminal.arguments import address
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.output import OutputColumn, counted
+from signalhub.wire.errors import Code, Refused
 
 if TYPE_CHECKING:
     from signalhub.client import Client, SessionInfo
@@ -83,10 +84,18 @@ def close(
         ids = [session]
         if identity is not None:
             found = await _sessions(connection, me, identity)
-            ids = [one.id for one in found if one.id != me.session_id]
+            ids = [one.id for one in found if one.identity == identity and one.id != me.session_id]
+        closed = []
         for one in ids:
-            await connection.in_time(me.close_session(one))
-        return ids
+            try:
+                await connection.in_time(me.close_session(one))
+            except Refused as refusal:
+                # One of several may have ended by itself meanwhile.
+                if identity is None or refusal.code != Code.UNKNOWN_SESSION:
+                    raise
+            else:
+                closed.append(one)
+        return closed
 
     closed = run(connection, work)
     if not closed:

@@ -131,11 +131,12 @@ def _answered(
     """Answer a small question without Spark, if that is possible."""
     from signalhub.pipeline.quick_query import quick_answer
 
-    found = quick_answer(lake, question)
+    limit = limit or _default_limit(format)
+    found = quick_answer(lake, question, None if limit is None else limit + 1)
     if found is None:
         return False
     rows = ((line,) for line in found.objects()) if format == "json" else found.texts()
-    _print(found.columns, rows, format, limit or _default_limit(format))
+    _print(found.columns, rows, format, limit)
     if not settings.pipeline.lake:
         _note_behind(settings, lake, {found.table})
     return True

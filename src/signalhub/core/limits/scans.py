@@ -56,12 +56,7 @@ class Scans:
         self._tally = tally
         self._left = SLICE
         # By session, in the order of their turns; the first scan of the first one is running.
-        self._waiting: dict[Session, deque[Scan]] = {}
-
-    @property
-    def are_waiting(self) -> bool:
-        """Is there something to do in the next turn?"""
-        return bool(self._waiting)
+        self.waiting: dict[Session, deque[Scan]] = {}
 
     def run(
         self, session: Session, message: Envelope, steps: Steps, now: int, *, size: int
@@ -72,34 +67,34 @@ class Scans:
             self._tally.rate_limited += 1
             raise refusals.rate_limited(session.bucket.rate_s, wait_ms)
         scan = Scan(session, message, steps)
-        queue = self._waiting.get(session)
+        queue = self.waiting.get(session)
         if queue is not None:
             if len(queue) >= WAITING_MAX:
                 raise refusals.too_many_scans(WAITING_MAX)
             queue.append(scan)
             return []
-        if not self._waiting:
+        if not self.waiting:
             answer = self._advance(scan, now)
             if answer is not None:
                 return answer
-        self._waiting[session] = deque([scan])
+        self.waiting[session] = deque([scan])
         return []
 
     def turn(self, now: int) -> list[Effect]:
         """Examine the next slice."""
         self._left = SLICE
         effects: list[Effect] = []
-        while self._waiting and self._left > 0:
-            session, queue = next(iter(self._waiting.items()))
+        while self.waiting and self._left > 0:
+            session, queue = next(iter(self.waiting.items()))
             answer = self._advance(queue[0], now)
             if answer is None:
                 break
             effects += answer
             queue.popleft()
-            del self._waiting[session]
+            del self.waiting[session]
             if queue and session.state is SessionState.CONNECTED:
                 # The others first.
-                self._waiting[session] = queue
+                self.waiting[session] = queue
         return effects
 
     def _advance(self, scan: Scan, now: int) -> list[Effect] | None:

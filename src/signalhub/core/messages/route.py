@@ -123,13 +123,41 @@ class Router:
             if not session.allowance.may_send(target):
                 raise refusals.unauthorized("send", target)
             if type in _OF_HOSTS and not session.allowance.is_host:
-                raise refusals.unauthorized("host", type)
+                raise refusals.only_hosts(type)
         if type == CONTROL:
-            verbs = self._check_control(session, target, request.data, now)
-            forwarded = self._forward(session, message, request, target, now)
-            records = [one for verb in verbs for one in operated(session, verb, target, now)]
-            return [*records, *forwarded]
+            return self._command(session, message, request, target, now)
         return self._forward(session, message, request, target, now)
+
+    def _command(
+        self,
+        session: Session,
+        message: Envelope,
+        request: requests.SendRequest,
+        target: str,
+        now: int,
+    ) -> list[Effect]:
+        """Forward a command to a host, which gets it only if it is recorded."""
+        verbs = self._check_control(session, target, request.data, now)
+        self._storage.check()
+        records = [one for verb in verbs for one in operated(session, verb, target, now)]
+        if message.pattern == ASK:
+            # It waits for the log anyway, in the same batch.
+            forwarded = self._forward(session, message, request, target, now)
+            return [*records, *forwarded]
+
+        def recorded(offset: int, later: int) -> list[Effect]:
+            try:
+                return self._forward(session, message, request, target, later)
+            except Refusal as refusal:
+                return unrecorded(refusal, later)
+
+        def unrecorded(refusal: Refusal, later: int) -> list[Effect]:
+            if session.is_over:
+                return []
+            return [self._replies.refuse(session, message, refusal, later)]
+
+        records[-1].follow(recorded, unrecorded)
+        return [*records]
 
     def _forward(
         self,
@@ -153,7 +181,7 @@ class Router:
             return self._expired(message, is_ask)
         if request.fences:
             self._storage.check_known()
-            self._placement.check_fences(request.fences)
+            self._placement.check_fences(session, request.fences)
         if is_ask:
             return self._asks.accept(session, message, request, target, key, expires_at, now)
         registration = self._registry.find(target, now)
@@ -171,7 +199,7 @@ class Router:
             address_json,
             type,
             request.data,
-            self._wall.shown(now),
+            now + self._wall.ahead_ms,
             metadata,
         )
         deliver = Deliver(registration.session, frame, session, target, expires_at, None)
@@ -245,6 +273,8 @@ class Router:
                 raise refusals.unauthorized("broadcast", f"to {capability or 'everybody'}")
             if request.type == CONTROL:
                 raise refusals.unauthorized("control", "all hosts at once")
+            if request.type in _OF_HOSTS:
+                raise refusals.only_hosts(request.type)
         is_ask = message.pattern == ASK
         key = b""
         if is_ask:

@@ -24,6 +24,7 @@ from signalhub.wire.room_ids import CAPABILITY_CHARS
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator
     from signalhub.core.effects import Effect
+    from signalhub.core.log_state import LogState
     from signalhub.core.rooms.directory import RoomDirectory
     from signalhub.core.sessions.logins import RefusedLogins
     from signalhub.core.wall_time import WallTime
@@ -63,6 +64,7 @@ class Access:
         directory: RoomDirectory,
         authenticator: Authenticator | None,
         logins: RefusedLogins,
+        storage: LogState,
         wall: WallTime,
     ) -> None:
         self._is_blind = settings.mode == "blind"
@@ -71,6 +73,7 @@ class Access:
         self._directory = directory
         self._authenticator = None if settings.public else authenticator
         self._logins = logins
+        self._storage = storage
         self._wall = wall
         self._attempts = RefusedAttempts(settings.refused_rate)
         # Lines for the log, written once a second.
@@ -106,8 +109,11 @@ class Access:
         """Raise `RoomError` unless the requester may use the room."""
         if self._authenticator is None or self._opens(room_name, inbox_id):
             return
+        is_capability = inbox_id is not None and self._room_behind(inbox_id) is None
+        if is_capability:
+            self._check_known()
         self._check_token(requester, room_name, mono_ms)
-        if self._is_required and (inbox_id is None or self._room_behind(inbox_id) is not None):
+        if self._is_required and not is_capability:
             raise self._refused(requester.source, refusals.capability_missing(), mono_ms)
 
     def check_inbox(
@@ -124,11 +130,17 @@ class Access:
             is_known = self._directory.names.inbox(inbox_id) in self._directory.inboxes
             if is_known or not is_writing:
                 return
+            self._check_known()
             self._check_token(requester, inbox_id, mono_ms)
             return
         self._check_token(requester, room_name, mono_ms)
         if self._is_required:
             raise self._refused(requester.source, refusals.capability_missing(), mono_ms)
+
+    def _check_known(self) -> None:
+        """Refuse if what a capability opens could lie behind damage of the log."""
+        if self._storage.gap is not None:
+            raise refusals.damaged()
 
     def _check_token(self, requester: Requester, room_name: str, mono_ms: int) -> None:
         if requester.allowance is None:

@@ -151,11 +151,15 @@ class RoomDirectory:
     def _check_owner(self, room_name: str, inbox_id: str | None) -> None:
         """Raise unless an unbound room may have the inbox.
 
-        The default inbox of another room is what those will use who know only its name.
+        The default inbox of another room is what those will use who know only its name. Its own is
+        no capability.
         """
         chosen = inbox_id or self._default_inbox_id(room_name)
-        if self.owner_of(chosen) not in (None, room_name):
+        owner = self.owner_of(chosen)
+        if owner not in (None, room_name):
             raise refusals.owned_by_name()
+        if owner is not None and self._settings.require_capability and not self._is_blind:
+            raise refusals.capability_missing()
 
     def claim(self, room_name: str, inbox_id: str | None) -> Claim:
         """Find the room and inbox of a message without creating them; raises `RoomError`."""

@@ -60,7 +60,7 @@ class Rooms:
         self.times = times = Times(settings.timestamps)
         self.directory = directory = RoomDirectory(settings, times, storage, quotas)
         self._wall = wall
-        self.access = Access(settings, tally, directory, authenticator, logins, wall)
+        self.access = Access(settings, tally, directory, authenticator, logins, storage, wall)
         self.messages = messages = Messages(settings, times, erasures, directory.dirty)
         self.state = state = RoomStates(settings, tally, times, directory, storage)
         self._acceptance = Acceptance(settings, tally, times, directory, messages, state, storage)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from signalhub.auth.permissions import EVERYTHING
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 OPERATION: Final = "sessions"
 PAGE_MAX: Final = 200
 # Sessions looked at for one page, so that a rare pattern does not hold up others.
-_LOOKED_AT_MAX: Final = 5_000
+_LOOKED_AT_MAX: Final = 1_000
 _GOING_AWAY: Final = 1001
 
 
@@ -43,16 +45,14 @@ class Administration:
         pattern = Pattern(request.pattern or "*")
         limit = requests.page(request.limit, PAGE_MAX)
         rows: list[dict[str, object]] = []
-        last = after = int(request.after or 0)
-        looked_at = 0
+        last = int(request.after or 0)
+        everybody = list(self._sessions)
+        first = bisect_right(everybody, last, key=attrgetter("number"))
         has_more = False
-        for one in self._sessions:
-            if one.number <= after:
-                continue
+        for looked_at, one in enumerate(everybody[first : first + _LOOKED_AT_MAX + 1]):
             if len(rows) == limit or looked_at == _LOOKED_AT_MAX:
                 has_more = True
                 break
-            looked_at += 1
             last = one.number
             if pattern.matches(one.address):
                 rows.append(_row(one, self._replies.wall))

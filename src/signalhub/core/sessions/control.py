@@ -271,8 +271,9 @@ class Control:
             token = self._session_tokens.issue(session.id, now, _SESSION_TOKEN_MS)
         else:
             token, ends_at_ms = self._authenticator.refresh(token, session.claims, wall_ms / 1000)
-            session.claims = self._authenticator.verify(token, wall_ms / 1000)
-            claims = session.claims
+            claims = self._authenticator.verify(token, wall_ms / 1000)
+            self._sessions.count(session, claims.subject)
+            session.claims = claims
             session.allowance = Allowance(claims.actor, claims.permissions, claims.subject)
             self._sessions.watch_token(session)
         payload = wire.encode(

@@ -28,6 +28,7 @@ from signalhub.wire.entry import (
     Entry,
     Kind,
     MessageBody,
+    RedrivenOrigin,
     RemovedBody,
     StoredEntry,
     StreamDefinitionBody,
@@ -292,7 +293,12 @@ class _Work:
     def _put_back(self, one: Held, now: int) -> Append:
         letters, dead, origin = self._letters, one.message.dead, self._origin(one)
         assert dead is not None
-        again = msgspec.structs.replace(one.message, dead=None, copy_id=letters.ids.next())
+        again = msgspec.structs.replace(
+            one.message,
+            dead=None,
+            copy_id=letters.ids.next(),
+            redriven=RedrivenOrigin(one.message.id, dead.epoch, dead.seq),
+        )
         if isinstance(origin, Mailbox):
             return letters.mail_again(origin, again, now)
         assert origin is not None

@@ -320,7 +320,6 @@ class Streams:
         # The names of topics in order.
         self._names: list[str] = []
         self.mailboxes: dict[str, Mailbox] = {}
-        # The mailboxes of hosts; some may be gone.
         # The mailboxes of hosts by the kinds they serve; those deleted since are skipped.
         self._hosts: dict[str, dict[str, Mailbox]] = {}
         self.next_id = 1

@@ -372,10 +372,13 @@ class ConsumerJoin:
             if owner and not session.allowance.may_manage(self._topic.name, owner):
                 raise refusals.unauthorized("manage", self._topic.name)
             is_managed |= bool(owner) and not session.allowance.owns(owner)
-            effects.append(subscriptions.redefine(subscription, update, now))
         if is_managed:
+            # What cannot be recorded is not done.
+            subscriptions.storage.check()
             over = f"{self._topic.name}/{subscription.name}"
             effects += operated(session, "manage", over, now)
+        if update != definition:
+            effects.append(subscriptions.redefine(subscription, update, now))
         if held is not None:
             is_told = held.session is not session
             effects += subscriptions.leave(held, "taken_over", now, is_told=is_told)

@@ -17,7 +17,13 @@ from signalhub.core.subscriptions.consumers import Consumer, KeyQueue
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import READY, SENT, Flight
 from signalhub.wire import envelope as wire
-from signalhub.wire.entry import DeadLetterOrigin, MessageBody, Outcome, ReplayOrigin
+from signalhub.wire.entry import (
+    DeadLetterOrigin,
+    MessageBody,
+    Outcome,
+    RedrivenOrigin,
+    ReplayOrigin,
+)
 
 PASS_MESSAGES_MAX: Final = 512
 
@@ -301,7 +307,8 @@ def _mail_metadata(mailbox: Mailbox, held: Held, attempt: int) -> bytes:
         delivery["acceptedAt"] = held.at_ms
     message = held.message
     start = wire.forwarded_metadata(message.metadata, message.id)
-    more = b"" if message.replay is None else _added(message)
+    is_copy = message.replay is not None or message.redriven is not None
+    more = _added(message) if is_copy else b""
     return b"".join((start, more, b',"delivery":', wire.encode(delivery), b"}"))
 
 
@@ -312,6 +319,7 @@ def _is_plain(message: MessageBody) -> bool:
         and message.headers is None
         and message.dead is None
         and message.replay is None
+        and message.redriven is None
     )
 
 
@@ -327,6 +335,8 @@ def _added(message: MessageBody) -> bytes:
     if message.replay is not None:
         # `replay` alone marks answers to `hub:replay`, which clients do not take for deliveries.
         added["original"] = original(message.replay)
+    if message.redriven is not None:
+        added["redriven"] = redriven(message.redriven)
     return b"," + wire.encode(added)[1:-1] if added else b""
 
 
@@ -354,6 +364,11 @@ def original(replay: ReplayOrigin) -> dict[str, Any]:
         "offset": replay.offset,
         "id": replay.id,
     }
+
+
+def redriven(origin: RedrivenOrigin) -> dict[str, Any]:
+    """`metadata.redriven`: the message that became a dead letter before."""
+    return {"id": origin.id, "epoch": origin.epoch, "seq": origin.seq}
 
 
 def _split(message: MessageBody, metadata: bytes, stamp_ms: int) -> tuple[bytes, bytes]:

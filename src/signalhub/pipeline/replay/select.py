@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +21,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from signalhub.client.answers import Original, OriginalPosition
-from signalhub.core.messages.route import CONTROL
-from signalhub.core.replay import CALL_TYPE_PREFIX
+from signalhub.core.replay import CALL_TYPE_PREFIXES
 from signalhub.log.disk import SystemDisk
 from signalhub.log.head import read_head
 from signalhub.pipeline.lake import Lake
@@ -135,7 +136,7 @@ def _chosen(session: SparkSession, where: str) -> DataFrame:
 
 
 def _verdict(include_replays: bool) -> Column:
-    is_call = F.col("type").startswith(CALL_TYPE_PREFIX) | (F.col("type") == CONTROL)
+    is_call = reduce(or_, (F.col("type").startswith(prefix) for prefix in CALL_TYPE_PREFIXES))
     is_gone = F.col("type").isNull() | F.col("payload_json").isNull()
     is_copy = F.lit(False) if include_replays else F.col("replay_job").isNotNull()
     return (

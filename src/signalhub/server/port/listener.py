@@ -168,7 +168,7 @@ class Listener:
         If all others are being served, it is the new one that is closed.
         """
         source, places = door.origin, self.places
-        if source.doors > places.per_source and not self._is_exempt(source):
+        if source.doors > places.per_source and not self._is_exempt(door):
             self._turn_away(self._longest_waiting(source) or door, IDLE)
         elif self.sources.doors + self.sources.sockets > places.total:
             longest = self._longest_waiting()
@@ -180,7 +180,7 @@ class Listener:
         A socket before its hello has to make room for one that comes later.
         """
         source, places = door.origin, self.places
-        if source.sockets >= places.per_source and not self._is_exempt(source):
+        if source.sockets >= places.per_source and not self._is_exempt(door):
             longest = self._longest_waiting(source, is_websocket=True)
             reason = CROWDED
         elif self.sources.sockets >= places.sockets:
@@ -194,11 +194,11 @@ class Listener:
         self._count_turned_away(reason, source)
         return NO_PLACE
 
-    def _is_exempt(self, source: Source) -> bool:
+    def _is_exempt(self, door: Door) -> bool:
         """A proxy stands for many clients, each of which counts once its request has come."""
-        if self.proxies.is_trusted(source.name):
+        if self.proxies.is_trusted(door.source):
             return True
-        return self.places.is_loopback_exempt and is_loopback(source.name)
+        return self.places.is_loopback_exempt and is_loopback(door.source)
 
     def _longest_waiting(
         self, source: Source | None = None, is_websocket: bool = False

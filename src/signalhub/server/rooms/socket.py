@@ -248,6 +248,7 @@ class RoomSocket:
             visit.pseudonym,
             envelope.proposal,
             self.guest,
+            self._requester,
         )
         if not terms.runner.run(lambda now: terms.rooms.send(request, now)):
             self._say(_error(_FAULT, request.message_id))

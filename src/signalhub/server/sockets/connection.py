@@ -459,7 +459,7 @@ class Connection(WSListener, Generic[P]):
             self._writer.send_control(self, pong_frame(payload))
 
     def _answer_close(self, code: int | None) -> None:
-        if not self._has_said_goodbye:
+        if not (self._ws.is_close_frame_sent or self._is_close_held):
             self._writer.write_out(self)
             self.is_closing = True
             self._send_close(code or CloseCode.NORMAL)
@@ -554,10 +554,6 @@ class Connection(WSListener, Generic[P]):
         # A single message is queued as header and body.
         return pieces, (len(pieces) + copies) >> 1
 
-    @property
-    def _has_said_goodbye(self) -> bool:
-        return self._is_close_held or self._ws.is_close_frame_sent
-
     def write(self, data: bytes, pieces: list[bytes]) -> int:
         """Write to the kernel and hold the rest; return what the kernel accepted.
 
@@ -565,7 +561,7 @@ class Connection(WSListener, Generic[P]):
         be written.
         """
         transport = self._transport
-        if transport.is_closing() or self._has_said_goodbye:
+        if transport.is_closing() or self._ws.is_close_frame_sent or self._is_close_held:
             return CLOSED
         written = 0
         if transport.get_write_buffer_size() == 0:

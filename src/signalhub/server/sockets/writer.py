@@ -40,7 +40,7 @@ _AT_ONCE_BYTES = 2**22
 # How long a peer may take to answer a close frame before the socket is aborted.
 _CLOSE_GRACE_S = 1.0
 # How long a tick is young: a connection gets no second turn in it later.
-_TURN_S = 0.0003
+_TURN_S = 0.0005
 # So that a clock that stands still or jumps does not stop a connection for long.
 _PAUSE_S_MAX = 0.25
 
@@ -78,6 +78,7 @@ class Writer:
         # The first chunk of a fan-out gets a whole tick.
         self._is_bulk_new = False
         self._now_ms = clock.now_ms
+        self._time_at = clock.at
         self._wall_ms = clock.wall_ms
         self._wall = hub.wall
         self.mono_s = self._mono_s = clock.mono_s
@@ -109,10 +110,10 @@ class Writer:
 
     def begin_tick(self) -> int:
         """Start a tick: all events until the next flush share one time."""
-        self.tick_ms = now = self._now_ms()
+        self._tick_began_s = began_s = self._mono_s()
+        self.tick_ms = now = self._time_at(began_s)
         self._wall.ahead_ms = self._wall_ms() - now
         self._ticks += 1
-        self._tick_began_s = self._mono_s()
         self._loop.call_soon(self._flush)
         return now
 
@@ -124,9 +125,10 @@ class Writer:
 
     def grants_again(self, grants: int) -> bool:
         """May a connection that had so many grants in this tick have another one?"""
-        return (grants + 2) * self.grant[
-            0
-        ] <= self.limits.frames_per_tick and self._mono_s() - self._tick_began_s < _TURN_S
+        frames, _ = self.grant
+        if (grants + 2) * frames > self.limits.frames_per_tick:
+            return False
+        return self._mono_s() - self._tick_began_s < _TURN_S
 
     def postpone(self, connection: Connection[Party], wait_s: float) -> None:
         """Let the connection go on in the next tick, or after a pause."""
@@ -216,7 +218,7 @@ class Writer:
             else:
                 self._write_bulk()
             self._acknowledge()
-            if self.waiting_bytes > self._bytes_max:
+            if self.ledger.bytes + self._buffered_bytes > self._bytes_max:
                 self._collect_debts()
             self._tally.delivery_latency.observe(self._mono_s() - self._tick_began_s)
             self._flushed()

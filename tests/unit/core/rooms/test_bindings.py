@@ -205,6 +205,8 @@ def test_a_hub_that_requires_capabilities_is_told_the_inbox_with_everything() ->
     shell = room_shell(require_capability=True)
 
     refused_everywhere(shell, ROOM, None, RoomCode.BAD_REQUEST)
+    # Whoever knows the name of the room can compute this one.
+    refused_everywhere(shell, ROOM, INBOX, RoomCode.BAD_REQUEST)
     assert shell.send("a", inbox=SECRET).seq == 1
     assert shell.rooms.proposals(ROOM, SECRET, shell.now) == []
     refused_everywhere(shell, ROOM, "guess", CONFLICT)
