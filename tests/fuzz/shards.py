@@ -23,6 +23,10 @@ _BLOCKS_MAX = 20_000
 _RESIDENT_BYTES_MAX = 64 * 2**20
 
 
+# A shard of `make soak` takes up to a minute of a core that it may have to share.
+TIMEOUT_S = 900
+
+
 class Volume(NamedTuple):
     """The shards of one kind, and the cases of each."""
 

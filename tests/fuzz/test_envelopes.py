@@ -8,7 +8,7 @@ from jwt import PyJWT
 from signalhub.auth.tokens import Authenticator
 from signalhub.settings.model import AuthSettings, Settings
 from tests.fuzz.mutations import Mutator
-from tests.fuzz.shards import ENVELOPES
+from tests.fuzz.shards import ENVELOPES, TIMEOUT_S
 from tests.fuzz.target import Target
 
 LOOK_EVERY = 500
@@ -39,6 +39,7 @@ def make_target(seed: int) -> Target:
     return Target(settings, Authenticator(AUTH), PyJWT().encode(CLAIMS, SECRET, "HS256"))
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("seed", ENVELOPES.seeds)
 def test_damaged_messages_harm_nobody_but_their_sender(seed: int) -> None:
     print(f"seed {seed}")

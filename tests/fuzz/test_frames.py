@@ -8,9 +8,10 @@ import pytest
 
 from tests.fuzz.corpus import FOUND_FRAMES
 from tests.fuzz.frames import Framer, SocketTarget
-from tests.fuzz.shards import FRAMES, attack
+from tests.fuzz.shards import FRAMES, TIMEOUT_S, attack
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("seed", FRAMES.seeds)
 async def test_damaged_frames_end_one_socket_only(
     seed: int, caplog: pytest.LogCaptureFixture

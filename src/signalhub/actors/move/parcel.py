@@ -19,13 +19,11 @@ from signalhub.ids import is_ulid, time_of
 _PLAIN: Final = ("pending", "keys", "deferred", "offloads", "alarms", "dead", "state")
 # SQLite keeps a value of any type in any column, so the types are checked here.
 _Ms = Annotated[int, msgspec.Meta(ge=-HELD_MS, le=HELD_MS)]
+_Blob = bytes | None
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 # The columns of the rows of a parcel; the first one is always the actor.
 _ROWS: Final[dict[str, Any]] = {
-    "pending": tuple[
-        *(str, str, str, str, bytes | None, bytes | None),
-        *(_Count, bytes, _Ms | None, str | None),
-    ],
+    "pending": tuple[str, str, str, str, _Blob, _Blob, _Count, bytes, _Ms | None, str | None],
     "keys": tuple[str, str, str, _Ms],
     "deferred": tuple[str, str, str, str],
     "offloads": tuple[str, str, str, bytes],
