@@ -228,3 +228,9 @@ FOUND_PARCELS: list[tuple[bytes, dict[str, Any], str, bytes]] = [
 FOUND_TOKENS: list[tuple[str, bytes | None]] = []
 FOUND_LISTS: list[bytes] = []
 FOUND_REQUESTS: list[list[bytes]] = []
+_MESSAGE = b"\x81\x82\0\0\0\0{}"
+FOUND_FRAMES: list[list[bytes]] = [
+    [b"\x88\x83\0\0\0\0\x0b\xb8\xff", _MESSAGE],  # The reason of a close is no text.
+    [b"\x81\xfe\x4e\x21\0\0\0\0", b"c" * 20_001, _MESSAGE],  # A frame is too long.
+    [b"\x81\x02{}", _MESSAGE],  # A frame is not masked.
+]

@@ -109,10 +109,6 @@ _TEXT: Final = [
 ]
 
 
-def _healthy(request: HttpRequest) -> Response:
-    return Response(200, b"ok")
-
-
 class Asker(Damage):
     """One to three requests in a row, in pieces."""
 
@@ -212,6 +208,10 @@ class Answers:
         self.statuses.append(self._parser.get_status_code())
 
 
+def _say_ok(request: HttpRequest) -> Response:
+    return Response(200, b"ok")
+
+
 class DoorTarget:
     """A hub with rooms behind a door; a new one now and then, because its log is kept in memory."""
 
@@ -248,7 +248,7 @@ class DoorTarget:
         stage.hub.rooms.use(Names(b"a key"))
         routes = Routes()
         Api(stage.hub, stage.runner, stage.clock).add_to(routes)
-        routes.add("/health", _healthy, is_for_any_host=True)
+        routes.add("/health", _say_ok, is_for_any_host=True)
         listener = Listener(stage.hub.settings, routes, cast(Gatekeeper, Refusing()))
         listener._loop = cast(asyncio.AbstractEventLoop, DoorLoop(stage.loop, stage.clock))
         self._stage, self._listener = stage, listener

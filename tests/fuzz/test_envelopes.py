@@ -1,4 +1,4 @@
-"""Damaged messages, a million in `make soak`; a shard prints its seed, and a failure the frame."""
+"""Damaged messages; a shard prints its seed, and a failure the frame. See `shards.py`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from jwt import PyJWT
 from signalhub.auth.tokens import Authenticator
 from signalhub.settings.model import AuthSettings, Settings
 from tests.fuzz.mutations import Mutator
+from tests.fuzz.shards import ENVELOPES, TIMEOUT_S
 from tests.fuzz.target import Target
-from tests.support.volume import volume
 
-SHARDS = volume(8, 40)
-FRAMES = volume(5_000, 25_000)
 LOOK_EVERY = 500
 
 SECRET = "a shared secret that is long enough for anybody"
@@ -41,12 +39,13 @@ def make_target(seed: int) -> Target:
     return Target(settings, Authenticator(AUTH), PyJWT().encode(CLAIMS, SECRET, "HS256"))
 
 
-@pytest.mark.parametrize("seed", range(SHARDS))
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize("seed", ENVELOPES.seeds)
 def test_damaged_messages_harm_nobody_but_their_sender(seed: int) -> None:
     print(f"seed {seed}")
     mutator, target = Mutator(seed), make_target(seed)
 
-    while target.frames < FRAMES:
+    while target.frames < ENVELOPES.cases:
         if target.fire(mutator.next()) and target.frames % LOOK_EVERY == 0:
             target.check_bystander()
 

@@ -6,14 +6,16 @@ import pytest
 
 from tests.fuzz.corpus import FOUND_REQUESTS
 from tests.fuzz.http import Asker, DoorTarget, read_requests
-from tests.fuzz.shards import HTTP, ROOM_API, attack
+from tests.fuzz.shards import HTTP, ROOM_API, TIMEOUT_S, attack
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("seed", HTTP.seeds)
 def test_requests_are_the_same_however_they_are_cut(seed: int) -> None:
     attack(seed, HTTP.cases, Asker(seed).next, read_requests, FOUND_REQUESTS)
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("seed", ROOM_API.seeds)
 async def test_a_door_answers_damaged_requests_and_forgets_them(
     seed: int, caplog: pytest.LogCaptureFixture

@@ -256,6 +256,10 @@ class Connection(WSListener, Generic[P]):
         self._transport.set_write_buffer_limits(high=0)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if transport.is_close_frame_sent and not self.is_closing:
+            # picows has refused a frame. It reads on until it disconnects, in the middle of that
+            # frame perhaps; nothing of it counts.
+            return
         payload = frame.get_payload_as_bytes()
         size = len(payload)
         self._frames_left -= 1
