@@ -34,6 +34,20 @@ async def test_3_1_loose_address_can_be_registered_reached_and_the_sender(
     assert await addresses(sender) == [address]
 
 
+@pytest.mark.parametrize("address", [HUB, "@(unknown/unknown)", "@(hub/admin.0)"])
+async def test_r51_nobody_speaks_as_the_hub_or_as_nobody(stage: Stage, address: str) -> None:
+    target, sender = await stage.join("@(local/a)"), await stage.connect()
+
+    for type, payload in (
+        ("hub:send", {"to": "@(local/a)", "type": "note", "data": 1}),
+        ("hub:publish", {"topic": "t", "type": "note", "data": 1}),
+        ("hub:broadcast", {"type": "note", "data": 1}),
+    ):
+        message_id = sender.send(type, payload, sender=address)
+        assert code_of(await sender.reply_to(message_id)) == "unauthorized"
+    await target.nothing_more()
+
+
 async def test_3_1_register_refuses_what_is_no_address(stage: Stage) -> None:
     peer = await stage.connect()
 

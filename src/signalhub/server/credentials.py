@@ -110,7 +110,8 @@ class Credentials:
                 content = self._key_file.changed()
                 self._authenticator.use_key_set(key_sets.read(content or b""))
             except (OSError, SettingsError) as error:
-                raise SettingsError(f"auth.jwks_file: {_reason(error)}") from None
+                place = self._key_file.path.absolute()
+                raise SettingsError(f"auth.jwks_file {place}: {_reason(error)}") from None
         if self._key_url is not None:
             await self._key_url.start(now)
 

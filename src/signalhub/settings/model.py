@@ -90,7 +90,11 @@ class AuthSettings(Group, frozen=True, kw_only=True):
         Seconds, _about("How long after it was first issued a token can be refreshed.")
     ] = 7 * 86_400.0
     jwks_file: Annotated[
-        str, _about("File with a key set (JWKS) of the issuer, read again when it changes.")
+        str,
+        _about(
+            "File with a key set (JWKS) of the issuer, read again when it changes; a relative path"
+            " begins at the working folder."
+        ),
     ] = ""
     jwks_url: Annotated[
         str, _about("URL of such a key set: `https`, or `http` on a loopback address.")

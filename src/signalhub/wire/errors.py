@@ -175,9 +175,10 @@ class StaleDelivery(Refused):
 
 
 class Unavailable(ClientError):
-    """The hub cannot be reached right now: the request did not happen."""
+    """The hub cannot be reached, or cannot serve the request now: it did not happen."""
 
     code = "unavailable"
+    is_answered = False  # The hub itself said so.
 
 
 class GaveUp(Unavailable):

@@ -176,6 +176,9 @@ def test_a_revoked_token_is_on_the_list_until_it_could_not_be_used_any_more(
     config = tmp_path / "hub.toml"
     config.write_text(f'data = "{tmp_path}/data"\n{config.read_text()}')
     path = tmp_path / "data" / "denied.jsonl"
+    assert run(["token", "revoke", "--jti", "x", "--config", str(config)]) == 2
+    assert "there is no hub in" in capsys.readouterr().err
+    (tmp_path / "data" / "log").mkdir(parents=True)
     token = tokens.mint()
     claims = contents(token)[1]
 

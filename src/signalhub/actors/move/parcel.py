@@ -19,7 +19,6 @@ from signalhub.ids import is_ulid, time_of
 _PLAIN: Final = ("pending", "keys", "deferred", "offloads", "alarms", "dead", "state")
 # SQLite keeps a value of any type in any column, so the types are checked here.
 _Ms = Annotated[int, msgspec.Meta(ge=-HELD_MS, le=HELD_MS)]
-_Blob = bytes | None
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 _Blob = bytes | None
 # The columns of the rows of a parcel; the first one is always the actor.

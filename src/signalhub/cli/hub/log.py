@@ -287,7 +287,7 @@ def _damaged(what: str) -> Failure:
         Exit.FAILED,
         "storage_damaged",
         f"the log is damaged: {what}",
-        "restore the named files from a backup; until then the hub is read-only",
+        "restore it from a backup; a hub that meets the damage becomes read-only",
     )
 
 

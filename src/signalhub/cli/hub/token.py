@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -64,6 +65,9 @@ NO_PERMISSIONS = PermissionOptions()
 LIFETIME_S_MAX = 10 * 365 * 86_400.0
 
 
+Data = Annotated[str | None, Parameter(name="--data", help="The hub's data folder.")]
+
+
 def mint(
     actor: Address,
     /,
@@ -107,6 +111,9 @@ def mint(
         )
     if not 0 < lifetime_s <= LIFETIME_S_MAX:
         raise usage("--lifetime must be above 0 and at most ten years", "give it in seconds")
+    if lifetime_s > auth.token_age_max_s:
+        limit = f"auth.token_age_max_s = {auth.token_age_max_s:g}"
+        print(f"signalhub: note: the hub refuses it earlier, because of {limit}", file=sys.stderr)
     full = address(actor)
     now_s = time.time()
     token_id = secrets.token_urlsafe(16)
@@ -202,6 +209,7 @@ def revoke(
     reason: Annotated[
         str, Parameter(show_default=False, help="Why, for those who read the list.")
     ] = "",
+    data: Data = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
@@ -214,7 +222,8 @@ def revoke(
     from signalhub.auth.denials import Denial
     from signalhub.operate import denials
 
-    settings = loaded_settings(config).settings
+    settings = loaded_settings(config, {"data": data}).settings
+    path = _denial_list(settings)
     now_s = time.time()
     until = None
     given = [one for one in (token, jti, subject, actor) if one]
@@ -234,7 +243,6 @@ def revoke(
         until=None if until is None else int(until),
         reason=reason,
     )
-    path = Path(settings.denial_list)
     try:
         denials.add(path, entry, now_s)
     except OSError as error:
@@ -244,11 +252,21 @@ def revoke(
     Output(as_json).fact(facts, f"{_facts(entry)['kind']} {name} is denied, in {path}")
 
 
-def denied(*, config: Config = None, as_json: AsJson = False) -> None:
+def _denial_list(settings: Settings) -> Path:
+    """The list of the hub; an entry in a list that no hub reads would deny nobody."""
+    if not settings.auth.denied_file and not (Path(settings.data) / "log").is_dir():
+        raise usage(
+            f"there is no hub in {Path(settings.data).absolute()}",
+            "give its data folder with --data, or set auth.denied_file",
+        )
+    return Path(settings.denial_list).absolute()
+
+
+def denied(*, data: Data = None, config: Config = None, as_json: AsJson = False) -> None:
     """Show the hub's denial list, without entries that have ended."""
     from signalhub.operate import denials
 
-    path = Path(loaded_settings(config).settings.denial_list)
+    path = _denial_list(loaded_settings(config, {"data": data}).settings)
     try:
         entries = denials.listed(path)
     except OSError as error:

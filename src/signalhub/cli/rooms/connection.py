@@ -131,6 +131,8 @@ def room_failure_of(error: ClientError) -> Failure:
             return Failure(Exit.FAILED, error.code, error.message, _BY_CODE[error.code])
         case GaveUp():
             return Failure(Exit.FAILED, error.code, str(error), "restart the command")
+        case Unavailable(is_answered=True):
+            return Failure(Exit.FAILED, error.code, str(error), _NOT_NOW)
         case Unavailable() if "answered HTTP" in str(error):
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NO_ROOMS)
         case Unavailable() if "no answer" in str(error):
@@ -145,6 +147,7 @@ def _again_in(error: Refused) -> str:
     return f"nothing was done; try again in {max(1, wait_s)} s"
 
 
+_NOT_NOW = "nothing was done; see the hub's /health, and try again later"
 _NO_ROOMS = "correct --url or SIGNALHUB_URL, or turn on rooms.enabled in the hub"
 _WHICH_INBOX = "--inbox, SIGNALHUB_INBOX or --key"
 _INBOX_HEADER = f"X-Inbox-ID is set by {_WHICH_INBOX}"

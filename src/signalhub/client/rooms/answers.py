@@ -146,7 +146,9 @@ def refusal_of(url: str, status: int, headers: Mapping[str, str], body: bytes) -
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return RoomRefusal(limited(text, wait_s), wait_s)
     if status in _NOT_NOW:
-        return RoomRefusal(Unavailable(text), wait_s)
+        refused = Unavailable(text)
+        refused.is_answered = bool(said.error)
+        return RoomRefusal(refused, wait_s)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         # It failed somewhere on the way, so it may have happened.
         return RoomRefusal(OutcomeUnknown(text), wait_s)

@@ -35,6 +35,7 @@ from signalhub.wire.names import (
     TOPIC_CHARS_MAX,
     WILDCARD_LEVELS_MAX,
     has_wildcard,
+    is_reserved,
     is_subscribable,
     is_topic,
 )
@@ -124,6 +125,8 @@ class Router:
                 raise refusals.unauthorized("send", target)
             if type in _OF_HOSTS and not session.allowance.is_host:
                 raise refusals.only_hosts(type)
+        elif message.sender != session.claimed:
+            _check_claim(session, message.sender)
         if type == CONTROL:
             return self._command(session, message, request, target, now)
         return self._forward(session, message, request, target, now)
@@ -271,6 +274,8 @@ class Router:
             _check_sender(session, message.sender)
             if not session.allowance.may_broadcast(capability):
                 raise refusals.unauthorized("broadcast", f"to {capability or 'everybody'}")
+        elif message.sender != session.claimed:
+            _check_claim(session, message.sender)
             if request.type == CONTROL:
                 raise refusals.unauthorized("control", "all hosts at once")
             if request.type in _OF_HOSTS:
@@ -325,6 +330,8 @@ class Router:
             _check_sender(session, message.sender)
             if not session.allowance.may_publish(topic):
                 raise refusals.unauthorized("publish", topic)
+        elif message.sender != session.claimed:
+            _check_claim(session, message.sender)
         if durable is not None and durable.is_deleting:
             raise refusals.unknown_topic(topic)
         is_durable = durable is not None or bool(request.durable)
@@ -510,6 +517,13 @@ def _hub_type() -> Refusal:
 def _check_sender(session: Session, sender: str) -> None:
     if not session.speaks_as(sender):
         raise refusals.not_your_address(sender)
+
+
+def _check_claim(session: Session, sender: str) -> None:
+    """Without authentication a session may speak as anybody but the hub, or nobody."""
+    if is_reserved(sender):
+        raise refusals.not_your_address(sender)
+    session.claimed = sender
 
 
 def _check_topic(topic: str) -> None:

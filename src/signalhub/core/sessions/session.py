@@ -45,6 +45,7 @@ class Session:
         "allowance",
         "barrier",
         "bucket",
+        "claimed",
         "claims",
         "clock_behind_ms",
         "connected_at_ms",
@@ -88,6 +89,8 @@ class Session:
         self.bucket = bucket
         self.state = SessionState.CONNECTING
         self.identity: str | None = None
+        # The last `from` that it used and might use, without authentication.
+        self.claimed: str | None = None
         # Its address before it registered one.
         self.hello_identity: str | None = None
         self.allowance: Allowance = EVERYTHING

@@ -57,8 +57,6 @@ _SETTINGS: Final = {
     # Old checkpoints and finished batches of a long-running process must not fill the memory.
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
-    # The lake is for its owner only, as the log is; Hadoop does not go by the process alone.
-    "spark.hadoop.fs.permissions.umask-mode": "077",
     "spark.ui.retainedJobs": "5",
     "spark.ui.retainedStages": "5",
     "spark.ui.retainedTasks": "50",
