@@ -52,6 +52,13 @@ def test_what_was_landed_is_found(shop: Path, command: Command) -> None:
     assert "Exception" not in refused.err
 
 
+def test_the_lake_can_be_read_only_by_its_owner(shop: Path) -> None:
+    found = [*(shop / "lake").rglob("*"), *(shop / "pipeline").rglob("*")]
+
+    assert len(found) > 20
+    assert [f"{one} {one.stat().st_mode:o}" for one in found if one.stat().st_mode & 0o077] == []
+
+
 def test_a_table_that_is_behind_is_named_beside_the_answer(data: Path, command: Command) -> None:
     shutil.rmtree(data / "lake" / "deliveries")
     missing = command("sql", "SELECT count(*) FROM deliveries", "--data", str(data))

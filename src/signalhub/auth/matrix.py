@@ -107,7 +107,6 @@ REQUESTS: Final = (
     Access("hub:limits", "", ("admin:limits",)),
     Access("hub:list_sessions", "", ("admin:sessions",)),
     Access("hub:close_session", "", ("admin:sessions",)),
-    Access("hub:limits", "", ("admin:limits",)),
     # Addresses.
     Access("hub:register", "the address of the token"),
     Access("hub:register", "another address", ("register",)),

@@ -22,9 +22,9 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
-from itertools import count, islice, takewhile
+from itertools import chain, count, islice, takewhile
 from typing import TYPE_CHECKING, Final, TypeGuard
 
 import msgspec
@@ -232,13 +232,20 @@ def number_of(name: str) -> int:
     return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
-def preferred(actor: str, hosts: Sequence[tuple[int, str]]) -> str | None:
+# There are few hosts, and all of a kind are compared for every actor without a place.
+_number_of_host = lru_cache(8_192)(number_of)
+
+
+def preferred(
+    actor: str,
+    hosts: Sequence[tuple[int, str]],
+    is_present: Callable[[str], bool] = lambda host: True,
+) -> str | None:
     """The preferred host of an actor among sorted (hash, name) pairs; `None` if there are none."""
     number = number_of(actor)
-    rivals: Iterable[tuple[int, str]] = hosts
-    if len(hosts) > _RIVALS_MAX:
-        first = bisect_left(hosts, (number, ""))
-        rivals = [hosts[at % len(hosts)] for at in range(first, first + _RIVALS_MAX)]
+    first = bisect_left(hosts, (number, ""))
+    present = (one for one in chain(hosts[first:], hosts[:first]) if is_present(one[1]))
+    rivals = islice(present, _RIVALS_MAX)
     best = max(((_mixed(number ^ one), name) for one, name in rivals), default=None)
     return None if best is None else best[1]
 
@@ -295,7 +302,8 @@ class Placement:
         if request.tokens is not None and request.host is None:
             raise refusals.structural("payload.tokens are for hosts that claim: name payload.host")
         if request.host is None:
-            search: _Search | _Claim = _Search(session, partial(self._present, now))
+            is_present = partial(self._is_present, now)
+            search: _Search | _Claim = _Search(session, self._hosts, is_present)
         else:
             box = self._own_host(session, request.host, now)
             search = _Claim(session, box, request.tokens or {})
@@ -336,23 +344,20 @@ class Placement:
         if address not in session.registrations:
             raise refusals.not_your_address(address)
         box = self._streams.host(address)
-        if box is None or not self._is_present(box, now):
+        if box is None or not self._is_present(now, address):
             raise refusals.structural(
                 "payload.host is not a connected host: register it as durable, with the capability "
                 f"{mailboxes.HOST}"
             )
         return box
 
-    def _present(self, now: int, kind: str) -> list[tuple[int, str]]:
-        """Hashes and names of the connected hosts for a kind, in the order of the hashes."""
-        return sorted(
-            (number_of(box.name), box.name)
-            for box in self._streams.hosts(kind)
-            if self._is_present(box, now)
-        )
+    def _hosts(self, kind: str) -> list[tuple[int, str]]:
+        """Hashes and names of the hosts for a kind, in the order of the hashes."""
+        return sorted((_number_of_host(box.name), box.name) for box in self._streams.hosts(kind))
 
-    def _is_present(self, box: Mailbox, now: int) -> bool:
-        registration = self._registry.find(box.name, now)
+    def _is_present(self, now: int, host: str) -> bool:
+        """Is the host connected?"""
+        registration = self._registry.find(host, now)
         return registration is not None and mailboxes.HOST in registration.capabilities
 
     def move(self, session: Session, message: Envelope, now: int) -> list[Effect]:
@@ -466,9 +471,15 @@ class Placement:
 class _Search:
     """Places actors that have no place on a connected host."""
 
-    def __init__(self, session: Session, present: Callable[[str], list[tuple[int, str]]]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        hosts_of: Callable[[str], list[tuple[int, str]]],
+        is_present: Callable[[str], bool],
+    ) -> None:
         self._session = session
-        self._present = present
+        self._hosts_of = hosts_of
+        self._is_present = is_present
         # Numbers and names of the hosts for each kind.
         self._hosts: dict[str, list[tuple[int, str]]] = {}
 
@@ -478,8 +489,8 @@ class _Search:
         kind = kind_of(actor)
         hosts = self._hosts.get(kind)
         if hosts is None:
-            hosts = self._hosts[kind] = self._present(kind)
-        host = preferred(actor, hosts)
+            hosts = self._hosts[kind] = self._hosts_of(kind)
+        host = preferred(actor, hosts, self._is_present)
         if host is None:
             return refusals.no_host(kind)
         if not _may_send(self._session, host):

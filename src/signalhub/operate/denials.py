@@ -65,5 +65,7 @@ def _alone(folder: Path) -> Iterator[None]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+        # The new name must survive a power cut, too: who was denied stays denied.
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -21,6 +21,7 @@ _PLAIN: Final = ("pending", "keys", "deferred", "offloads", "alarms", "dead", "s
 _Ms = Annotated[int, msgspec.Meta(ge=-HELD_MS, le=HELD_MS)]
 _Blob = bytes | None
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+_Blob = bytes | None
 # The columns of the rows of a parcel; the first one is always the actor.
 _ROWS: Final[dict[str, Any]] = {
     "pending": tuple[str, str, str, str, _Blob, _Blob, _Count, bytes, _Ms | None, str | None],

@@ -111,7 +111,7 @@ class Access:
             return
         is_capability = inbox_id is not None and self._room_behind(inbox_id) is None
         if is_capability:
-            self._check_known()
+            self.check_known()
         self._check_token(requester, room_name, mono_ms)
         if self._is_required and not is_capability:
             raise self._refused(requester.source, refusals.capability_missing(), mono_ms)
@@ -130,15 +130,15 @@ class Access:
             is_known = self._directory.names.inbox(inbox_id) in self._directory.inboxes
             if is_known or not is_writing:
                 return
-            self._check_known()
+            self.check_known()
             self._check_token(requester, inbox_id, mono_ms)
             return
         self._check_token(requester, room_name, mono_ms)
         if self._is_required:
             raise self._refused(requester.source, refusals.capability_missing(), mono_ms)
 
-    def _check_known(self) -> None:
-        """Refuse if what a capability opens could lie behind damage of the log."""
+    def check_known(self) -> None:
+        """Raise `RoomError` if what is asked for could lie behind damage of the log."""
         if self._storage.gap is not None:
             raise refusals.damaged()
 

@@ -56,7 +56,6 @@ class Rooms:
     ) -> None:
         self.settings = settings
         self.tally = tally
-        self._storage = storage
         self.times = times = Times(settings.timestamps)
         self.directory = directory = RoomDirectory(settings, times, storage, quotas)
         self._wall = wall
@@ -117,17 +116,18 @@ class Rooms:
             self.access.check_inbox(
                 request.requester, request.inbox, request.mono_ms, is_writing=False
             )
+            self.access.check_known()
         except RoomError as error:
             return [Answer(request.caller, error)]
-        if self._storage.gap is not None:
-            return [Answer(request.caller, refusals.damaged())]
         return self._pages.read(request, now)
 
     def put_blob(self, request: PutBlob, now: int) -> list[Effect]:
         """Write a new version of a blob."""
-        if self._storage.gap is not None:
+        try:
             # Its version is not known either.
-            return [Answer(request.caller, refusals.damaged())]
+            self.access.check_known()
+        except RoomError as error:
+            return [Answer(request.caller, error)]
         return self.state.put(request, now)
 
     def look(
@@ -148,23 +148,18 @@ class Rooms:
 
     def blob(self, room: str, inbox: str | None, name: str, now: int) -> Blob:
         """Return a blob; raises `RoomError`."""
-        self._check_known()
+        self.access.check_known()
         return find_blob(self.directory.find(room, inbox), name)
 
     def proposals(self, room: str, inbox: str | None, now: int) -> list[ProposalBody]:
         """Return the proposals of a room, oldest first; raises `RoomError`."""
-        self._check_known()
+        self.access.check_known()
         return every_proposal(self.directory.find(room, inbox), now)
 
     def proposal(self, room: str, inbox: str | None, proposal_id: str, now: int) -> ProposalBody:
         """Return one proposal; raises `RoomError`."""
-        self._check_known()
+        self.access.check_known()
         return find_proposal(self.directory.find(room, inbox), proposal_id, now)
-
-    def _check_known(self) -> None:
-        """Refuse if the answer could lie behind damage of the log."""
-        if self._storage.gap is not None:
-            raise refusals.damaged()
 
     # Sockets.
 
@@ -180,7 +175,7 @@ class Rooms:
         """Add a socket to a room and welcome it; raises `RoomError` if it cannot enter."""
         directory = self.directory
         self.access.check_room(requester, room_name, inbox_id, self._mono_ms)
-        self._check_known()
+        self.access.check_known()
         room, effects = directory.open(room_name, inbox_id, requester, now)
         guest = Guest(link, room, pseudonym, requester)
         if requester.claims is not None:

@@ -57,6 +57,8 @@ _SETTINGS: Final = {
     # Old checkpoints and finished batches of a long-running process must not fill the memory.
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
+    # The lake is for its owner only, as the log is; Hadoop does not go by the process alone.
+    "spark.hadoop.fs.permissions.umask-mode": "077",
     "spark.ui.retainedJobs": "5",
     "spark.ui.retainedStages": "5",
     "spark.ui.retainedTasks": "50",
@@ -161,7 +163,7 @@ def _no_orphan() -> Iterator[None]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen(*arguments, **options))  # noqa: S603
+        started.append(subprocess.Popen(*arguments, umask=0o077, **options))  # noqa: S603
         return started[-1]
 
     gateway: Any = java_gateway
