@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections import Counter
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -24,6 +25,8 @@ from signalhub.wire.room_ids import default_inbox
 COUNTS_VARIABLE = "SIGNALHUB_OPENAPI_COUNTS"
 # If set, all valid requests are about one room or inbox, so that they reach its limits.
 CROWDED_VARIABLE = "SIGNALHUB_OPENAPI_CROWDED"
+# If set, every room has an inbox that does not follow from its name.
+SECRET_VARIABLE = "SIGNALHUB_OPENAPI_SECRET"
 ROOMS = ("general", "acme:board", "lobby")
 INBOXES = ("pw1oQgdmuN2WQLXM3CpAZaVIVGvyJRwpcv9QG4XsHfg", "A" * 43, "inbox.1~")
 PROPOSALS = ("proposal-1", "proposal-2")
@@ -52,7 +55,10 @@ def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -
         revisit(headers, "X-Inbox-ID", INBOXES)
     elif "X-Inbox-ID" in headers and headers.get("X-Room-ID") in ROOMS:
         # Whoever came first, with or without an inbox, has bound the room to this one.
-        headers["X-Inbox-ID"] = default_inbox(headers["X-Room-ID"])
+        room = headers["X-Room-ID"]
+        is_secret = SECRET_VARIABLE in os.environ
+        secret = sha256(room.encode()).hexdigest()[:43]
+        headers["X-Inbox-ID"] = secret if is_secret else default_inbox(room)
     for name in ("If-Match", "If-None-Match"):
         revisit(headers, name, TAGS)
         # The tool knows what these headers are for and makes values of its own for them.

@@ -21,7 +21,7 @@ import pytest
 from signalhub.server.rooms.openapi import describe
 from signalhub.settings.model import RoomsSettings
 from signalhub.testing import FakeClock, run_hub, spawn_hub
-from tests.compliance.openapi_cases import COUNTS_VARIABLE, CROWDED_VARIABLE
+from tests.compliance.openapi_cases import COUNTS_VARIABLE, CROWDED_VARIABLE, SECRET_VARIABLE
 from tests.support.volume import volume
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +58,12 @@ def by_status(counts: Counter[tuple[str, int]]) -> Counter[int]:
 
 
 async def examine(
-    folder: Path, url: str, *options: str, document: str | None = None, is_crowded: bool = False
+    folder: Path,
+    url: str,
+    *options: str,
+    document: str | None = None,
+    is_crowded: bool = False,
+    is_secret: bool = False,
 ) -> Verdict:
     """Let schemathesis compare a hub with a document, by default its own."""
     config, counts = folder / "schemathesis.toml", folder / "counts.json"
@@ -73,7 +78,8 @@ async def examine(
             "SCHEMATHESIS_HOOKS": "tests.compliance.openapi_cases",
             COUNTS_VARIABLE: str(counts),
         }
-        | ({CROWDED_VARIABLE: "1"} if is_crowded else {}),
+        | ({CROWDED_VARIABLE: "1"} if is_crowded else {})
+        | ({SECRET_VARIABLE: "1"} if is_secret else {}),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -143,7 +149,7 @@ async def test_other_settings_are_described_as_well(tmp_path: Path) -> None:
 
     async with run_hub(rooms=UNLIMITED | rooms) as hub:
         options = ("--phases", "examples,coverage", "--seed", "1")
-        verdict = await examine(tmp_path, hub.http_url, *options)
+        verdict = await examine(tmp_path, hub.http_url, *options, is_secret=True)
 
     assert verdict.exit_code == 0, verdict.output
     assert max(by_status(verdict.counts)) < 500
