@@ -274,12 +274,12 @@ class Router:
             _check_sender(session, message.sender)
             if not session.allowance.may_broadcast(capability):
                 raise refusals.unauthorized("broadcast", f"to {capability or 'everybody'}")
-        elif message.sender != session.claimed:
-            _check_claim(session, message.sender)
             if request.type == CONTROL:
                 raise refusals.unauthorized("control", "all hosts at once")
             if request.type in _OF_HOSTS:
                 raise refusals.only_hosts(request.type)
+        elif message.sender != session.claimed:
+            _check_claim(session, message.sender)
         is_ask = message.pattern == ASK
         key = b""
         if is_ask:
