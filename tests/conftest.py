@@ -32,6 +32,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+# Tests of the pipeline that start processes of their own, beside the shared session.
+_OWN_SESSIONS = frozenset({"tests/pipeline/test_backup.py", "tests/pipeline/test_kill.py"})
+
+
 class SharedScheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Every test is given out alone, except those that share something expensive.
 
@@ -41,7 +45,7 @@ class SharedScheduling(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        if path.startswith("tests/pipeline/") and path != "tests/pipeline/test_kill.py":
+        if path.startswith("tests/pipeline/") and path not in _OWN_SESSIONS:
             return "tests/pipeline"
         return path if path == "tests/test_tidy.py" else nodeid
 
