@@ -474,7 +474,7 @@ def host_is_away(host: str, kind: str) -> Refusal:
 
 
 def not_placed(actor: str) -> Refusal:
-    """There is no place to forget."""
+    """The actor has no place that could be forgotten."""
     return Refusal(
         Code.STALE_PLACEMENT,
         f"The actor {actor} has no place.",

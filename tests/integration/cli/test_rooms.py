@@ -238,6 +238,17 @@ async def test_a_fetch_goes_on_when_the_hub_ends_a_page_by_its_size() -> None:
         assert "--from 3" in part.err
 
 
+async def test_a_hub_that_takes_no_messages_now_is_not_called_unreachable() -> None:
+    async with run_hub(rooms={"disk_bytes_max": 1}) as hub:
+        append = ("inbox", "append", GENERAL, "word", "--timeout", "1")
+        assert (await command(hub.url, *append)).code == 0
+        refused = await command(hub.url, *append)
+
+    assert refused.code == 1
+    assert "rooms.disk_bytes_max" in refused.err
+    assert "nothing was done; see the hub's /health" in refused.err
+
+
 async def test_an_inbox_is_fetched_in_parts_or_as_a_whole(run: Run) -> None:
     variables = {"SIGNALHUB_INBOX": GENERAL}
     for word in ("one", "two", "three"):

@@ -170,6 +170,17 @@ def test_a_token_is_minted_for_an_audience_and_with_an_id_of_its_own(
     assert "`aud`" in tokens.inspect(other, code=1)
 
 
+@pytest.mark.parametrize(("lifetime", "is_noted"), [("86400", False), ("86401", True)])
+def test_a_lifetime_beyond_what_the_hub_accepts_is_noted(
+    lifetime: str, is_noted: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "hub.toml"
+    config.write_text(f'[auth]\nenabled = true\nsecret = "{SECRET}"\n')
+
+    assert run(["token", "mint", "a/b", "--lifetime", lifetime, "--config", str(config)]) == 0
+    assert ("auth.token_age_max_s" in capsys.readouterr().err) is is_noted
+
+
 def test_a_revoked_token_is_on_the_list_until_it_could_not_be_used_any_more(
     tokens: Tokens, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
