@@ -123,7 +123,14 @@ def test_a_forwarded_copy_is_valid_complete_and_faithful(
     message = wire.decode(frame)
 
     copy = wire.forwarded(
-        MESSAGE_ID, message, wire.encode(to), type, message.payload, NOW, message.metadata
+        MESSAGE_ID,
+        message,
+        wire.encode(sender),
+        wire.encode(to),
+        type,
+        message.payload,
+        NOW,
+        message.metadata,
     )
 
     seen = read(copy)
@@ -146,7 +153,7 @@ def test_metadata_without_the_hubs_own_members_is_passed_on_byte_for_byte(metada
     message = wire.decode(send_frame("1", metadata, "@(a)", "m", None))
 
     copy = wire.forwarded(
-        MESSAGE_ID, message, b'"@(b)"', "t", message.payload, NOW, message.metadata
+        MESSAGE_ID, message, b'"@(a)"', b'"@(b)"', "t", message.payload, NOW, message.metadata
     )
 
     inner = metadata[1:-1].strip().encode()
@@ -262,7 +269,7 @@ def test_deep_nesting_is_refused_or_forwarded_but_never_raises(depth: int, membe
         return
 
     copy = wire.forwarded(
-        MESSAGE_ID, message, b'"@(b)"', "t", message.payload, NOW, message.metadata
+        MESSAGE_ID, message, b'"@(a)"', b'"@(b)"', "t", message.payload, NOW, message.metadata
     )
 
     assert deep[1:-1].encode() in copy

@@ -286,7 +286,8 @@ class Hub:
         size = len(frame)
         if size == _RAW_PING_BYTES and frame == wire.RAW_PING:
             return [Reply(session, wire.RAW_PONG)]
-        if size > self._message_bytes_max:
+        is_large = size > self._forwarded_bytes_max
+        if is_large and size > self._message_bytes_max:
             refusal = refusals.too_large(size, self._message_bytes_max)
             sender, message_id = wire.peek(frame)
             return self._refuse_unread(session, refusal, now, sender=sender, message_id=message_id)
@@ -316,7 +317,7 @@ class Hub:
             handler = self.handlers.get(type)
             if handler is None:
                 raise refusals.unknown_type(type)
-            if size > self._forwarded_bytes_max and type in _FORWARDED:
+            if is_large and type in _FORWARDED:
                 raise refusals.too_large(size, self._forwarded_bytes_max)
             if self.storage.gap is not None and type in ABOUT_THE_LOG:
                 raise self.storage.gap

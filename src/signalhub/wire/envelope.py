@@ -238,20 +238,21 @@ def with_delivery(metadata: Raw, delivery: dict[str, object]) -> Raw:
 def forwarded(
     message_id: bytes,
     message: Envelope,
+    sender: bytes,
     to: bytes,
     type: str,
     data: Raw,
     now_ms: int,
     metadata: Raw,
 ) -> bytes:
-    """The copy of a sent message as its one recipient sees it. `to` is already JSON."""
+    """The copy of a sent message as its one recipient sees it; both addresses are JSON already."""
     ttl = message.ttl
     return b"".join(
         (
             b'{"id":"',
             message_id,
             b'","from":',
-            encode(message.sender),
+            sender,
             b',"to":',
             to,
             b',"type":',

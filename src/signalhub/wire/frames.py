@@ -11,6 +11,7 @@ hub and the Python client share it. Three rules hold whatever a peer sends:
 from __future__ import annotations
 
 import codecs
+from collections.abc import Callable
 from enum import IntEnum
 
 import msgspec
@@ -96,15 +97,19 @@ def _header(opcode: int, length: int) -> bytes:
     return bytes((first, 127)) + length.to_bytes(8, "big")
 
 
+class _TextHeaders(dict[int, bytes]):
+    """Headers by length; only those of short frames are kept."""
+
+    def __missing__(self, length: int) -> bytes:
+        return _header(_TEXT, length)
+
+
 _SHORT = 4096
-_TEXT_HEADERS = [_header(_TEXT, length) for length in range(_SHORT)]
-
-
-def text_header(length: int) -> bytes:
-    """The unmasked header of a final text frame."""
-    if length < _SHORT:
-        return _TEXT_HEADERS[length]
-    return _header(_TEXT, length)
+# The unmasked header of a final text frame of a given length. Every frame passes here, so it is a
+# look-up in C.
+text_header: Callable[[int], bytes] = _TextHeaders(
+    {length: _header(_TEXT, length) for length in range(_SHORT)}
+).__getitem__
 
 
 def ping_frame(payload: bytes = b"") -> bytes:

@@ -300,6 +300,7 @@ class Asks:
         frame = wire.forwarded(
             stored.copy_id,
             message,
+            wire.encode(message.sender),
             registration.address_json,
             stored.type,
             Raw(stored.data),

@@ -109,8 +109,10 @@ class Router:
             "hub:unsubscribe": self.unsubscribe,
         }
 
-    def send(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """Forward one message to one actor."""
+    def send(
+        self, session: Session, message: Envelope, now: int, is_recorded: bool = False
+    ) -> list[Effect]:
+        """Forward one message to one actor; `is_recorded` if it is a command that may go on."""
         try:
             request = _decode_send(message.payload)
         except requests.UNFIT as error:
@@ -125,53 +127,10 @@ class Router:
                 raise refusals.unauthorized("send", target)
             if type in _OF_HOSTS and not session.allowance.is_host:
                 raise refusals.only_hosts(type)
-        elif message.sender != session.claimed:
-            _check_claim(session, message.sender)
-        if type == CONTROL:
-            return self._command(session, message, request, target, now)
-        return self._forward(session, message, request, target, now)
-
-    def _command(
-        self,
-        session: Session,
-        message: Envelope,
-        request: requests.SendRequest,
-        target: str,
-        now: int,
-    ) -> list[Effect]:
-        """Forward a command to a host, which gets it only if it is recorded."""
-        verbs = self._check_control(session, target, request.data, now)
-        self._storage.check()
-        records = [one for verb in verbs for one in operated(session, verb, target, now)]
-        if message.pattern == ASK:
-            # It waits for the log anyway, in the same batch.
-            forwarded = self._forward(session, message, request, target, now)
-            return [*records, *forwarded]
-
-        def recorded(offset: int, later: int) -> list[Effect]:
-            try:
-                return self._forward(session, message, request, target, later)
-            except Refusal as refusal:
-                return unrecorded(refusal, later)
-
-        def unrecorded(refusal: Refusal, later: int) -> list[Effect]:
-            if session.is_over:
-                return []
-            return [self._replies.refuse(session, message, refusal, later)]
-
-        records[-1].follow(recorded, unrecorded)
-        return [*records]
-
-    def _forward(
-        self,
-        session: Session,
-        message: Envelope,
-        request: requests.SendRequest,
-        target: str,
-        now: int,
-    ) -> list[Effect]:
-        """Forward a message whose sender may send it."""
-        type = request.type
+        if message.sender != session.claimed:
+            _claim(session, message.sender)
+        if type == CONTROL and not is_recorded:
+            return self._command(session, message, request.data, target, now)
         is_ask = message.pattern == ASK
         key = b""
         if is_ask:
@@ -179,7 +138,7 @@ class Router:
             answered = self._answer_again(session, message, key, now)
             if answered is not None:
                 return answered
-        expires_at = self._deadline(session, message)
+        expires_at = self._deadline(session, message) if message.ttl else None
         if expires_at is not None and expires_at < now:
             return self._expired(message, is_ask)
         if request.fences:
@@ -199,6 +158,7 @@ class Router:
         frame = wire.forwarded(
             self._next_id(),
             message,
+            session.claimed_json,
             address_json,
             type,
             request.data,
@@ -209,6 +169,32 @@ class Router:
         if session.unsynced and (ask := session.waits_for(target)) is not None:
             return wait_behind(ask, deliver)
         return [deliver]
+
+    def _command(
+        self, session: Session, message: Envelope, data: msgspec.Raw, target: str, now: int
+    ) -> list[Effect]:
+        """Forward a command to a host, which gets it only if it is recorded."""
+        verbs = self._check_control(session, target, data, now)
+        self._storage.check()
+        records = [one for verb in verbs for one in operated(session, verb, target, now)]
+        if message.pattern == ASK:
+            # It waits for the log anyway, in the same batch.
+            forwarded = self.send(session, message, now, is_recorded=True)
+            return [*records, *forwarded]
+
+        def recorded(offset: int, later: int) -> list[Effect]:
+            try:
+                return self.send(session, message, later, is_recorded=True)
+            except Refusal as refusal:
+                return unrecorded(refusal, later)
+
+        def unrecorded(refusal: Refusal, later: int) -> list[Effect]:
+            if session.is_over:
+                return []
+            return [self._replies.refuse(session, message, refusal, later)]
+
+        records[-1].follow(recorded, unrecorded)
+        return [*records]
 
     def _check_control(
         self, session: Session, host: str, data: msgspec.Raw, now: int
@@ -278,8 +264,8 @@ class Router:
                 raise refusals.unauthorized("control", "all hosts at once")
             if request.type in _OF_HOSTS:
                 raise refusals.only_hosts(request.type)
-        elif message.sender != session.claimed:
-            _check_claim(session, message.sender)
+        if message.sender != session.claimed:
+            _claim(session, message.sender)
         is_ask = message.pattern == ASK
         key = b""
         if is_ask:
@@ -330,8 +316,8 @@ class Router:
             _check_sender(session, message.sender)
             if not session.allowance.may_publish(topic):
                 raise refusals.unauthorized("publish", topic)
-        elif message.sender != session.claimed:
-            _check_claim(session, message.sender)
+        if message.sender != session.claimed:
+            _claim(session, message.sender)
         if durable is not None and durable.is_deleting:
             raise refusals.unknown_topic(topic)
         is_durable = durable is not None or bool(request.durable)
@@ -519,11 +505,11 @@ def _check_sender(session: Session, sender: str) -> None:
         raise refusals.not_your_address(sender)
 
 
-def _check_claim(session: Session, sender: str) -> None:
-    """Without authentication a session may speak as anybody but the hub, or nobody."""
+def _claim(session: Session, sender: str) -> None:
+    """Nobody speaks as the hub, or as nobody; otherwise the session may, or has been checked."""
     if is_reserved(sender):
         raise refusals.not_your_address(sender)
-    session.claimed = sender
+    session.claim(sender)
 
 
 def _check_topic(topic: str) -> None:

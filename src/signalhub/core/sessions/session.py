@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from signalhub.auth.permissions import EVERYTHING, Allowance
 from signalhub.pacing import TokenBucket
+from signalhub.wire.envelope import encode
 
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Claims
@@ -46,6 +47,7 @@ class Session:
         "barrier",
         "bucket",
         "claimed",
+        "claimed_json",
         "claims",
         "clock_behind_ms",
         "connected_at_ms",
@@ -89,8 +91,9 @@ class Session:
         self.bucket = bucket
         self.state = SessionState.CONNECTING
         self.identity: str | None = None
-        # The last `from` that it used and might use, without authentication.
+        # The last `from` that it used, and the same as JSON.
         self.claimed: str | None = None
+        self.claimed_json = b""
         # Its address before it registered one.
         self.hello_identity: str | None = None
         self.allowance: Allowance = EVERYTHING
@@ -133,6 +136,11 @@ class Session:
             or sender in self.registrations
             or self.allowance.may_speak_as(sender)
         )
+
+    def claim(self, sender: str) -> None:
+        """It speaks as `sender` from now on, as most sessions do in all their messages."""
+        self.claimed = sender
+        self.claimed_json = encode(sender)
 
     def joined(self, consumer: Consumer) -> None:
         """Add a consumer."""

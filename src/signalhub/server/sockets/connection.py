@@ -40,6 +40,7 @@ from signalhub.wire.frames import (
     CloseCode,
     Closed,
     CompleteMessage,
+    Opcode,
     Ping,
     Violation,
     close_frame,
@@ -77,8 +78,8 @@ class WaitingFrame(msgspec.Struct, frozen=True, gc=False):
         return sum(map(len, self.pieces))
 
 
-class Unhandled(msgspec.Struct, frozen=True, gc=False):
-    """A frame that waits for its turn."""
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """A frame that is not a whole text: a fragment, a control frame, or an invalid one."""
 
     opcode: int
     is_final: bool
@@ -214,7 +215,7 @@ class Connection(WSListener, Generic[P]):
         self._intake: Intake | None = None
         self._large_until_s: float | None = None
         # Frames that were read but not handled yet; reading is paused meanwhile.
-        self._backlog: deque[Unhandled] | None = None
+        self._backlog: deque[bytes | Piece] | None = None
         self.session = owner.opened(self)
         # Where it comes from, which counts it until it is closed.
         self.origin: Source | None = None
@@ -262,28 +263,36 @@ class Connection(WSListener, Generic[P]):
             return
         payload = frame.get_payload_as_bytes()
         size = len(payload)
-        self._frames_left -= 1
-        self._bytes_left -= size
+        self._frames_left = frames_left = self._frames_left - 1
+        self._bytes_left = bytes_left = self._bytes_left - size
         if self._intake is not None and frame.last_in_buffer:
             self._intake.unread_bytes = frame.tail_size
-        if (self._frames_left < 0 or self._bytes_left < 0) and not self._may_go_on(size, frame):
-            self._put_off(frame, payload)
-        elif (
-            self._assembler is None
-            and frame.fin
-            and frame.msg_type == _TEXT
-            and not (frame.rsv1 or frame.rsv2 or frame.rsv3)
-        ):
-            if self._door is None and not self.is_closing and payload.isascii():
+        is_on = (frames_left >= 0 and bytes_left >= 0) or self._may_go_on(size, frame)
+        if frame.fin and frame.msg_type == _TEXT and not (frame.rsv1 or frame.rsv2 or frame.rsv3):
+            if not is_on:
+                self._put_off(payload)
+            elif (
+                self._assembler is None
+                and self._door is None
+                and not self.is_closing
+                and payload.isascii()
+            ):
                 self.owner.received(self, payload)
             else:
                 self._hear(payload)
+            return
+        rsv = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
+        one = Piece(frame.msg_type.value, bool(frame.fin), rsv, payload)
+        if is_on:
+            self._assemble(one)
         else:
-            rsv = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
-            self._assemble(frame.msg_type.value, bool(frame.fin), rsv, payload)
+            self._put_off(one)
 
     def _hear(self, payload: bytes) -> None:
-        if payload.isascii() or is_text(payload):
+        """Handle a text that is one frame."""
+        if self._assembler is not None:
+            self._assemble(Piece(Opcode.TEXT, True, False, payload))
+        elif payload.isascii() or is_text(payload):
             self._received(payload)
         else:
             self.close(CloseCode.INVALID_TEXT, "text must be valid UTF-8")
@@ -368,10 +377,9 @@ class Connection(WSListener, Generic[P]):
         self._put_intake()
         self._writer.postpone(self, wait_s)
 
-    def _put_off(self, frame: WSFrame, payload: bytes) -> None:
+    def _put_off(self, one: bytes | Piece) -> None:
         assert self._backlog is not None
-        rsv = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
-        self._backlog.append(Unhandled(frame.msg_type.value, bool(frame.fin), rsv, payload))
+        self._backlog.append(one)
 
     def go_on(self, tick: int) -> None:
         """Handle waiting frames; read on when there are none left."""
@@ -390,11 +398,12 @@ class Connection(WSListener, Generic[P]):
                     return
             one = backlog.popleft()
             self._frames_left -= 1
-            self._bytes_left -= len(one.payload)
-            if self._assembler is None and one.is_final and one.opcode == 1 and not one.rsv:
-                self._hear(one.payload)
+            if isinstance(one, bytes):
+                self._bytes_left -= len(one)
+                self._hear(one)
             else:
-                self._assemble(one.opcode, one.is_final, one.rsv, one.payload)
+                self._bytes_left -= len(one.payload)
+                self._assemble(one)
         self._backlog = None
         if not self._transport.is_closing():
             self._transport.resume_reading()
@@ -426,10 +435,10 @@ class Connection(WSListener, Generic[P]):
     def resume_writing(self) -> None:
         self._writer.drained(self)
 
-    def _assemble(self, opcode: int, is_final: bool, rsv: bool, payload: bytes) -> None:
+    def _assemble(self, one: Piece) -> None:
         assembler = self._assembler or Assembler(self.owner.frame_bytes_max)
         try:
-            event = assembler.feed(opcode, is_final, rsv, payload)
+            event = assembler.feed(one.opcode, one.is_final, one.rsv, one.payload)
         except Violation as violation:
             self._assembler = None
             self.close(violation.code, violation.reason)
@@ -538,6 +547,12 @@ class Connection(WSListener, Generic[P]):
             self.fan = None
         self.has_fans = False
         pieces: list[bytes] = []
+        only = self.queue[0]
+        if len(self.queue) == 1 and isinstance(only, tuple):
+            # Mostly there is nothing but a fan-out.
+            batch, address_json = only
+            batch.render(address_json, pieces)
+            return pieces, len(batch)
         ends: list[int] = []
         copies = 0
         for item in self.queue:
@@ -682,14 +697,6 @@ class Connection(WSListener, Generic[P]):
         before = self.unsent_bytes
         self._ws.send_close(code, reason)  # type: ignore[arg-type]
         self._buffered_total += self.unsent_bytes - before
-
-    @property
-    def queued_bytes(self) -> int:
-        """The size of what is queued."""
-        return sum(
-            len(item) if isinstance(item, bytes) else item[0].size_for(item[1])
-            for item in self.queue
-        )
 
     @property
     def queued_tells(self) -> int:

@@ -57,10 +57,6 @@ class FanBatch:
         self.joined = len(connections)
         return connections
 
-    def size_for(self, address_json: bytes) -> int:
-        """Return the bytes for one recipient, without frame headers."""
-        return self._size + len(self._copies) * len(address_json)
-
     def add(self, head: bytes, tail: bytes) -> None:
         """Add a publish."""
         assert self.is_open

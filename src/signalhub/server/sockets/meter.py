@@ -18,8 +18,10 @@ from msgspec.structs import replace
 from signalhub.settings.model import LimitsSettings, Settings
 
 # What a connection may handle before its buckets are charged.
-_GRANT_FRAMES = 32
+_GRANT_FRAMES = 64
 GRANT_BYTES = 2**16
+# Of a client that is held back no more is read at once: about a grant of common messages.
+_READ_BYTES = 3 * 2**13
 # Frames and bytes.
 Grant = tuple[int, int]
 NOTHING: Grant = (0, 0)
@@ -82,8 +84,8 @@ class Intake(asyncio.BufferedProtocol):
     """Stands before picows while a client sends faster than it is served.
 
     picows doubles its buffer whenever a read fills it, and hands over all frames of a read at once.
-    Smaller reads keep both small. It also stands there after a large frame, until the large buffer
-    is empty and can be replaced.
+    Reads of a limited size keep both small. It also stands there after a large frame, until the
+    large buffer is empty and can be replaced.
     """
 
     __slots__ = ("_parser", "unread_bytes")
@@ -99,7 +101,8 @@ class Intake(asyncio.BufferedProtocol):
         return self._parser
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return sparing(self._parser.get_buffer(sizehint))
+        buffer: memoryview = self._parser.get_buffer(sizehint)
+        return buffer[:_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.unread_bytes is not None:

@@ -40,7 +40,9 @@ _AT_ONCE_BYTES = 2**22
 # How long a peer may take to answer a close frame before the socket is aborted.
 _CLOSE_GRACE_S = 1.0
 # How long a tick is young: a connection gets no second turn in it later.
-_TURN_S = 0.0005
+_TURN_S = 0.002
+# How often the wall clock is read, at most.
+_WALL_READ_S = 0.01
 # So that a clock that stands still or jumps does not stop a connection for long.
 _PAUSE_S_MAX = 0.25
 
@@ -81,6 +83,7 @@ class Writer:
         self._time_at = clock.at
         self._wall_ms = clock.wall_ms
         self._wall = hub.wall
+        self._wall_due_s = 0.0
         self.mono_s = self._mono_s = clock.mono_s
         self.limits = limits_of(hub.settings)
         self.grant = grant_of(self.limits)
@@ -112,7 +115,9 @@ class Writer:
         """Start a tick: all events until the next flush share one time."""
         self._tick_began_s = began_s = self._mono_s()
         self.tick_ms = now = self._time_at(began_s)
-        self._wall.ahead_ms = self._wall_ms() - now
+        if began_s >= self._wall_due_s:
+            self._wall_due_s = began_s + _WALL_READ_S
+            self._wall.ahead_ms = self._wall_ms() - now
         self._ticks += 1
         self._loop.call_soon(self._flush)
         return now
@@ -262,17 +267,20 @@ class Writer:
                 continue
             next_one.is_in_bulk = False
             if next_one.queue:
-                budget -= 1 + next_one.queued_bytes // _BULK_BYTES
+                budget -= 1
                 try:
-                    self.write_out(next_one)
+                    budget -= self.write_out(next_one) // _BULK_BYTES
                 except Exception:
                     self._give_up(next_one)
 
-    def write_out(self, connection: Connection[Party]) -> None:
-        """Write the queue of a connection; block it if the kernel accepts only part."""
+    def write_out(self, connection: Connection[Party]) -> int:
+        """Write the queue of a connection; block it if the kernel accepts only part.
+
+        Returns the bytes of the queue.
+        """
         queue = connection.queue
         if not queue:
-            return
+            return 0
         pieces: list[bytes]
         if connection.has_fans:
             pieces, count = connection.render()
@@ -282,12 +290,15 @@ class Writer:
         marks, connection.marks = connection.marks, None
         tells = count - connection.queued_replies - (len(marks) if marks else 0)
         connection.queued_replies = 0
-        self._write(connection, pieces, count, tells, marks)
+        data = b"".join(pieces)
+        self._write(connection, data, pieces, count, tells, marks)
         pieces.clear()
+        return len(data)
 
     def _write(
         self,
         connection: Connection[Party],
+        data: bytes,
         pieces: list[bytes],
         count: int,
         tells: int,
@@ -295,9 +306,8 @@ class Writer:
     ) -> bool:
         """Write `count` messages, `tells` of them tells; report the receipts of what was written.
 
-        Returns `False` unless the kernel accepted everything.
+        `data` is all pieces in one. Returns `False` unless the kernel accepted everything.
         """
-        data = b"".join(pieces)
         written = connection.write(data, pieces)
         if written == CLOSED:
             # Asks are reported as undelivered when the connection is removed.
@@ -320,7 +330,7 @@ class Writer:
         # Queued frames go first; otherwise later ones could overtake them if the pong blocks.
         self.write_out(connection)
         if connection.is_writable:
-            self._write(connection, [frame], 0, 0, None)
+            self._write(connection, frame, [frame], 0, 0, None)
 
     def block(self, connection: Connection[Party]) -> None:
         """Mark as blocked: the transport holds bytes, so further frames have to wait."""
@@ -350,7 +360,12 @@ class Writer:
         while connection.waiting:
             draft = self._take_waiting(connection, outbound)
             if draft.messages and not self._write(
-                connection, draft.pieces, draft.messages, draft.tells, draft.marks
+                connection,
+                b"".join(draft.pieces),
+                draft.pieces,
+                draft.messages,
+                draft.tells,
+                draft.marks,
             ):
                 return
         connection.session.outbound = None
