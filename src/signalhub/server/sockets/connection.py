@@ -180,6 +180,7 @@ class Connection(WSListener, Generic[P]):
         "_rest_bytes",
         "_rest_offset",
         "_transport",
+        "_turn_began_s",
         "_writer",
         "_ws",
         "fan",
@@ -210,6 +211,7 @@ class Connection(WSListener, Generic[P]):
         self._frames_left, self._bytes_left = self._granted
         self._granted_in = 0
         self._grants = 0
+        self._turn_began_s = 0.0
         self._meter: Meter | None = None
         # Stands before picows while a client sends too much, or for a time after a large frame.
         self._intake: Intake | None = None
@@ -299,18 +301,13 @@ class Connection(WSListener, Generic[P]):
 
     # The buffer of picows.
 
-    def _watch_buffer(self, frame: WSFrame) -> None:
-        """A large frame was read: replace the buffer when no more of them come."""
+    def _watch_buffer(self) -> None:
+        """The buffer has grown, or will: replace it when it has not been needed for a while."""
         self._large_until_s = self._writer.mono_s() + _LARGE_BUFFER_S
         self._writer.revisit(self)
-        self._put_intake()
-        if self._intake is not None and frame.last_in_buffer:
-            self._intake.unread_bytes = frame.tail_size
-
-    def _put_intake(self) -> None:
         protocol = self._transport.get_protocol()
         if type(protocol) is WSProtocol:
-            self._intake = Intake(protocol)
+            self._intake = Intake(protocol, self._finish_read)
             self._transport.set_protocol(self._intake)
 
     def _is_buffer_large(self) -> bool:
@@ -330,19 +327,25 @@ class Connection(WSListener, Generic[P]):
     def _may_go_on(self, size: int, frame: WSFrame) -> bool:
         """The grant does not cover a frame of this size: may it be handled in this tick?"""
         if size > GRANT_BYTES:
-            self._watch_buffer(frame)
-        self._frames_left += 1
-        self._bytes_left += size
-        if self._backlog is not None:
-            return False
-        tick = self._writer.current_tick()
-        wait_s = self._settle()
-        if wait_s > 0 or not self._take_grant(tick):
-            self._wait(wait_s)
-            return False
-        self._frames_left -= 1
-        self._bytes_left -= size
-        return True
+            self._watch_buffer()
+        if self._backlog is None:
+            self._frames_left += 1
+            self._bytes_left += size
+            tick = self._writer.current_tick()
+            wait_s = self._settle()
+            if wait_s <= 0 and self._take_grant(tick):
+                self._frames_left -= 1
+                self._bytes_left -= size
+            else:
+                self._wait(wait_s)
+        if self._intake is not None and frame.last_in_buffer:
+            self._intake.unread_bytes = frame.tail_size
+        return self._backlog is None
+
+    def _finish_read(self) -> None:
+        """A read was handled: read no more in a tick that has lasted long enough."""
+        if self._backlog is None and not self.is_closing and self._writer.is_tick_long:
+            self._wait(0)
 
     def _settle(self) -> float:
         """Charge what was used of the grant; return how long to pause before the next one."""
@@ -362,7 +365,8 @@ class Connection(WSListener, Generic[P]):
         """Take another grant; `False` if it is the turn of others."""
         if tick != self._granted_in:
             self._grants = 0
-        elif not self._writer.grants_again(self._grants):
+            self._turn_began_s = self._writer.mono_s()
+        elif not self._writer.grants_again(self._grants, self._turn_began_s):
             return False
         self._grants += 1
         self._granted_in = tick
@@ -374,7 +378,7 @@ class Connection(WSListener, Generic[P]):
         """Stop reading until the writer calls `go_on`."""
         self._backlog = deque()
         self._transport.pause_reading()
-        self._put_intake()
+        self._watch_buffer()
         self._writer.postpone(self, wait_s)
 
     def _put_off(self, one: bytes | Piece) -> None:
@@ -386,10 +390,9 @@ class Connection(WSListener, Generic[P]):
         backlog = self._backlog
         if backlog is None:
             return
-        wait_s = self._settle()
-        if wait_s > 0 or not self._take_grant(tick):
-            self._writer.postpone(self, wait_s)
-            return
+        if backlog:
+            # What was put off is charged when it is handled.
+            self._frames_left = self._bytes_left = 0
         while backlog:
             if self._frames_left <= 0 or self._bytes_left <= 0:
                 wait_s = self._settle()

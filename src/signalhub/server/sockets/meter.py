@@ -2,8 +2,9 @@
 
 Every frame counts, also control frames and malformed ones. A connection handles frames from a small
 grant, so that counting costs two subtractions; the buckets are charged when the grant is used up. A
-tick gives it one grant, and more while the tick is young: so a socket with frames that cost much,
-or with many in one read, does not keep others waiting for longer than a busy one does.
+tick gives it one grant, and more while neither its turn nor the tick has lasted long: so a socket
+with frames that cost much, or with many in one read, does not keep others waiting for longer than a
+busy one does.
 Above a rate nothing is refused: reading pauses, and TCP slows the client down. A client that is
 held back all the time for `flood_s` is closed.
 """
@@ -11,6 +12,7 @@ held back all the time for `flood_s` is closed.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,8 +22,8 @@ from signalhub.settings.model import LimitsSettings, Settings
 # What a connection may handle before its buckets are charged.
 _GRANT_FRAMES = 64
 GRANT_BYTES = 2**16
-# Of a client that is held back no more is read at once: about a grant of common messages.
-_READ_BYTES = 3 * 2**13
+# Of a client that is held back no more is read at once: about a hundred common messages.
+_READ_BYTES = 3 * 2**14
 # Frames and bytes.
 Grant = tuple[int, int]
 NOTHING: Grant = (0, 0)
@@ -88,10 +90,12 @@ class Intake(asyncio.BufferedProtocol):
     large buffer is empty and can be replaced.
     """
 
-    __slots__ = ("_parser", "unread_bytes")
+    __slots__ = ("_finish", "_parser", "unread_bytes")
 
-    def __init__(self, parser: Any) -> None:
+    def __init__(self, parser: Any, finish: Callable[[], None]) -> None:
+        """`finish` is called after each read."""
         self._parser = parser
+        self._finish = finish
         # What picows holds of an unfinished frame; `None` until that is known.
         self.unread_bytes: int | None = None
 
@@ -108,6 +112,7 @@ class Intake(asyncio.BufferedProtocol):
         if self.unread_bytes is not None:
             self.unread_bytes += nbytes
         self._parser.buffer_updated(nbytes)
+        self._finish()
 
     def eof_received(self) -> bool | None:
         ends: bool | None = self._parser.eof_received()

@@ -39,10 +39,9 @@ _BULK_BYTES = 2**14
 _AT_ONCE_BYTES = 2**22
 # How long a peer may take to answer a close frame before the socket is aborted.
 _CLOSE_GRACE_S = 1.0
-# How long a tick is young: a connection gets no second turn in it later.
-_TURN_S = 0.002
-# How often the wall clock is read, at most.
-_WALL_READ_S = 0.01
+# How long a connection may go on in one tick, and all of them together, before it waits.
+_TURN_S = 0.001
+_TICK_S = 0.008
 # So that a clock that stands still or jumps does not stop a connection for long.
 _PAUSE_S_MAX = 0.25
 
@@ -83,7 +82,6 @@ class Writer:
         self._time_at = clock.at
         self._wall_ms = clock.wall_ms
         self._wall = hub.wall
-        self._wall_due_s = 0.0
         self.mono_s = self._mono_s = clock.mono_s
         self.limits = limits_of(hub.settings)
         self.grant = grant_of(self.limits)
@@ -115,9 +113,7 @@ class Writer:
         """Start a tick: all events until the next flush share one time."""
         self._tick_began_s = began_s = self._mono_s()
         self.tick_ms = now = self._time_at(began_s)
-        if began_s >= self._wall_due_s:
-            self._wall_due_s = began_s + _WALL_READ_S
-            self._wall.ahead_ms = self._wall_ms() - now
+        self._wall.ahead_ms = self._wall_ms() - now
         self._ticks += 1
         self._loop.call_soon(self._flush)
         return now
@@ -128,12 +124,18 @@ class Writer:
             self.begin_tick()
         return self._ticks
 
-    def grants_again(self, grants: int) -> bool:
-        """May a connection that had so many grants in this tick have another one?"""
+    def grants_again(self, grants: int, began_s: float) -> bool:
+        """May a connection that had `grants` in this tick, the first at `began_s`, have another?"""
         frames, _ = self.grant
         if (grants + 2) * frames > self.limits.frames_per_tick:
             return False
-        return self._mono_s() - self._tick_began_s < _TURN_S
+        now_s = self._mono_s()
+        return now_s - began_s < _TURN_S and now_s - self._tick_began_s < _TICK_S
+
+    @property
+    def is_tick_long(self) -> bool:
+        """Has the running tick lasted so long that connections get no second grant in it?"""
+        return bool(self.tick_ms) and self._mono_s() - self._tick_began_s >= _TICK_S
 
     def postpone(self, connection: Connection[Party], wait_s: float) -> None:
         """Let the connection go on in the next tick, or after a pause."""
