@@ -174,7 +174,7 @@ class LimitsSettings(Group, frozen=True, kw_only=True):
     byte_burst: Annotated[Bytes, _about("Bytes read from a socket in a burst.")] = 32 * 2**20
     frames_per_tick: Annotated[
         int, Meta(ge=2), _about("Frames of one socket handled before others get their turn.")
-    ] = 256
+    ] = 512
     flood_s: Annotated[
         Seconds, _about("Close a socket that exceeds its rates without a break for this time.")
     ] = 30.0

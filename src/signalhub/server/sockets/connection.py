@@ -307,7 +307,7 @@ class Connection(WSListener, Generic[P]):
         self._writer.revisit(self)
         protocol = self._transport.get_protocol()
         if type(protocol) is WSProtocol:
-            self._intake = Intake(protocol, self._finish_read)
+            self._intake = Intake(protocol, self._begin_turn, self._finish_read)
             self._transport.set_protocol(self._intake)
 
     def _is_buffer_large(self) -> bool:
@@ -342,6 +342,10 @@ class Connection(WSListener, Generic[P]):
             self._intake.unread_bytes = frame.tail_size
         return self._backlog is None
 
+    def _begin_turn(self) -> None:
+        """Frames that were read, or put off, are handled one after the other from now on."""
+        self._turn_began_s = self._writer.mono_s()
+
     def _finish_read(self) -> None:
         """A read was handled: read no more in a tick that has lasted long enough."""
         if self._backlog is None and not self.is_closing and self._writer.is_tick_long:
@@ -365,7 +369,8 @@ class Connection(WSListener, Generic[P]):
         """Take another grant; `False` if it is the turn of others."""
         if tick != self._granted_in:
             self._grants = 0
-            self._turn_began_s = self._writer.mono_s()
+            if self._intake is None:
+                self._begin_turn()
         elif not self._writer.grants_again(self._grants, self._turn_began_s):
             return False
         self._grants += 1
@@ -391,6 +396,7 @@ class Connection(WSListener, Generic[P]):
         if backlog is None:
             return
         if backlog:
+            self._begin_turn()
             # What was put off is charged when it is handled.
             self._frames_left = self._bytes_left = 0
         while backlog:

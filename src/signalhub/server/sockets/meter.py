@@ -2,9 +2,9 @@
 
 Every frame counts, also control frames and malformed ones. A connection handles frames from a small
 grant, so that counting costs two subtractions; the buckets are charged when the grant is used up. A
-tick gives it one grant, and more while neither its turn nor the tick has lasted long: so a socket
-with frames that cost much, or with many in one read, does not keep others waiting for longer than a
-busy one does.
+tick gives it one grant, and more up to `frames_per_tick` while its turn has not lasted long: so a
+socket with frames that cost much, or with many in one read, does not keep others waiting for longer
+than a busy one does.
 Above a rate nothing is refused: reading pauses, and TCP slows the client down. A client that is
 held back all the time for `flood_s` is closed.
 """
@@ -90,11 +90,12 @@ class Intake(asyncio.BufferedProtocol):
     large buffer is empty and can be replaced.
     """
 
-    __slots__ = ("_finish", "_parser", "unread_bytes")
+    __slots__ = ("_begin", "_finish", "_parser", "unread_bytes")
 
-    def __init__(self, parser: Any, finish: Callable[[], None]) -> None:
-        """`finish` is called after each read."""
+    def __init__(self, parser: Any, begin: Callable[[], None], finish: Callable[[], None]) -> None:
+        """`begin` is called before the frames of a read are handled, and `finish` after them."""
         self._parser = parser
+        self._begin = begin
         self._finish = finish
         # What picows holds of an unfinished frame; `None` until that is known.
         self.unread_bytes: int | None = None
@@ -111,6 +112,7 @@ class Intake(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.unread_bytes is not None:
             self.unread_bytes += nbytes
+        self._begin()
         self._parser.buffer_updated(nbytes)
         self._finish()
 

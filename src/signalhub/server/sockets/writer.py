@@ -39,8 +39,9 @@ _BULK_BYTES = 2**14
 _AT_ONCE_BYTES = 2**22
 # How long a peer may take to answer a close frame before the socket is aborted.
 _CLOSE_GRACE_S = 1.0
-# How long a connection may go on in one tick, and all of them together, before it waits.
+# How long a connection may go on before it waits for the next tick.
 _TURN_S = 0.001
+# How long a tick may be before no connection reads twice in it.
 _TICK_S = 0.008
 # So that a clock that stands still or jumps does not stop a connection for long.
 _PAUSE_S_MAX = 0.25
@@ -125,16 +126,15 @@ class Writer:
         return self._ticks
 
     def grants_again(self, grants: int, began_s: float) -> bool:
-        """May a connection that had `grants` in this tick, the first at `began_s`, have another?"""
+        """May a connection that had `grants` in this tick, and began a turn then, have another?"""
         frames, _ = self.grant
         if (grants + 2) * frames > self.limits.frames_per_tick:
             return False
-        now_s = self._mono_s()
-        return now_s - began_s < _TURN_S and now_s - self._tick_began_s < _TICK_S
+        return self._mono_s() - began_s < _TURN_S
 
     @property
     def is_tick_long(self) -> bool:
-        """Has the running tick lasted so long that connections get no second grant in it?"""
+        """Has the running tick lasted so long that it is the turn of others?"""
         return bool(self.tick_ms) and self._mono_s() - self._tick_began_s >= _TICK_S
 
     def postpone(self, connection: Connection[Party], wait_s: float) -> None:
