@@ -245,7 +245,7 @@ class Catalog:
         topic.is_deleting = True
 
         def done(offset: int, later: int) -> list[Effect]:
-            # The collector does not look into an append, so a circle through it would stay for ever.
+            # The collector does not look into an append: a circle through it would stay for ever.
             topic.changing = None
             return self.remove(topic, later)
 
@@ -345,5 +345,5 @@ def describe(topic: Topic) -> dict[str, object]:
         "first": topic.first,
         "bytes": topic.bytes,
         "removed": topic.removed.count,
-        "subscriptions": sorted(topic.subscriptions),
+        "subscriptions": topic.names(),
     } | describe_definition(topic.definition)
