@@ -54,6 +54,7 @@ compare: $(READY) ## CPU per message now and in another checkout: make compare B
 
 # The suites with repetitions; the others would only do the same again.
 SOAKED = tests/chaos tests/compliance tests/faults tests/fuzz tests/property tests/simulation tests/spec \
+	tests/integration/test_fairness.py tests/integration/test_crowds.py tests/integration/test_debts.py \
 	tests/pipeline/test_kill.py tests/unit/actors/test_crash_matrix.py
 
 soak: $(READY) ## the same tests for hours: many seeds, rounds and faults, a thousand kills of the hub, fifty of the pipeline

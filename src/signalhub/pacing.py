@@ -22,7 +22,7 @@ _SOURCES_MAX = 4_096
 class TokenBucket:
     """A token bucket that starts full and refills continuously. A rate of 0 means no limit.
 
-    Invariant: `0 <= tokens <= burst`.
+    Invariant: `-burst <= tokens <= burst`, and only what is owed makes it negative.
     """
 
     __slots__ = ("_at_ms", "burst", "rate_s", "tokens")
@@ -54,6 +54,12 @@ class TokenBucket:
             return max(1, int(-(-missing * 1000 // self.rate_s)))
         self.tokens = max(0.0, self.tokens - wanted)
         return 0
+
+    def owe(self, count: int, now_ms: int) -> None:
+        """Take tokens for what has been done already; until they are back, nothing can be taken."""
+        if self.rate_s:
+            self._refill(now_ms)
+            self.tokens = max(-float(self.burst), self.tokens - count)
 
     def left(self, now_ms: int) -> float:
         """Return the number of tokens."""

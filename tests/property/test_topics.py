@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from signalhub.core.limits.quotas import Quotas, Resource
 from signalhub.core.messages.audience import (
     _AUDIENCES_KEPT_MAX,
     _CHANGES_KEPT_MAX,
@@ -16,6 +17,7 @@ from signalhub.core.messages.audience import (
 from signalhub.core.sessions.session import Session
 from signalhub.counters import Tally
 from signalhub.pacing import TokenBucket
+from signalhub.settings.model import Settings
 from signalhub.wire import names
 from signalhub.wire.names import WILDCARD_LEVELS_MAX
 
@@ -31,6 +33,10 @@ wildcards = st.builds(
 )
 
 
+def make_topics(tally: Tally | None = None) -> Topics:
+    return Topics(Quotas(Settings()), tally or Tally())
+
+
 def make_session(number: int) -> Session:
     return Session(f"session-{number}", None, TokenBucket(0, 1, 0), 0)
 
@@ -40,7 +46,8 @@ class TopicsModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.topics = Topics(Tally())
+        self.quotas = Quotas(Settings())
+        self.topics = Topics(self.quotas, Tally())
         self.sessions = [make_session(number) for number in range(SESSIONS)]
         self.model: dict[tuple[int, str, str], tuple[str, ...]] = {}
         self.asked: set[str] = set()
@@ -107,6 +114,7 @@ class TopicsModel(RuleBasedStateMachine):
     @invariant()
     def nothing_is_kept_for_nobody(self) -> None:
         assert all(self.topics._exact.values())
+        assert self.quotas.total(Resource.PLAIN_SUBSCRIPTIONS) == len(self.model)
         if not any(names.has_wildcard(topic) for _, _, topic in self.model):
             assert not self.topics._wildcards.below
         for session in self.sessions:
@@ -118,7 +126,7 @@ TopicsTest.settings = settings(max_examples=200, stateful_step_count=30, deadlin
 
 
 def test_kept_audiences_are_bounded_and_still_right() -> None:
-    tree = Topics(Tally())
+    tree = make_topics()
     session = make_session(0)
     tree.subscribe(session, "@(a/1)", "t/+", "sub")
 
@@ -131,7 +139,7 @@ def test_kept_audiences_are_bounded_and_still_right() -> None:
 
 
 def test_a_deep_topic_is_heard_like_any_other() -> None:
-    tree = Topics(Tally())
+    tree = make_topics()
     session = make_session(0)
     deepest = "/".join("a" * 128)
     for number, wildcard in enumerate([deepest, "#", "+/" * 127 + "+", "a/" * 127 + "#", "a/#"]):
@@ -142,7 +150,7 @@ def test_a_deep_topic_is_heard_like_any_other() -> None:
 
 def test_hostile_wildcards_cost_a_publish_a_bounded_search_and_nobody_else_a_message() -> None:
     tally = Tally()
-    tree = Topics(tally)
+    tree = make_topics(tally)
     hostile, bystander = make_session(0), make_session(1)
     for number in range(2**WILDCARD_LEVELS_MAX // 16):
         bits = f"{number * 16:0{WILDCARD_LEVELS_MAX}b}"
@@ -158,7 +166,7 @@ def test_hostile_wildcards_cost_a_publish_a_bounded_search_and_nobody_else_a_mes
 
 
 def test_changed_wildcards_leave_the_audiences_of_other_topics_alone() -> None:
-    tree = Topics(Tally())
+    tree = make_topics()
     session = make_session(0)
     tree.subscribe(session, "@(a/1)", "prices/+", "sub")
     audience = tree.audience("prices/eur")
@@ -172,7 +180,7 @@ def test_changed_wildcards_leave_the_audiences_of_other_topics_alone() -> None:
 
 
 def test_an_audience_that_missed_many_changes_is_right_again() -> None:
-    tree = Topics(Tally())
+    tree = make_topics()
     session = make_session(0)
     assert tree.audience("prices/eur").recipients == []
 

@@ -28,6 +28,20 @@ def test_fractions_of_a_token_are_not_lost() -> None:
     assert [bucket.take(NOW_MS + ms) for ms in range(1, 2_001)].count(True) == 2
 
 
+def test_what_is_owed_delays_what_comes_next_but_not_for_ever() -> None:
+    bucket = TokenBucket(10.0, 20, 0)
+
+    bucket.owe(25, 0)
+    assert not bucket.take(0)
+    assert bucket.retry_after_ms(0) == 600
+    assert bucket.take(600)
+
+    bucket.owe(1_000, 600)
+    assert bucket.retry_after_ms(600) == 2_100
+    assert bucket.take_many(5, 2_600) > 0
+    assert bucket.take(2_700)
+
+
 def test_a_rate_of_zero_never_refuses() -> None:
     bucket = TokenBucket(rate_s=0, burst=1, now_ms=NOW_MS)
 

@@ -129,7 +129,7 @@ class Hub:
             settings.registry.limit, settings.registry.refuse_above, quotas
         )
         self.identities = identities = Identities()
-        self.topics = topics = Topics(tally)
+        self.topics = topics = Topics(quotas, tally)
         self.dedup = dedup = Dedup(
             int(settings.dedup.window_s * 1000), settings.dedup.memory_bytes_max
         )

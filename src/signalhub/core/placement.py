@@ -22,7 +22,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from hashlib import blake2b
 from itertools import chain, count, islice, takewhile
 from typing import TYPE_CHECKING, Final, TypeGuard
@@ -287,6 +287,8 @@ class Placement:
         self._tally = tally
         self._quotas = quotas
         self._limit = settings.limit
+        # By kind: the hosts in order, and the changes of hosts they take into account.
+        self._ranked: dict[str, tuple[int, list[tuple[int, str]]]] = {}
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -311,10 +313,11 @@ class Placement:
         places: list[dict[str, object]] = []
         unplaced: list[dict[str, object]] = []
         room, added = self._limit - len(self._placements), 0
-        holder = holder_of(session)
+        holder, searched = holder_of(session), 0
         for actor in request.actors:
             known = fresh.get(actor) or self._placements.find(actor)
             is_new = not is_placed(known)
+            searched += is_new
             found = search.find(actor, known)
             if is_new and room <= 0 and isinstance(found, Place):
                 found = refusals.too_many_actors(self._limit)
@@ -329,6 +332,9 @@ class Placement:
                 room -= is_new
                 added += is_new
             places.append(_described(actor, found))
+        if request.host is None:
+            # Where an actor without a place could go takes longer than where another one is.
+            session.bucket.owe(searched, now)
         payload: dict[str, object] = {"places": places, "unplaced": unplaced}
         answer = self._replies.answer(session, message, "hub:placed", payload)
         return self._answer_when_stored(answer, request.actors, fresh, now)
@@ -352,8 +358,17 @@ class Placement:
         return box
 
     def _hosts(self, kind: str) -> list[tuple[int, str]]:
-        """Hashes and names of the hosts for a kind, in the order of the hashes."""
-        return sorted((_number_of_host(box.name), box.name) for box in self._streams.hosts(kind))
+        """Hashes and names of the hosts for a kind, in this order; some may be gone."""
+        changes, hosts = self._ranked.get(kind, (-1, []))
+        if changes != self._streams.host_changes:
+            boxes = self._streams.hosts(kind)
+            hosts = sorted((_number_of_host(box.name), box.name) for box in boxes)
+            if hosts:
+                self._ranked[kind] = (self._streams.host_changes, hosts)
+            else:
+                # Anybody can make up kinds.
+                self._ranked.pop(kind, None)
+        return hosts
 
     def _is_present(self, now: int, host: str) -> bool:
         """Is the host connected?"""
@@ -479,7 +494,8 @@ class _Search:
     ) -> None:
         self._session = session
         self._hosts_of = hosts_of
-        self._is_present = is_present
+        # The same for all actors of a request.
+        self._is_present = cache(is_present)
         # Numbers and names of the hosts for each kind.
         self._hosts: dict[str, list[tuple[int, str]]] = {}
 

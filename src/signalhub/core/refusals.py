@@ -356,6 +356,17 @@ def too_many_subscriptions(limit: int) -> Refusal:
     )
 
 
+def too_many_plain_subscriptions(limit: int) -> Refusal:
+    """The limit of subscriptions that are not durable is reached."""
+    return Refusal(
+        Code.LIMIT_EXCEEDED,
+        f"The hub has {limit} subscriptions that are not durable, which is the limit.",
+        "Unsubscribe from topics that are not needed, or raise limits.plain_subscriptions_max.",
+        retryable=True,
+        details={"limit": limit},
+    )
+
+
 def backlog_full(topic: str, subscription: str) -> Refusal:
     """A subscription whose backlog is limited refuses further messages."""
     return Refusal(

@@ -14,7 +14,7 @@ import logging
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from signalhub.clock import Clock, Ids, SteadyClock, SystemClock, boot_s
 from signalhub.core.hub import Hub
 from signalhub.core.limits.degradations import Degraded
 from signalhub.core.streams import recovery
+from signalhub.core.streams.retention import Survey
 from signalhub.counters import Tally
 from signalhub.engine.local import LocalEngine, Needs
 from signalhub.locks import LockedFolder
@@ -113,6 +114,7 @@ class App:
         self._checkpointed = 0
         self._snapshot_before = 0
         self._known_segments = 0
+        self._is_surveying = False
         self._checkpoint = Period(_CHECKPOINT_MS)
         self._retention = Period(_RETENTION_MS)
         self._expiry = Period(_EXPIRY_MS)
@@ -412,16 +414,36 @@ class App:
     def _retain_saved(self, saved: int) -> None:
         if self.hub.is_draining:
             return
+        if not self._is_surveying:
+            self._is_surveying = True
+            self._look_on(self.hub.retention.survey(), saved)
+
+    def _look_on(self, slices: Generator[None, None, Survey], saved: int) -> None:
+        """Look at some more streams, and let others go first before the next ones."""
+        try:
+            next(slices)
+        except StopIteration as end:
+            self._is_surveying = False
+            self._retain_surveyed(end.value, saved)
+        except BaseException:
+            self._is_surveying = False
+            raise
+        else:
+            asyncio.get_running_loop().call_soon(self._look_on, slices, saved)
+
+    def _retain_surveyed(self, survey: Survey, saved: int) -> None:
+        if self.hub.is_draining:
+            return
         now = self._clock.now_ms()
         archive = None if self._lakeside is None else self._lakeside.archive
         needs = Needs(
-            unsettled=self.hub.retention.unsettled(),
+            unsettled=survey.unsettled,
             # With an archive, `landed` protects everything that cannot be read from it.
             needed=self.hub.rooms.needed_from(now) if archive is None else None,
             saved=saved,
             landed=None if archive is None else archive.landed,
-            anchored=self.hub.anchors.anchored(),
-            streams=[(one.name, one.id) for one in self.hub.streams.every()],
+            anchored=self.hub.anchors.anchored(survey),
+            streams=survey.streams,
         )
         wait = archive.wait_for if archive is not None else lambda _: None
         self._engine.retain(needs, self._cut, self._anchor, wait)

@@ -216,6 +216,12 @@ class LimitsSettings(Group, frozen=True, kw_only=True):
     subscriptions_per_identity: Annotated[
         Quota, _about("Durable subscriptions of one identity; 0: its share of `dispatch.limit`.")
     ] = 0
+    plain_subscriptions_max: Annotated[
+        Count, _about("Subscriptions that are not durable, of all sessions.")
+    ] = 1_000_000
+    plain_subscriptions_per_identity: Annotated[
+        Quota, _about("The same of one identity; 0: its share of them.")
+    ] = 0
     rooms_per_identity: Annotated[
         Quota,
         _about("Rooms and inboxes of one identity since the start; 0: its share of `rooms.limit`."),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from signalhub.auth.permissions import Allowance, Permissions
+from signalhub.core.streams.retention import Survey
 from signalhub.settings.model import DispatchSettings, Settings
 from signalhub.wire.entry import Kind
 from tests.support.memory.engine import Shelf
@@ -37,6 +38,17 @@ def pass_days(shell: MemoryShell, days: float) -> None:
     commit_all(shell)
 
 
+def surveyed(shell: MemoryShell) -> tuple[Survey, int]:
+    """What retention finds, and how many slices it takes."""
+    slices, count = shell.hub.retention.survey(), 0
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return end.value, count
+        count += 1
+
+
 def is_there(shell: MemoryShell) -> bool:
     return bool(topic_of(shell).subscriptions)
 
@@ -53,7 +65,7 @@ def test_a_subscription_without_consumers_expires_and_says_so_when_it_is_made() 
     pass_days(shell, 0.2)
 
     assert not is_there(shell)
-    assert shell.hub.retention.unsettled() == []
+    assert surveyed(shell)[0].unsettled == []
     assert shell.engine.entries[-1].kind == Kind.SUBSCRIPTION_DELETED
 
 
@@ -167,3 +179,18 @@ def test_a_policy_without_a_limit_is_refused_and_a_limit_can_be_lifted() -> None
     assert (shown["backlogMax"], shown["backlogPolicy"]) == (1, "drop_oldest")
     shown = reader.ask("hub:sub_update", NAMED | {"backlogMax": 0})["payload"]
     assert (shown["backlogMax"], shown["backlogPolicy"]) == (0, None)
+
+
+def test_retention_looks_at_a_bounded_number_of_streams_at_once() -> None:
+    shell = MemoryShell()
+    working(shell, 1)
+    away = shell.connect("@(a/crowd)")
+    for number in range(200):
+        away.register(f"@(crowd/{number})", durable=True)
+
+    survey, slices = surveyed(shell)
+
+    assert slices >= 4
+    assert len(survey.streams) >= 201
+    assert [(name, whose) for name, _, _, whose in survey.unsettled] == [(TOPIC, "s")]
+    assert survey.defined_at == min(one.defined_at for one in shell.hub.streams.every())

@@ -469,8 +469,45 @@ def test_a_request_is_charged_by_the_actors_it_names() -> None:
     assert len(caller.ask("hub:place", many)["payload"]["places"]) == 1_000
     refused = caller.ask("hub:place", many)
 
+    # Those without a place cost most, but never more than another full bucket.
+    assert code_of(refused) == "rate_limited"
+    assert refused["payload"]["details"]["retryAfterMs"] == 15_100
+
+    shell.clock.advance(30)
+    assert len(caller.ask("hub:place", many)["payload"]["places"]) == 1_000
+    refused = caller.ask("hub:place", many)
+
     assert code_of(refused) == "rate_limited"
     assert 4_000 < refused["payload"]["details"]["retryAfterMs"] < 7_000
+
+
+def test_kinds_without_a_host_cost_as_much_as_those_with_one_and_a_claim_costs_less() -> None:
+    shell = MemoryShell(Settings(message_rate=10.0, message_burst=150))
+    caller, claimer = shell.connect("@(a/caller)"), host(shell, A, "order")
+    before = claimer.session.bucket.tokens
+
+    found = caller.ask("hub:place", {"actors": [f"kind{number}/1" for number in range(100)]})
+    place(claimer, *(f"order/{number}" for number in range(100)), host=A)
+
+    assert len(found["payload"]["unplaced"]) == 100
+    assert caller.session.bucket.tokens < 150 - 100
+    assert before - claimer.session.bucket.tokens < 15
+
+
+def test_hosts_are_put_in_order_once_and_again_when_one_comes_or_serves_something_else() -> None:
+    shell, caller, _ = hosted()
+    place(caller, "order/1")
+    ranked = shell.hub.handlers["hub:place"].__self__._ranked  # type: ignore[attr-defined]
+    (before,) = ranked.values()
+
+    place(caller, "order/2")
+    assert ranked["order"] is before
+
+    host(shell, B, "order")
+    place(caller, *ORDERS)
+    assert [name for _, name in sorted(ranked["order"][1], key=lambda one: one[1])] == [A, B]
+    caller.ask("hub:place", {"actors": ["unknown/1"]})
+    assert "unknown" not in ranked
 
 
 def test_hosts_are_looked_up_by_kind_and_leave_with_their_mailbox() -> None:

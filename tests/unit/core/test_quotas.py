@@ -41,6 +41,7 @@ THREE = Settings(
         mailboxes_per_identity=3,
         topics_per_identity=3,
         subscriptions_per_identity=3,
+        plain_subscriptions_per_identity=3,
     )
 )
 
@@ -78,6 +79,14 @@ def subscribe(peer: Peer, number: int) -> Message:
     return peer.ask("hub:subscribe", {"topic": "all", "subscription": name})
 
 
+def listen(peer: Peer, number: int) -> Message:
+    return peer.ask("hub:subscribe", {"topic": f"news/{number}"})
+
+
+def undo_listening(peer: Peer, number: int) -> None:
+    assert peer.ask("hub:unsubscribe", {"topic": f"news/{number}"})["type"] == "hub:unsubscribed"
+
+
 def undo_registration(peer: Peer, number: int) -> None:
     peer.ask("hub:unregister", {"actorAddress": f"@(things/eve.{number})"})
 
@@ -100,6 +109,7 @@ MADE = [
     ),
     (Resource.TOPICS, create, undo_topic),
     (Resource.SUBSCRIPTIONS, subscribe, undo_subscription),
+    (Resource.PLAIN_SUBSCRIPTIONS, listen, undo_listening),
 ]
 
 

@@ -42,3 +42,24 @@ def test_a_rate_limited_frame_renews_no_lease() -> None:
 
     assert refused["payload"]["code"] == "rate_limited"
     assert shell.hub.registry.find("@(local/a)", shell.now) is None
+
+
+def test_a_publish_that_searches_many_wildcards_is_charged_like_several_messages() -> None:
+    shell = limited(burst=100)
+    crowd, peer = shell.connect("@(a/crowd)"), shell.connect("@(a/peer)")
+    crowd.session.bucket.rate_s = 0
+    for number in range(128):
+        crowd.ask("hub:subscribe", {"topic": "/".join("a+"[int(bit)] for bit in f"{number:07b}")})
+    news = {"topic": "a/a/a/a/a/a/x", "type": "news"}
+
+    peer.ask("hub:publish", {"topic": "few", "type": "news"})
+    cheap = 100 - peer.session.bucket.tokens
+    peer.ask("hub:publish", news)
+    first = 100 - peer.session.bucket.tokens
+    peer.ask("hub:publish", news)
+
+    assert cheap == 1
+    # It visits 191 nodes: all prefixes of six levels, and those that end with a wildcard.
+    assert first == 1 + 1 + 191 // 64
+    # The audience is known now.
+    assert 100 - peer.session.bucket.tokens == first + 1

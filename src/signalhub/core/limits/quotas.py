@@ -33,12 +33,15 @@ class Resource(StrEnum):
     MAILBOXES = "mailboxes"
     TOPICS = "topics"
     SUBSCRIPTIONS = "subscriptions"
+    PLAIN_SUBSCRIPTIONS = "plain_subscriptions"
     ROOMS = "rooms"
     PLACES = "places"
 
 
 # They end by themselves, so trying again later may help.
-_PASSING: Final = frozenset({Resource.SESSIONS, Resource.REGISTRATIONS})
+_PASSING: Final = frozenset(
+    {Resource.SESSIONS, Resource.REGISTRATIONS, Resource.PLAIN_SUBSCRIPTIONS}
+)
 
 
 class Holder(msgspec.Struct, frozen=True, gc=False):
@@ -74,6 +77,10 @@ def limits_of(settings: Settings) -> dict[Resource, Limits]:
         Resource.MAILBOXES: (settings.mailbox.count_max, limits.mailboxes_per_identity),
         Resource.TOPICS: (settings.topics.limit, limits.topics_per_identity),
         Resource.SUBSCRIPTIONS: (settings.dispatch.limit, limits.subscriptions_per_identity),
+        Resource.PLAIN_SUBSCRIPTIONS: (
+            limits.plain_subscriptions_max,
+            limits.plain_subscriptions_per_identity,
+        ),
         Resource.ROOMS: (settings.rooms.limit, limits.rooms_per_identity),
         Resource.PLACES: (settings.actors.limit, limits.places_per_identity),
     }

@@ -6,13 +6,16 @@ changes, so a busy topic costs one lookup per publish, whatever others subscribe
 
 Wildcards form a tree. At depth *d* at most 2**d of its nodes match a topic, because each level
 matches by name or by `+`. The tree is searched level by level and `NODES_MAX` nodes at most, so
-wildcards of up to eleven levels are always found; longer ones may be cut short, which is counted.
+wildcards of up to eleven levels are always found; longer ones may be cut short, which is counted. A
+publish that has visited many nodes is charged like several messages.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
+from signalhub.core import refusals
+from signalhub.core.limits.quotas import Quotas, Resource, holder_of
 from signalhub.core.sessions.registry import Recipient
 from signalhub.core.sessions.session import Session
 from signalhub.counters import Tally
@@ -20,6 +23,8 @@ from signalhub.wire.names import ONE_LEVEL, SUBTREE, has_wildcard, levels_match
 
 # Sum of 2**d up to a depth of 11.
 NODES_MAX = 4095
+# Nodes visited for one token of the publisher's rate; few cost nothing.
+NODES_PER_TOKEN = 64
 _AUDIENCES_KEPT_MAX = 4096
 # Wildcards that were added or removed; an audience that missed more of them is computed again.
 _CHANGES_KEPT_MAX = 64
@@ -29,10 +34,12 @@ _IDS_KEPT_MAX = 16
 class Subscriber(Recipient):
     """One address of one session, and the topics it subscribed to."""
 
-    __slots__ = ("topics",)
+    __slots__ = ("holder", "topics")
 
     def __init__(self, session: Session, address: str) -> None:
         super().__init__(session, address)
+        # Whose quota it counts for, also if another token comes.
+        self.holder = holder_of(session)
         # Topic or wildcard → the ids issued for it.
         self.topics: dict[str, tuple[str, ...]] = {}
 
@@ -40,10 +47,12 @@ class Subscriber(Recipient):
 class Audience:
     """The recipients of one publish; the same object until a matching subscription changes."""
 
-    __slots__ = ("changes", "recipients")
+    __slots__ = ("changes", "recipients", "visited")
 
-    def __init__(self, recipients: list[Recipient], changes: int = 0) -> None:
+    def __init__(self, recipients: list[Recipient], changes: int = 0, visited: int = 0) -> None:
         self.recipients = recipients
+        # Nodes that were searched for it and have not been charged to anybody.
+        self.visited = visited
         # The number of changed wildcards it takes into account.
         self.changes = changes
 
@@ -61,7 +70,8 @@ class _Node:
 class Topics:
     """The subscription index."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, quotas: Quotas, tally: Tally) -> None:
+        self._quotas = quotas
         self._tally = tally
         # Dicts serve as ordered sets: copies go out in the order of subscription.
         self._exact: dict[str, dict[Recipient, None]] = {}
@@ -74,6 +84,13 @@ class Topics:
         """Is the topic subscribed already?"""
         subscriber = (session.subscriptions or {}).get(address)
         return subscriber is not None and topic in subscriber.topics
+
+    def check(self, session: Session) -> None:
+        """Refuse a further subscription if there are too many."""
+        limit = self._quotas.limits[Resource.PLAIN_SUBSCRIPTIONS].total
+        if self._quotas.total(Resource.PLAIN_SUBSCRIPTIONS) >= limit:
+            raise refusals.too_many_plain_subscriptions(limit)
+        self._quotas.check(Resource.PLAIN_SUBSCRIPTIONS, holder_of(session))
 
     def subscribe(self, session: Session, address: str, topic: str, subscription_id: str) -> None:
         """Subscribe; idempotent. The last few ids issued for a topic all identify it."""
@@ -111,11 +128,12 @@ class Topics:
         if kept is not None and (kept.changes == self._changed or self._is_current(kept, topic)):
             return kept
         recipients: dict[Recipient, None] = dict(self._exact.get(topic, {}))
+        visited = 0
         if self._wildcards.below:
-            self._collect(topic.split("/"), recipients)
+            visited = self._collect(topic.split("/"), recipients)
         if len(self._audiences) >= _AUDIENCES_KEPT_MAX:
             self._audiences.clear()
-        audience = self._audiences[topic] = Audience(list(recipients), self._changed)
+        audience = self._audiences[topic] = Audience(list(recipients), self._changed, visited)
         return audience
 
     def _is_current(self, kept: Audience, topic: str) -> bool:
@@ -130,14 +148,14 @@ class Topics:
         kept.changes = self._changed
         return True
 
-    def _collect(self, levels: list[str], into: dict[Recipient, None]) -> None:
-        """Add the subscribers of every wildcard that matches."""
+    def _collect(self, levels: list[str], into: dict[Recipient, None]) -> int:
+        """Add the subscribers of every wildcard that matches; return how many nodes it visited."""
         nodes, visited = [self._wildcards], 0
         for level in (*levels, None):
             visited += len(nodes)
             if visited > NODES_MAX:
                 self._tally.audiences_cut += 1
-                return
+                return visited
             following: list[_Node] = []
             for node in nodes:
                 below = node.below
@@ -153,9 +171,11 @@ class Topics:
                         following.append(found)
             nodes = following
             if not nodes:
-                return
+                break
+        return visited
 
     def _link(self, topic: str, subscriber: Subscriber) -> None:
+        self._quotas.take(Resource.PLAIN_SUBSCRIPTIONS, subscriber.holder)
         if not has_wildcard(topic):
             self._exact.setdefault(topic, {})[subscriber] = None
             self._audiences.pop(topic, None)
@@ -168,6 +188,7 @@ class Topics:
         self._note_change(levels)
 
     def _unlink(self, topic: str, subscriber: Subscriber) -> None:
+        self._quotas.release(Resource.PLAIN_SUBSCRIPTIONS, subscriber.holder)
         if not has_wildcard(topic):
             subscribers = self._exact[topic]
             del subscribers[subscriber]

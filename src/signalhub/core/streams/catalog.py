@@ -93,6 +93,7 @@ class Catalog:
         return []
 
     def _not_opened(self, topic: Topic, refusal: Refusal, now: int) -> list[Effect]:
+        topic.changing = None
         self._streams.drop(topic)
         return []
 
@@ -244,6 +245,8 @@ class Catalog:
         topic.is_deleting = True
 
         def done(offset: int, later: int) -> list[Effect]:
+            # The collector does not look into an append: a circle through it would stay for ever.
+            topic.changing = None
             return self.remove(topic, later)
 
         def undo(refusal: Refusal, later: int) -> list[Effect]:
@@ -342,5 +345,5 @@ def describe(topic: Topic) -> dict[str, object]:
         "first": topic.first,
         "bytes": topic.bytes,
         "removed": topic.removed.count,
-        "subscriptions": sorted(topic.subscriptions),
+        "subscriptions": topic.names(),
     } | describe_definition(topic.definition)

@@ -505,6 +505,10 @@ def take_snapshot(parts: Parts, offset: int, *, is_whole: bool = False) -> Snaps
     for stream in parts.streams.every():
         if not stream.is_made:
             continue
+        is_quiet = isinstance(stream, Mailbox) and not stream.subscription.is_dirty
+        if is_quiet and not (stream.is_dirty or is_whole):
+            # As most of them, if there are many.
+            continue
         if stream.is_dirty or is_whole:
             stream.is_dirty = False
             streams[stream.id] = encode_body(_stream_state(stream))

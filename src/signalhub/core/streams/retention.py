@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from signalhub.core.effects import Append, Effect, FindTime, Note
+from signalhub.core.limits.scans import steps_of
 from signalhub.core.streams.streams import Mailbox, Stream, Topic
 from signalhub.core.subscriptions import progress
 from signalhub.core.subscriptions.subscription import Subscription
@@ -20,6 +22,21 @@ if TYPE_CHECKING:
     from signalhub.counters import Tally
 
 NOTHING_DEFINED: Final = 2**63
+
+
+# Stream, epoch, seq, whose.
+Unsettled = tuple[str, int, int, str]
+
+
+class Survey(msgspec.Struct):
+    """What topics and mailboxes need of the log."""
+
+    # The oldest position that each of them needs, if it needs any.
+    unsettled: list[Unsettled] = []
+    # The log from this offset on contains all definitions.
+    defined_at: int = NOTHING_DEFINED
+    # Name and epoch of all.
+    streams: list[tuple[str, int]] = []
 
 
 class Pruning:
@@ -102,24 +119,37 @@ class Pruning:
                     effects += self.lose_before(stream, first, now)
         return effects
 
-    def unsettled(self) -> list[tuple[str, int, int, str]]:
-        """The oldest position that each topic and mailbox needs: stream, epoch, seq, whose."""
-        needed: list[tuple[str, int, int, str]] = []
-        for topic in self._streams.topics.values():
-            oldest = [
-                (min([one.position.first_unsettled, *one.position.parked]), one.name)
-                for one in topic.subscriptions.values()
-                if one.lag or one.position.parked
-            ]
-            if oldest:
-                seq, name = min(oldest)
-                needed.append((topic.name, topic.id, seq, name))
-        needed.extend(
-            (box.name, box.id, box.subscription.position.first_unsettled, "")
-            for box in self._streams.mailboxes.values()
-            if box.subscription.lag
-        )
-        return needed
+    def survey(self) -> Generator[None, None, Survey]:
+        """Look at all topics and mailboxes, a slice at a time.
+
+        What is said about a stream may have changed at the end. What is published meanwhile is
+        not in a segment that can be deleted yet.
+        """
+        survey = Survey()
+        for part, _ in steps_of(self._streams.every()):
+            for stream in part:
+                survey.streams.append((stream.name, stream.id))
+                survey.defined_at = min(survey.defined_at, stream.defined_at)
+                if isinstance(stream, Topic):
+                    survey.unsettled += _oldest(stream)
+                elif stream.subscription.lag:
+                    seq = stream.subscription.position.first_unsettled
+                    survey.unsettled.append((stream.name, stream.id, seq, ""))
+            yield
+        return survey
+
+
+def _oldest(topic: Topic) -> list[Unsettled]:
+    """The oldest position that a topic needs, and the subscription that needs it."""
+    oldest = [
+        (min([one.position.first_unsettled, *one.position.parked]), one.name)
+        for one in topic.subscriptions.values()
+        if one.lag or one.position.parked
+    ]
+    if not oldest:
+        return []
+    seq, name = min(oldest)
+    return [(topic.name, topic.id, seq, name)]
 
 
 class Anchored(Protocol):
@@ -142,9 +172,15 @@ class Anchors:
         self._dispatcher = dispatcher
         self._others = tuple(others)
 
-    def anchored(self) -> int:
-        """The log may be cut up to this offset: everything in use is defined after it."""
-        offsets = [one.defined_at for one in self._streams.every()]
+    def anchored(self, survey: Survey | None = None) -> int:
+        """The log may be cut up to this offset: everything in use is defined after it.
+
+        Without a survey of the streams, look at all of them.
+        """
+        if survey is None:
+            offsets = [one.defined_at for one in self._streams.every()]
+        else:
+            offsets = [survey.defined_at]
         others = (one.anchored() for one in self._others)
         offsets += [one for one in others if one is not None]
         return min(offsets, default=NOTHING_DEFINED)

@@ -166,6 +166,7 @@ class Topic(Stream):
     """A durable topic and its subscriptions."""
 
     __slots__ = (
+        "_names",
         "bytes",
         "bytes_marks",
         "changing",
@@ -187,13 +188,28 @@ class Topic(Stream):
         # The pending entry that creates or deletes it.
         self.changing: Append | None = None
         self.subscriptions: dict[str, Subscription] = {}
+        # Their names in order, because sorting many takes longer than a turn of the loop may.
+        self._names: list[str] = []
         # Bytes published in total and up to certain positions, for retention by size.
         self.bytes = 0
         self.bytes_marks: deque[tuple[int, int]] = deque()
 
     def add(self, subscription: Subscription) -> None:
         """Add a subscription."""
+        if subscription.name not in self.subscriptions:
+            insort(self._names, subscription.name)
         self.subscriptions[subscription.name] = subscription
+
+    def drop(self, name: str) -> Subscription | None:
+        """Remove a subscription, and return it if it was there."""
+        gone = self.subscriptions.pop(name, None)
+        if gone is not None:
+            del self._names[bisect_left(self._names, name)]
+        return gone
+
+    def names(self) -> list[str]:
+        """The names of its subscriptions, in order."""
+        return list(self._names)
 
     def grew(self, seq: int, size: int) -> None:
         """Count the bytes of a committed message."""
@@ -322,6 +338,8 @@ class Streams:
         self.mailboxes: dict[str, Mailbox] = {}
         # The mailboxes of hosts by the kinds they serve; those deleted since are skipped.
         self._hosts: dict[str, dict[str, Mailbox]] = {}
+        # Grows whenever `hosts` may have another answer, except that hosts are gone.
+        self.host_changes = 0
         self.next_id = 1
         # Streams, and subscriptions of other streams, deleted since the last snapshot.
         self.forgotten: set[int] = set()
@@ -401,7 +419,7 @@ class Streams:
 
     def forget_subscription(self, topic: Topic, name: str) -> None:
         """Remove a deleted subscription."""
-        gone = topic.subscriptions.pop(name, None)
+        gone = topic.drop(name)
         # Those of a deleted topic went with it.
         if gone is not None and self.topics.get(topic.name) is topic:
             self._quotas.release(Resource.SUBSCRIPTIONS, gone.holder)
@@ -428,6 +446,7 @@ class Streams:
 
     def serve(self, box: Mailbox, kinds: tuple[str, ...] | None) -> None:
         """Set the kinds of actors a host's mailbox serves; `None` if it is not a host."""
+        self.host_changes += 1
         for kind in box.kinds or ():
             if self._hosts.get(kind, {}).pop(box.name, None) is not None and not self._hosts[kind]:
                 del self._hosts[kind]

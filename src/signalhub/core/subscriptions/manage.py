@@ -139,7 +139,7 @@ class Management:
             topic = topics.get(name)
             if topic is None or not allowance.may_subscribe(name):
                 continue
-            for part, examined in steps_of(sorted(topic.subscriptions)):
+            for part, examined in steps_of(topic.names()):
                 found = [topic.subscriptions[one] for one in part if one in topic.subscriptions]
                 shown += found[max(0, offset - before) :]
                 before += len(found)
