@@ -29,6 +29,7 @@ from signalhub.actors.kernel.events import (
     Receipted,
     SendBatch,
 )
+from signalhub.actors.kernel.host_time import HostTime
 from signalhub.actors.move import moves
 from signalhub.actors.move.leave import PART_BYTES
 from signalhub.actors.move.moves import FIRST_STEPS, TRANSITIONS, Direction, MoveRow, Moves, Step
@@ -424,10 +425,12 @@ def test_an_actor_may_be_named_like_a_table_of_sqlite() -> None:
     state.sql("CREATE TABLE {items} (a)")
     state.sql("INSERT INTO {items} VALUES (7)")
     last = ulid(1, 1)
-    parcel = unpack(pack(Parcel.collect(state._store, "target/sqlite_schema", last)))
+    parcel = unpack(
+        pack(Parcel.collect(state._store, "target/sqlite_schema", last, HostTime(state._store)))
+    )
     parcel.check("target/sqlite_schema", 1)
     store = HostStore(":memory:")
-    parcel.insert(store, lambda: "id")
+    parcel.insert(store, lambda: "id", HostTime(store))
 
     assert store.execute('SELECT a FROM "state:target/sqlite_schema:items"').get == 7
 
@@ -685,11 +688,11 @@ def state_of(store: HostStore) -> State:
 def moved(state: State) -> State:
     """The same tables in another store."""
     store = HostStore(":memory:")
-    parcel = unpack(pack(Parcel.collect(state._store, ACTOR, "")))
+    parcel = unpack(pack(Parcel.collect(state._store, ACTOR, "", HostTime(state._store))))
     Parcel.delete(state._store, ACTOR)
     left = "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'state:%'"
     assert state._store.execute(left).get == 0
-    parcel.insert(store, lambda: "id")
+    parcel.insert(store, lambda: "id", HostTime(store))
     return state_of(store)
 
 

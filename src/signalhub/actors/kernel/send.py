@@ -28,7 +28,6 @@ from signalhub.actors.kernel.events import (
 from signalhub.actors.kernel.inbox import Item
 from signalhub.actors.kernel.outbox import FROZEN, NOWHERE, Lane, Row
 from signalhub.actors.move.places import PlaceStatus
-from signalhub.ids import time_of
 from signalhub.pacing import grown, spread
 
 if TYPE_CHECKING:
@@ -262,7 +261,7 @@ class BatchesUnderWay:
             # The sender of a forwarded message already has its receipt.
             return False
         age_max = self._kernel.config.max_request_age_ms
-        if row.expires_ms is None and time_of(row.msg_id) + age_max <= now_ms:
+        if row.expires_ms is None and row.since_ms + age_max <= now_ms:
             self._kernel.calls.undeliverable(row, f"no receipt within {age_max / 1000:.0f} s")
             return True
         if row.expires_ms is None or row.expires_ms > now_ms:
@@ -278,7 +277,7 @@ class BatchesUnderWay:
         for row in rows:
             item = Item(row.dest, row.kind, row.call_id, row.actor, row.payload)
             # A copy sent earlier may still arrive through the hub.
-            kernel.arriving.take(item, now_ms if row.attempts else 0, now_ms)
+            kernel.arriving.take(item, kernel.arriving.latest_ms(now_ms) if row.attempts else 0)
 
     # Answers of the hub.
 

@@ -107,7 +107,7 @@ class Moving:
         if to == kernel.places.host:
             raise CannotMove(f"{actor} already lives in {to}")
         try:
-            size = len(pack(Parcel.collect(kernel.store, actor, kernel.ids.last)))
+            size = len(pack(Parcel.collect(kernel.store, actor, kernel.ids.last, kernel.time)))
         except (ValueError, TypeError, msgspec.MsgspecError) as error:
             # Fail now rather than after its place has changed.
             raise CannotMove(f"the rows of {actor} cannot be sent: {error}") from error
@@ -116,7 +116,7 @@ class Moving:
         self._moves.failures.pop(actor, None)
         kernel.places.put(actor, token, PlaceStatus.LEAVING)
         # Messages that arrived in this turn must not run either.
-        kernel.inbox.flush(kernel.now_ms)
+        kernel.inbox.flush()
         kernel.inbox.hold(actor)
         kernel.outbox.freeze(actor)
         kernel.instances.forget(actor)
@@ -172,8 +172,9 @@ class Moving:
             if move.move_id == move_id and move.step == "placed":
                 self._moves.advance(move, "marked")
                 # Once, because after a crash the same bytes must be sent again.
-                data = pack(Parcel.collect(self._kernel.store, move.actor, self._kernel.ids.last))
-                self._moves.cut(move, data, PART_BYTES)
+                kernel = self._kernel
+                parcel = Parcel.collect(kernel.store, move.actor, kernel.ids.last, kernel.time)
+                self._moves.cut(move, pack(parcel), PART_BYTES)
                 return
 
     def is_packed(self, actor: str) -> bool:
