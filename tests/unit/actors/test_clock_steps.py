@@ -18,6 +18,7 @@ from signalhub.actors.kernel.events import Effect, LocateActors
 from signalhub.actors.store import views
 from signalhub.actors.store.store import HostStore
 from signalhub.testing import FakeClock
+from tests.support.actors.journey import ACTOR, Journey, arrive, asked_about
 from tests.support.actors.scripted import Caller, Scripted, Stage, Target, calling, stored
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3_600, 86_400
@@ -404,6 +405,70 @@ def test_a_file_of_the_first_release_goes_on(tmp_path: Path) -> None:
         "SELECT name FROM sqlite_schema WHERE type = 'index' AND name GLOB 'alarms_*'"
     )
     assert [name for (name,) in indexes] == ["alarms_when"]
+
+
+# Moves.
+
+
+@pytest.mark.parametrize("step_s", [2 * DAY_S, -2 * DAY_S])
+def test_times_move_along_though_the_hosts_count_theirs_from_other_clocks(step_s: int) -> None:
+    def look(self: Target) -> list[Any]:
+        (call,) = self.pending_calls()
+        return [call.deadline_ms, *(one.due_ms for one in self.alarms.list())]
+
+    clock = FakeClock()
+    old = Stage(Target, clock=clock)
+    clock.jump(step_s)
+    at = datetime.fromtimestamp(clock.now_ms() / 1000 + 600, UTC)
+    old.call("target/9", "note")
+    old.do(ACTOR, calling("later", target="target/9", timeout=300, key="once"))
+    old.do(ACTOR, lambda self: self.alarms.schedule(400, self.note, "delayed").id)
+    old.do(ACTOR, lambda self: self.alarms.schedule(at, self.note, "dated").id)
+    old.begin(ACTOR, "put_off")
+    old.run()
+    shown = old.do(ACTOR, look)
+    clock.advance(100)
+    new = Stage(Target, clock=clock)
+    arrive(new, Journey(chars=1, old=old).run().parts)
+    new.run()
+
+    assert new.do(ACTOR, look) == shown
+    paused_ms = new.kernel.store.execute("SELECT not_before_ms FROM inbox").get
+    assert paused_ms - new.own_ms == 3_500_000
+    new.advance(199)
+    assert new.notes(ACTOR) == ["x"]
+    new.advance(1)
+    assert new.notes(ACTOR)[1:] == [["timeout", "unknown"]]
+    new.advance(300)
+    assert new.notes(ACTOR)[2:] == ["delayed", "dated"]
+    until_ms = new.kernel.store.execute("SELECT until_ms FROM keys").get
+    assert until_ms - new.own_ms == 86_400_000 - 600_000
+
+
+@pytest.mark.parametrize("step_s", [2 * DAY_S, -2 * DAY_S])
+def test_a_message_that_waits_is_as_old_in_the_new_host(step_s: int) -> None:
+    """A repeat of one that was sent before must not come after others have forgotten it."""
+
+    class Lonely(Stage):
+        """Nobody serves the kind of its callee."""
+
+        def _perform(self, effect: Effect) -> None:
+            if asked_about([effect]) != ["away/1"]:
+                super()._perform(effect)
+
+    clock = FakeClock()
+    old = Lonely(Target, clock=clock, foreign=["away"])
+    for jump_s in (step_s, -step_s):
+        clock.jump(jump_s)
+        old.call("target/2", "note")
+    clock.jump(step_s)
+    old.do(ACTOR, lambda self: self.send("away/1", "note"))
+    clock.advance(1_000)
+    new = Stage(Target, clock=clock)
+    arrive(new, Journey(chars=1, old=old).run().parts)
+
+    made_ms = new.kernel.store.execute("SELECT since_ms FROM outbox").get
+    assert new.own_ms - made_ms == 1_000_000
 
 
 # What people read.

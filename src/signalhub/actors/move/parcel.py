@@ -50,8 +50,9 @@ _OUTBOX: Final = (
 REFUSED: Final = "refused"
 PARCEL_BYTES_MAX: Final = 256 * 2**20
 _OWN: Final = {"dead": f" AND origin != '{REFUSED}'"}
-# Clocks of hosts may differ, but ids from further ahead would be forced on all other actors.
-_AHEAD_MS_MAX: Final = 24 * 3_600_000
+# Clocks of hosts differ, and ids stay ahead of one that was set back; ids from further ahead
+# would be forced on all other actors.
+_AHEAD_MS_MAX: Final = 30 * 24 * 3_600_000
 # Names of the row id, unless the table is WITHOUT ROWID.
 _ROW_IDS: Final = ("rowid", "_rowid_", "oid")
 _EVERY: Final = (*_PLAIN, "inbox", "outbox", "done")
