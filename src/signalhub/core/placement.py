@@ -335,7 +335,12 @@ class Placement:
         fresh: dict[str, Place] = {}
         if known is None or not known.is_at(moved.host, moved.token):
             if not is_placed(known) or known.token != request.token:
-                raise refusals.stale_placement({"stale": [_as_seen(session, actor, known)]})
+                details: dict[str, object] = {"stale": [_as_seen(session, actor, known)]}
+                if known is not None and (not known.host or known.first > request.token):
+                    # Since the stay that the host knows. A hub that has lost its data does not
+                    # know that.
+                    details["forgotten"] = [actor]
+                raise refusals.stale_placement(details)
             if known.host not in session.registrations:
                 raise refusals.not_its_host(actor)
             self.check_target(session, actor, request.to, now)

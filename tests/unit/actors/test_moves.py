@@ -20,13 +20,14 @@ from signalhub.actors.kernel.events import (
     Connected,
     DeliveryArrived,
     Effect,
+    GiveAway,
     LocateActors,
     Moved,
     PlacesFound,
 )
 from signalhub.actors.kernel.host_time import HostTime
 from signalhub.actors.move import moves
-from signalhub.actors.move.leave import PART_BYTES
+from signalhub.actors.move.leave import LOOK_MS, PART_BYTES
 from signalhub.actors.move.moves import FIRST_STEPS, TRANSITIONS, Direction, MoveRow, Moves, Step
 from signalhub.actors.move.parcel import ActorTable, Parcel, pack, unpack
 from signalhub.actors.move.places import PlaceStatus
@@ -111,6 +112,73 @@ def test_a_parcel_is_cut_until_its_parts_fit() -> None:
     assert max(len(b64decode(part["body"])) for part in journey.parts) < 20_000
     arrive(new, journey.parts)
     assert new.notes(ACTOR) == journey.old.notes(ACTOR)
+
+
+def look(journey: Journey, answer: Moved) -> list[Effect]:
+    """The old host looks after its move, and the hub answers."""
+    journey.old.clock.advance(LOOK_MS / 1000)
+    effects = turn(journey.old)
+    assert [one for one in effects if isinstance(one, GiveAway)] == [GiveAway(ACTOR, 1, NEW)]
+    return turn(journey.old, answer)
+
+
+FORGOTTEN = Moved(ACTOR, None, "stale", is_final=True, is_forgotten=True)
+
+
+def test_a_move_whose_place_is_forgotten_ends_and_leaves_a_dead_letter() -> None:
+    journey = Journey(chars=10).run()
+    for _ in range(2):
+        look(journey, Moved(ACTOR, 2))
+        assert status(journey.old) is PlaceStatus.LEAVING
+    look(journey, FORGOTTEN)
+
+    assert status(journey.old) is PlaceStatus.GONE
+    assert journey.old.kernel.moves.all() == []
+    assert "forgotten" in journey.old.kernel.moves.failures[ACTOR]
+    (letter,) = views.dead(journey.old.kernel.store, address=ACTOR)
+    assert (letter["origin"], letter["error"]) == (
+        "stranded",
+        f"its place was forgotten during its move to {NEW}",
+    )
+    assert journey.old.notes(ACTOR) == []
+    assert journey.old.kernel.next_due_ms() is None
+    # An arrival that is confirmed after all changes nothing.
+    arrival = {"v": 1, "move": journey.parts[0]["move"], "actor": ACTOR, "token": 2}
+    delivered(journey.old, wire.MOVE, msgspec.json.encode(arrival), NEW)
+    assert len(views.dead(journey.old.kernel.store, address=ACTOR)) == 1
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+def test_a_move_goes_on_while_the_hub_does_not_say_that_its_place_is_forgotten(
+    is_final: bool,
+) -> None:
+    """It may have lost its data, or the actor has moved on and the confirmation is on its way."""
+    journey = Journey(chars=10).run()
+    look(journey, Moved(ACTOR, None, "stale", is_final=is_final))
+
+    assert status(journey.old) is PlaceStatus.LEAVING
+    journey.begin_again()
+    assert journey.run().parts
+    look(journey, Moved(ACTOR, 2))
+
+
+@pytest.mark.parametrize("has_mail", [False, True])
+def test_the_new_host_gives_up_an_actor_whose_place_is_forgotten(has_mail: bool) -> None:
+    new = Stage(Target)
+    take_in(new, Journey(chars=10).run().parts)
+    if has_mail:
+        call = request_body("c-1", ACTOR, op("note", 7))
+        delivered(new, wire.CALL, call, CALLER)
+    effects = turn(new, PlacesFound([], {ACTOR: "forgotten"}, [ACTOR]))
+
+    assert (new.count("parts"), new.kernel.moves.all()) == (0, [])
+    assert "forgotten" in new.kernel.moves.failures[ACTOR]
+    # Nobody asks for another place unless somebody has called.
+    assert asked_about(effects) == ([ACTOR] if has_mail else [])
+    assert status(new) is (PlaceStatus.UNPLACED if has_mail else PlaceStatus.GONE)
+    turn(new, PlacesFound([ActorPlace(ACTOR, HOST, 3, is_fresh=True)]))
+    new.run()
+    assert new.notes(ACTOR) == ([7] if has_mail else [])
 
 
 def test_parts_of_two_sizes_are_not_taken_for_one_set() -> None:

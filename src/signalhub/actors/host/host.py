@@ -376,7 +376,11 @@ class Host:
             log.exception("error while asking for places")
             return PlacingFailed(actors)
         places = [ActorPlace(one.actor, one.host, one.token, one.fresh) for one in found.places]
-        return PlacesFound(places, {one.actor: one.message for one in found.unplaced})
+        return PlacesFound(
+            places,
+            {one.actor: one.message for one in found.unplaced},
+            [one.actor for one in found.unplaced if one.code == Code.STALE_PLACEMENT],
+        )
 
     async def _give_away(self, effect: GiveAway) -> None:
         moved = Moved(effect.actor, None, "not connected to the hub yet")
@@ -385,7 +389,13 @@ class Host:
                 place = await self._client.move(effect.actor, effect.token, effect.to)
                 moved = Moved(effect.actor, place.token)
             except HubRefused as error:
-                moved = Moved(effect.actor, None, str(error), is_final=error.code in _MOVE_FINAL)
+                moved = Moved(
+                    effect.actor,
+                    None,
+                    str(error),
+                    is_final=error.code in _MOVE_FINAL,
+                    is_forgotten=effect.actor in error.details.get("forgotten", ()),
+                )
             except ClientError as error:
                 moved = Moved(effect.actor, None, str(error))
             except Exception as error:

@@ -419,6 +419,8 @@ class BatchesUnderWay:
         if new:
             others = f" and {len(new) - 1} more" if len(new) > 1 else ""
             log.warning("no place for %s%s yet: %s", new[0], others, event.unplaced[new[0]])
+        for address in event.forgotten:
+            kernel.taking_over.forgotten(address)
 
     def _elsewhere(self, place: ActorPlace, now_ms: int) -> None:
         self._kernel.places.learn(place.actor, place.host, place.token)

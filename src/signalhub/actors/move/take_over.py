@@ -109,6 +109,22 @@ class TakingOver:
         if move is not None:
             self._kernel.moves.advance(move, "moved_on")
 
+    def forgotten(self, actor: str) -> None:
+        """The place that an actor was moving to was forgotten; its old host keeps its rows."""
+        kernel = self._kernel
+        move, own = kernel.moves.find(actor), kernel.places.own(actor)
+        if move is None or own is None or move.step != "parts":
+            return
+        reason = "its place was forgotten before it had arrived"
+        log.error("%s does not move here: %s", actor, reason)
+        kernel.moves.failures[actor] = reason
+        kernel.moves.advance(move, "forgotten")
+        kernel.places.put(actor, own.token, PlaceStatus.GONE)
+        if kernel.store.execute("SELECT 1 FROM inbox WHERE actor = ? LIMIT 1", (actor,)).get:
+            # What waits for it goes where it lives next.
+            kernel.places.put(actor, own.token, PlaceStatus.UNPLACED)
+            kernel.dispatch.doubt(actor)
+
     def confirmed(self, place: ActorPlace, now_ms: int) -> None:
         """The hub confirms that an arriving actor lives here: take it over if complete."""
         move = self._kernel.moves.find(place.actor)
