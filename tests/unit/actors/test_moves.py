@@ -25,13 +25,13 @@ from signalhub.actors.kernel.events import (
     Moved,
     PlacesFound,
 )
-from signalhub.actors.kernel.host_time import HostTime
 from signalhub.actors.move import moves
 from signalhub.actors.move.leave import LOOK_MS, PART_BYTES
 from signalhub.actors.move.moves import FIRST_STEPS, TRANSITIONS, Direction, MoveRow, Moves, Step
 from signalhub.actors.move.parcel import ActorTable, Parcel, pack, unpack
 from signalhub.actors.move.places import PlaceStatus
 from signalhub.actors.store import views
+from signalhub.actors.store.host_time import HostTime
 from signalhub.actors.store.store import HostStore
 from signalhub.ids import ulid
 from signalhub.testing.local_actors import CALLER, HOST, request_body

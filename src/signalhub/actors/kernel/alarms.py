@@ -22,9 +22,9 @@ from signalhub.actors.store.schema import IS_OF_WALL
 
 if TYPE_CHECKING:
     from signalhub.actors.api.actor import Then
-    from signalhub.actors.kernel.host_time import HostTime
     from signalhub.actors.kernel.kernel import Kernel
     from signalhub.actors.kernel.run import Running
+    from signalhub.actors.store.host_time import HostTime
 
 log = logging.getLogger("signalhub.actors")
 

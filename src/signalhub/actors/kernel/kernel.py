@@ -40,7 +40,6 @@ from signalhub.actors.kernel.events import (
     Receipted,
 )
 from signalhub.actors.kernel.execute import Executor, Instances
-from signalhub.actors.kernel.host_time import HostTime
 from signalhub.actors.kernel.inbox import HostInbox, Item
 from signalhub.actors.kernel.outbox import Outbox, Row
 from signalhub.actors.kernel.receive import Arriving
@@ -50,6 +49,7 @@ from signalhub.actors.move.leave import Moving
 from signalhub.actors.move.moves import Moves
 from signalhub.actors.move.places import Places
 from signalhub.actors.move.take_over import TakingOver
+from signalhub.actors.store.host_time import HostTime
 from signalhub.actors.store.store import STORAGE_ERRORS, HostStore, StorageFailed
 from signalhub.ids import Ulids
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from signalhub.actors.kernel.host_time import HostTime
+from signalhub.actors.store.host_time import HostTime
 from signalhub.actors.store.store import HostStore
 from signalhub.ids import time_of
 

@@ -15,8 +15,8 @@ import msgspec
 from signalhub.actors import wire
 from signalhub.actors.api.schedules import WALL_TYPES, is_of_wall
 from signalhub.actors.api.state import authorizer, check_definition, table_prefix
-from signalhub.actors.kernel.host_time import HostTime
 from signalhub.actors.kernel.outbox import FROZEN
+from signalhub.actors.store.host_time import HostTime
 from signalhub.actors.store.schema import HELD_MS, VERSION
 from signalhub.actors.store.store import HostStore
 from signalhub.ids import is_ulid, time_of
