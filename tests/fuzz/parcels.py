@@ -82,7 +82,7 @@ def _parcel() -> bytes:
     old.begin(TRAVELLER, "put_off")
     old.run()
     old.do(TRAVELLER, calling("later", target="target/away", timeout=7_200, key="once"))
-    parcel = Parcel.collect(old.kernel.store, TRAVELLER, old.kernel.ids.last)
+    parcel = Parcel.collect(old.kernel.store, TRAVELLER, old.kernel.ids.last, old.kernel.time)
     message = wire.ActorMessage(
         "request", "c-9", "target/away", msgspec.Raw(b"{}"), sender=TRAVELLER
     )

@@ -7,11 +7,14 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from signalhub.actors import op
 from signalhub.actors.host.caller import ActorHub
+from signalhub.actors.host.host import Host
 from signalhub.actors.kernel.events import Commanded
 from signalhub.actors.kernel.outbox import FROZEN
 from signalhub.testing import HostProcess, run_hub, spawn_host
@@ -62,6 +65,33 @@ async def test_an_actor_moves_with_all_it_has_and_back(world: World) -> None:
             await until(lambda: world.ask("mover/a", op(Mover.show)), expected)
             assert await world.ask("mover/a", op(Mover.note, 4)) == 4
         assert world.stored("one", "mover/a", "seen") == [0, 1, 2, 3, 4]
+
+
+async def test_a_move_ends_visibly_if_the_actor_is_forgotten_meanwhile(world: World) -> None:
+    async def moves(host: Host) -> Any:
+        return (await world.command(host, "stats"))["moves"]
+
+    clock = Shifting()
+    async with world.host("one", Mover, clock=clock) as one:
+        await world.ask("mover/a", op(Mover.note, 0))
+        async with world.host("two", Mover):
+            pass
+        two = SimpleNamespace(address="@(actors/two)")
+        await world.begin_move("mover/a", one, two)
+        await world.packed(one)
+        async with ActorHub(world.hub.url) as operator:
+            await operator.client.forget_place("mover/a")
+        # The old host finds out by itself.
+        await until(lambda: "mover/a" in one.kernel.moving._sent)
+        clock.advance(31.0, one)
+        await until(lambda: moves(one), [])
+        (letter,) = await world.command(one, "dead", address="mover/a")
+        assert letter["origin"] == "stranded"
+        assert "forgotten during its move to @(actors/two)" in letter["error"]
+        async with world.host("two", Mover) as new:
+            await until(lambda: moves(new), [])
+            shown = await world.ask("mover/a", op(Mover.show))
+            assert shown["seen"] == [], "it starts anew"
 
 
 async def test_order_holds_while_an_actor_moves_to_and_fro_under_load(world: World) -> None:

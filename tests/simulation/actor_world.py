@@ -45,6 +45,7 @@ from signalhub.actors.kernel.events import (
 )
 from signalhub.actors.kernel.kernel import Kernel
 from signalhub.actors.store.store import StorageFailed
+from signalhub.clock import SteadyClock
 from signalhub.testing.store import Crash, FragileStore
 
 
@@ -168,6 +169,7 @@ class Host:
     name: str
     store: FragileStore
     skew_ms: int = 0
+    clock: SteadyClock | None = None
     kernel: Kernel | None = None
     boots: int = 0
     # Which connection it has, or had last.
@@ -185,6 +187,20 @@ class Host:
     # Mail that was handed over on the present connection, and the newest of all.
     next_mail: int = 0
     newest_ms: int = 0
+
+
+class HostClock:
+    """The clocks of a host's machine."""
+
+    def __init__(self, world: ActorWorld, host: Host) -> None:
+        self._world = world
+        self._host = host
+
+    def now_ms(self) -> int:
+        return self._world.now_ms + self._host.skew_ms
+
+    def mono_s(self) -> float:
+        return self._world.now_ms / 1000
 
 
 START_MS = 1_760_000_000_000
@@ -274,8 +290,11 @@ class ActorWorld:
     def strikes(self, chance: float) -> bool:
         return chance > 0 and self.random.random() < chance
 
-    def clock_of(self, host: Host) -> int:
-        return self.now_ms + host.skew_ms
+    def clock_of(self, host: Host) -> SteadyClock:
+        """The own time of a host, which a jump of its wall clock does not change."""
+        if host.clock is None:
+            host.clock = SteadyClock(HostClock(self, host))
+        return host.clock
 
     def _latency_ms(self) -> int:
         if self.strikes(self.faults.stall):
@@ -307,7 +326,9 @@ class ActorWorld:
         host.kernel = self._make_kernel(self, host)
         self._arm(host)
         try:
-            host.kernel.start(self.clock_of(host))
+            host.clock = None
+            host.kernel.time.resume(self.clock_of(host))
+            host.kernel.start(self.clock_of(host).now_ms(), self.clock_of(host).ahead_ms)
         except (Crash, StorageFailed, apsw.Error):
             self._crash(host, "start")
             return
@@ -362,7 +383,8 @@ class ActorWorld:
         events, host.events = host.events, []
         self._arm(host)
         try:
-            effects = kernel.turn(events, self.clock_of(host))
+            clock = self.clock_of(host)
+            effects = kernel.turn(events, clock.now_ms(), clock.ahead_ms)
         except Crash as crash:
             self._crash(host, str(crash))
             return
@@ -396,7 +418,7 @@ class ActorWorld:
         due_ms = kernel.next_due_ms()
         if due_ms is None:
             return
-        wait_ms = due_ms - self.clock_of(host)
+        wait_ms = due_ms - self.clock_of(host).now_ms()
         host.spins = host.spins + 1 if is_idle and wait_ms <= 0 else 0
         assert host.spins < _SPINS_MAX, f"{host.name} spins: it is always due and does nothing"
         self._wake(host, wait_ms)

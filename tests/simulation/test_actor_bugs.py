@@ -86,9 +86,9 @@ def without_head_of_line(kernel: Kernel, world: ActorWorld, host: Host) -> None:
 def settling_before_the_commit(kernel: Kernel, world: ActorWorld, host: Host) -> None:
     arrived = kernel.arriving.arrived
 
-    def settled_and_arrived(event: DeliveryArrived, now_ms: int) -> None:
+    def settled_and_arrived(event: DeliveryArrived) -> None:
         world.perform(host, SettleDelivery(event.delivery))
-        arrived(event, now_ms)
+        arrived(event)
 
     kernel.arriving.arrived = settled_and_arrived  # type: ignore[method-assign]
 
@@ -116,11 +116,11 @@ class Careless(Calls):
 class Hasty(HostInbox):
     """Writes what is left before the dispatcher had its turn, and what that brings not at all."""
 
-    def flush(self, now_ms: int) -> None:
+    def flush(self) -> None:
         pass
 
-    def flush_early(self, now_ms: int) -> None:
-        super().flush(now_ms)
+    def flush_early(self) -> None:
+        super().flush()
 
 
 def flushing_too_early(kernel: Kernel, world: ActorWorld, host: Host) -> None:
@@ -130,7 +130,7 @@ def flushing_too_early(kernel: Kernel, world: ActorWorld, host: Host) -> None:
     flush = inbox.flush_early
 
     def flushed_and_run(now_ms: int) -> None:
-        flush(now_ms)
+        flush()
         run(now_ms)
 
     kernel.dispatch.run = flushed_and_run  # type: ignore[method-assign]

@@ -7,7 +7,8 @@ An actor is unknown, coming (its first place is being written), placed, or movin
 another place is being written). Several places of one actor may be pending; only the last counts.
 
 An operator can have a place forgotten. What stays is a place without a host: its token is kept, so
-that the next place has a higher one and whatever the former host still sends is outdated.
+that the next place has a higher one and whatever the former host still sends is outdated. It counts
+for the limit like any other, because it is kept for ever.
 
 | event | unknown | coming | placed | moving |
 |---|---|---|---|---|
@@ -20,11 +21,9 @@ that the next place has a higher one and whatever the former host still sends is
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache, partial
-from hashlib import blake2b
-from itertools import chain, count, islice, takewhile
+from functools import partial
+from itertools import count, islice, takewhile
 from typing import TYPE_CHECKING, Final, TypeGuard
 
 import msgspec
@@ -34,6 +33,7 @@ from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
 from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
 from signalhub.core.operations import operated
+from signalhub.core.rendezvous import Node, preferred
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams import mailboxes
 from signalhub.core.streams.streams import Mailbox
@@ -54,8 +54,6 @@ Row = tuple[str, str, int, int, str, int]
 
 # By host and kind.
 Counts = dict[str, dict[str, int]]
-
-_BITS_64: Final = 2**64 - 1
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
@@ -84,8 +82,9 @@ class Coming(msgspec.Struct, eq=False):
     actor: str
     place: Place
     order: int
-    # Had the actor no place before this one?
+    # Had the actor no place before this one, and not even a forgotten one?
     is_new: bool
+    is_unknown: bool
     waiters: list[DeferredAnswer]
 
 
@@ -98,6 +97,7 @@ class Placements:
         self._coming: dict[str, Coming] = {}
         self._forgotten = 0  # How many of the stored places have no host.
         self._new = 0  # How many pending places are for actors without one.
+        self._unknown = 0  # How many of those had never had one.
         self._order = count()
         # The number of actors by host and kind, and of places that are being written.
         self._on: Counts = {}
@@ -107,6 +107,11 @@ class Placements:
     def __len__(self) -> int:
         """The number of actors with a host, on disk or pending."""
         return len(self._stored) - self._forgotten + self._new
+
+    @property
+    def recorded(self) -> int:
+        """The number of actors with a place or a forgotten one, on disk or pending."""
+        return len(self._stored) + self._unknown
 
     def find(self, actor: str) -> Place | None:
         """The place of an actor, pending and forgotten ones included."""
@@ -125,8 +130,10 @@ class Placements:
 
     def send(self, actor: str, place: Place) -> Coming:
         """A place is sent to the log."""
-        is_new = bool(place.host) and not is_placed(self.find(actor))
-        coming = self._coming[actor] = Coming(actor, place, next(self._order), is_new, [])
+        before = self.find(actor)
+        is_new = bool(place.host) and not is_placed(before)
+        coming = Coming(actor, place, next(self._order), is_new, before is None, [])
+        self._coming[actor] = coming
         self._count_coming(coming, 1)
         return coming
 
@@ -151,6 +158,7 @@ class Placements:
 
     def _count_coming(self, coming: Coming, change: int) -> None:
         _add(self._arriving, coming.place.host, coming.actor, change)
+        self._unknown += coming.is_unknown * change
         if coming.is_new:
             self._new += change
             self._quotas.take(Resource.PLACES, coming.place.holder, change)
@@ -170,10 +178,10 @@ class Placements:
         self._dirty.add(actor)
 
     def _count(self, actor: str, place: Place, change: int) -> None:
+        self._quotas.take(Resource.PLACES, place.holder, change)
         if not place.host:
             self._forgotten += change
             return
-        self._quotas.take(Resource.PLACES, place.holder, change)
         _add(self._on, place.host, actor, change)
 
     @property
@@ -220,49 +228,12 @@ def _add(counts: Counts, host: str, actor: str, change: int) -> None:
             del counts[host]
 
 
-# Rendezvous hashing: the choice depends on names alone, is spread evenly, and only the actors of a
-# host are affected when it comes or goes. Of many hosts only some compete for an actor, so that
-# placing one costs the same.
-
-_RIVALS_MAX: Final = 64
-
-
-def number_of(name: str) -> int:
-    """A 64-bit hash of a name."""
-    return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest())
-
-
-# There are few hosts, and all of a kind are compared for every actor without a place.
-_number_of_host = lru_cache(8_192)(number_of)
-
-
-def preferred(
-    actor: str,
-    hosts: Sequence[tuple[int, str]],
-    is_present: Callable[[str], bool] = lambda host: True,
-) -> str | None:
-    """The preferred host of an actor among sorted (hash, name) pairs; `None` if there are none."""
-    number = number_of(actor)
-    first = bisect_left(hosts, (number, ""))
-    present = (one for one in chain(hosts[first:], hosts[:first]) if is_present(one[1]))
-    rivals = islice(present, _RIVALS_MAX)
-    best = max(((_mixed(number ^ one), name) for one, name in rivals), default=None)
-    return None if best is None else best[1]
-
-
-def _mixed(number: int) -> int:
-    """The finalizer of MurmurHash3: every input bit affects every output bit."""
-    number ^= number >> 33
-    number = number * 0xFF51AFD7ED558CCD & _BITS_64
-    number ^= number >> 33
-    number = number * 0xC4CEB9FE1A85EC53 & _BITS_64
-    return number ^ number >> 33
-
-
 # The number of places rewritten at once before the log is cut; the rest follow a tick later.
 ANCHORS_MAX: Final = 10_000
 _FIRST_TOKEN: Final = 1
 _ACTORS_PER_TOKEN: Final = 10
+# So many hosts that are away may be met in one request before those that are there are listed.
+_AWAY_MAX: Final = 256
 
 
 class Placement:
@@ -287,8 +258,6 @@ class Placement:
         self._tally = tally
         self._quotas = quotas
         self._limit = settings.limit
-        # By kind: the hosts in order, and the changes of hosts they take into account.
-        self._ranked: dict[str, tuple[int, list[tuple[int, str]]]] = {}
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -305,21 +274,21 @@ class Placement:
             raise refusals.structural("payload.tokens are for hosts that claim: name payload.host")
         if request.host is None:
             is_present = partial(self._is_present, now)
-            search: _Search | _Claim = _Search(session, self._hosts, is_present)
+            search: _Search | _Claim = _Search(session, self._streams.hosts, is_present)
         else:
             box = self._own_host(session, request.host, now)
             search = _Claim(session, box, request.tokens or {})
         fresh: dict[str, Place] = {}
         places: list[dict[str, object]] = []
         unplaced: list[dict[str, object]] = []
-        room, added = self._limit - len(self._placements), 0
+        room, added = self._limit - self._placements.recorded, 0
         holder, searched = holder_of(session), 0
         for actor in request.actors:
             known = fresh.get(actor) or self._placements.find(actor)
-            is_new = not is_placed(known)
+            is_new, is_unknown = not is_placed(known), known is None
             searched += is_new
             found = search.find(actor, known)
-            if is_new and room <= 0 and isinstance(found, Place):
+            if is_unknown and room <= 0 and isinstance(found, Place):
                 found = refusals.too_many_actors(self._limit)
             elif is_new and isinstance(found, Place):
                 found = self._quotas.refusal(Resource.PLACES, holder, added + 1) or found
@@ -329,7 +298,7 @@ class Placement:
             if found is not known:
                 source = known.source if is_placed(known) else holder.source
                 fresh[actor] = found = msgspec.structs.replace(found, source=source)
-                room -= is_new
+                room -= is_unknown
                 added += is_new
             places.append(_described(actor, found))
         if request.host is None:
@@ -357,19 +326,6 @@ class Placement:
             )
         return box
 
-    def _hosts(self, kind: str) -> list[tuple[int, str]]:
-        """Hashes and names of the hosts for a kind, in this order; some may be gone."""
-        changes, hosts = self._ranked.get(kind, (-1, []))
-        if changes != self._streams.host_changes:
-            boxes = self._streams.hosts(kind)
-            hosts = sorted((_number_of_host(box.name), box.name) for box in boxes)
-            if hosts:
-                self._ranked[kind] = (self._streams.host_changes, hosts)
-            else:
-                # Anybody can make up kinds.
-                self._ranked.pop(kind, None)
-        return hosts
-
     def _is_present(self, now: int, host: str) -> bool:
         """Is the host connected?"""
         registration = self._registry.find(host, now)
@@ -383,7 +339,12 @@ class Placement:
         fresh: dict[str, Place] = {}
         if known is None or not known.is_at(moved.host, moved.token):
             if not is_placed(known) or known.token != request.token:
-                raise refusals.stale_placement({"stale": [_as_seen(session, actor, known)]})
+                details: dict[str, object] = {"stale": [_as_seen(session, actor, known)]}
+                if known is not None and (not known.host or known.first > request.token):
+                    # Since the stay that the host knows. A hub that has lost its data does not
+                    # know that.
+                    details["forgotten"] = [actor]
+                raise refusals.stale_placement(details)
             if known.host not in session.registrations:
                 raise refusals.not_its_host(actor)
             self.check_target(session, actor, request.to, now)
@@ -408,6 +369,16 @@ class Placement:
             raise refusals.host_is_away(to, kind)
         if held is not None and not held.session.allowance.may_host(kind):
             raise refusals.unauthorized("host", kind)
+
+    def check_part(self, session: Session, actor: str, target: str, *, is_arrival: bool) -> None:
+        """Refuse a part of an actor that its sender may not have, or that nobody there serves."""
+        kind = kind_of(actor)
+        if not session.allowance.may_host(kind):
+            raise refusals.unauthorized("host", kind)
+        box = self._streams.host(target)
+        # The old host, which is told of the arrival, need not serve the kind any longer.
+        if box is None or not (is_arrival or kind in (box.kinds or ())):
+            raise refusals.no_host(kind)
 
     def forget(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:forget_place`: the actor can be placed anew; its former host is fenced off."""
@@ -489,29 +460,42 @@ class _Search:
     def __init__(
         self,
         session: Session,
-        hosts_of: Callable[[str], list[tuple[int, str]]],
+        hosts_of: Callable[[str], Sequence[Node]],
         is_present: Callable[[str], bool],
     ) -> None:
         self._session = session
         self._hosts_of = hosts_of
-        # The same for all actors of a request.
-        self._is_present = cache(is_present)
-        # Numbers and names of the hosts for each kind.
-        self._hosts: dict[str, list[tuple[int, str]]] = {}
+        self._is_connected = is_present
+        # The hosts for each kind, and how many of them were found to be away.
+        self._hosts: dict[str, Sequence[Node]] = {}
+        self._away: dict[str, int] = {}
 
     def find(self, actor: str, known: Place | None) -> Place | Refusal:
         if is_placed(known):
             return known if _may_send(self._session, known.host) else _not_shown(actor)
         kind = kind_of(actor)
-        hosts = self._hosts.get(kind)
-        if hosts is None:
-            hosts = self._hosts[kind] = self._hosts_of(kind)
-        host = preferred(actor, hosts, self._is_present)
+        host = preferred(actor, self._known_hosts(kind), partial(self._is_present, kind))
         if host is None:
             return refusals.no_host(kind)
         if not _may_send(self._session, host):
             return _not_shown(actor)
         return _first_place(host, known, self._session.allowance.subject)
+
+    def _known_hosts(self, kind: str) -> Sequence[Node]:
+        hosts = self._hosts.get(kind)
+        if hosts is None:
+            hosts = self._hosts[kind] = self._hosts_of(kind)
+        elif self._away.get(kind, 0) > _AWAY_MAX:
+            # Look once, instead of for every actor, where most are away.
+            hosts = [one for one in hosts if self._is_connected(one[1])]
+            self._hosts[kind], self._away[kind] = hosts, 0
+        return hosts
+
+    def _is_present(self, kind: str, host: str) -> bool:
+        is_present = self._is_connected(host)
+        if not is_present:
+            self._away[kind] = self._away.get(kind, 0) + 1
+        return is_present
 
 
 class _Claim:

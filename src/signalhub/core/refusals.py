@@ -518,7 +518,8 @@ def too_many_actors(limit: int) -> Refusal:
     """The limit of recorded places is reached."""
     return Refusal(
         Code.LIMIT_EXCEEDED,
-        f"The hub knows the places of {limit} durable actors, which is the limit.",
+        f"The hub keeps the places of {limit} durable actors, forgotten ones included, which is "
+        "the limit.",
         "Raise actors.limit.",
         details={"limit": limit},
     )

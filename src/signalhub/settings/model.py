@@ -271,7 +271,9 @@ class ActorsSettings(Group, frozen=True, kw_only=True):
 
     mailbox_limit: Annotated[Count, _about("Messages stored for one host that is away.")] = 100_000
     window: Annotated[Window, _about("Unacknowledged messages per host.")] = 1_024
-    limit: Annotated[Count, _about("Number of actors whose host the hub records.")] = 1_000_000
+    limit: Annotated[
+        Count, _about("Number of actors whose place the hub records, forgotten ones included.")
+    ] = 1_000_000
 
 
 class TopicsSettings(Group, frozen=True, kw_only=True):

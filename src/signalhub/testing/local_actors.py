@@ -32,6 +32,7 @@ from signalhub.actors.kernel.events import (
 )
 from signalhub.actors.kernel.kernel import Kernel
 from signalhub.actors.store.store import HostStore, StorageFailed
+from signalhub.clock import SteadyClock
 from signalhub.testing.clock import FakeClock
 
 HOST = "@(actors/local)"
@@ -61,6 +62,7 @@ class LocalActors:
         reached: Callable[[str], None] = lambda point: None,
     ) -> None:
         self.clock = clock or FakeClock()
+        self._steady = SteadyClock(self.clock)
         self._classes = classes
         self._path = path
         self._config = config
@@ -84,8 +86,14 @@ class LocalActors:
             jitter=lambda: 0.5,
             reached=lambda point: self._reached(point),
         )
-        kernel.start(self.clock.now_ms())
+        kernel.time.resume(self._steady)
+        kernel.start(self.own_ms, self._steady.ahead_ms)
         return kernel
+
+    @property
+    def own_ms(self) -> int:
+        """The host's own time, which `clock.jump` does not change."""
+        return self._steady.now_ms()
 
     def close(self) -> None:
         self.kernel.store.close()
@@ -117,7 +125,7 @@ class LocalActors:
     def deliver(self, type: str, data: bytes, sender: str = CALLER) -> None:
         """Deliver any message, as the hub would."""
         self._deliveries += 1
-        accepted_ms = self.clock.now_ms()
+        accepted_ms = self.own_ms
         arrived = DeliveryArrived(type, data, sender, accepted_ms, self._deliveries)
         self._unsettled[self._deliveries] = arrived
         self._events.append(arrived)
@@ -136,7 +144,7 @@ class LocalActors:
         for _ in range(turns_max):
             self.turn()
             due_ms = self.kernel.next_due_ms()
-            is_due = due_ms is not None and due_ms <= self.clock.now_ms()
+            is_due = due_ms is not None and due_ms <= self.own_ms
             if not (self._events or self.kernel.has_work or is_due):
                 return
         raise AssertionError(f"still busy after {turns_max} turns")
@@ -145,7 +153,7 @@ class LocalActors:
         """Run one turn and perform its effects."""
         events, self._events = self._events, []
         try:
-            effects = self.kernel.turn(events, self.clock.now_ms())
+            effects = self.kernel.turn(events, self.own_ms, self._steady.ahead_ms)
         except StorageFailed:
             # Rolled back; the hub redelivers what was not settled.
             self._events = [*self._unsettled.values()]
@@ -155,15 +163,15 @@ class LocalActors:
 
     def advance(self, seconds: float) -> None:
         """Let time pass, running turns whenever something is due."""
-        end_ms = self.clock.now_ms() + round(seconds * 1000)
+        end_ms = self.own_ms + round(seconds * 1000)
         self.run()
         while True:
             due_ms = self.kernel.next_due_ms()
             if due_ms is None or due_ms > end_ms:
                 break
-            self.clock.advance(max(0, due_ms - self.clock.now_ms()) / 1000)
+            self.clock.advance(max(0, due_ms - self.own_ms) / 1000)
             self.run()
-        self.clock.advance(max(0, end_ms - self.clock.now_ms()) / 1000)
+        self.clock.advance(max(0, end_ms - self.own_ms) / 1000)
         self.run()
 
     def state(self, target: Ref | str) -> State:

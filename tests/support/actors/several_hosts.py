@@ -27,6 +27,7 @@ from signalhub.actors.kernel.events import (
 from signalhub.actors.kernel.kernel import Kernel
 from signalhub.actors.store.store import HostStore
 from signalhub.actors.wire import CALL
+from signalhub.clock import Clock, SteadyClock
 from signalhub.testing.clock import FakeClock
 from signalhub.testing.local_actors import request_body
 from tests.support.actors.scripted import QUICK, Script, number_of
@@ -54,7 +55,12 @@ class Side:
     """One host: its kernel, and what it has not been told yet."""
 
     def __init__(
-        self, name: str, path: Path, classes: list[type[Actor]], foreign: list[str]
+        self,
+        name: str,
+        path: Path,
+        classes: list[type[Actor]],
+        foreign: list[str],
+        clock: Clock,
     ) -> None:
         self.name = name
         self.foreign = foreign
@@ -62,8 +68,9 @@ class Side:
         self.classes = classes
         self.reached: Callable[[str], None] = lambda point: None
         self.events: list[Event] = []
+        self.clock = SteadyClock(clock)
 
-    def open(self, now_ms: int, config: DurableConfig) -> None:
+    def open(self, config: DurableConfig) -> None:
         self.kernel = Kernel(
             HostStore(os.fspath(self.path), durability=config.durability),
             self.classes,
@@ -73,7 +80,12 @@ class Side:
             jitter=lambda: 0.5,
             reached=lambda point: self.reached(point),
         )
-        self.kernel.start(now_ms)
+        self.kernel.time.resume(self.clock)
+        self.kernel.start(self.clock.now_ms(), self.clock.ahead_ms)
+
+    def turn(self) -> list[Effect]:
+        events, self.events = self.events, []
+        return self.kernel.turn(events, self.clock.now_ms(), self.clock.ahead_ms)
 
 
 class Hosts:
@@ -87,6 +99,7 @@ class Hosts:
         self, folder: Path, *kinds: list[type[Actor]], config: DurableConfig = QUICK
     ) -> None:
         self.clock = FakeClock()
+        self._hub_clock = SteadyClock(self.clock)
         self.config = config
         self.sent: list[SendBatch] = []
         self.lose: Callable[[SendBatch], bool] = lambda send: False
@@ -99,11 +112,17 @@ class Hosts:
         self.sides: list[Side] = []
         every = [cls.kind for classes in kinds for cls in classes]
         for number, classes in enumerate(kinds):
-            side = Side(f"@(actors/{number})", folder / f"{number}.db", classes, every)
-            side.open(self.clock.now_ms(), config)
+            path = folder / f"{number}.db"
+            side = Side(f"@(actors/{number})", path, classes, every, self.clock)
+            side.open(config)
             self.sides.append(side)
             self._homes.update({cls.kind: side.name for cls in classes})
             self._mailboxes[side.name] = {}
+
+    @property
+    def _now_ms(self) -> int:
+        """The time of the hub, and of the hosts."""
+        return self._hub_clock.now_ms()
 
     def state(self, address: str) -> State:
         (side,) = [
@@ -132,7 +151,7 @@ class Hosts:
     def crash(self, side: Side) -> None:
         """The process ends and starts again; the hub delivers what was not settled."""
         side.kernel.store.close()
-        side.open(self.clock.now_ms(), self.config)
+        side.open(self.config)
         side.events = [*self._mailboxes[side.name].values()]
 
     def run(self, turns_max: int = 10_000) -> None:
@@ -146,25 +165,24 @@ class Hosts:
         raise AssertionError(f"still busy after {turns_max} turns")
 
     def turn(self, side: Side) -> None:
-        events, side.events = side.events, []
         try:
-            for effect in side.kernel.turn(events, self.clock.now_ms()):
+            for effect in side.turn():
                 self._perform(side, effect)
         except Crash:
             self.crash(side)
 
     def advance(self, seconds: float) -> None:
         """Let time pass, stopping wherever something is due."""
-        end_ms = self.clock.now_ms() + round(seconds * 1000)
+        end_ms = self._now_ms + round(seconds * 1000)
         self.run()
         while True:
             due = [side.kernel.next_due_ms() for side in self.sides]
             due_ms = min((one for one in due if one is not None), default=end_ms + 1)
             if due_ms > end_ms:
                 break
-            self.clock.advance(max(0, due_ms - self.clock.now_ms()) / 1000)
+            self.clock.advance(max(0, due_ms - self._now_ms) / 1000)
             self.run()
-        self.clock.advance(max(0, end_ms - self.clock.now_ms()) / 1000)
+        self.clock.advance(max(0, end_ms - self._now_ms) / 1000)
         self.run()
 
     def be_unreliable(self, seed: int, loss: float = 0.15, repetition: float = 0.15) -> None:
@@ -175,7 +193,7 @@ class Hosts:
 
     def _is_busy(self, side: Side) -> bool:
         due_ms = side.kernel.next_due_ms()
-        is_due = due_ms is not None and due_ms <= self.clock.now_ms()
+        is_due = due_ms is not None and due_ms <= side.clock.now_ms()
         return bool(side.events or side.kernel.has_work or is_due)
 
     def _perform(self, side: Side, effect: Effect) -> None:
@@ -208,7 +226,7 @@ class Hosts:
 
     def deliver(self, home: str, type: str, data: bytes, sender: str) -> None:
         self._deliveries += 1
-        arrived = DeliveryArrived(type, data, sender, self.clock.now_ms(), self._deliveries)
+        arrived = DeliveryArrived(type, data, sender, self._now_ms, self._deliveries)
         self._mailboxes[home][self._deliveries] = arrived
         (side,) = [side for side in self.sides if side.name == home]
         side.events.append(arrived)

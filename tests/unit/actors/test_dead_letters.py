@@ -109,7 +109,7 @@ def test_an_actor_sees_its_letters_and_redrives_them(dead: Stage) -> None:
     assert dead.do("caller/1", lambda self: self.redrive("01ARZ3NDEKTSV4RRFFQ69G5FAV")) is False
 
     assert dead.do("caller/1", redrive) == [True]
-    assert dead.kernel.letters.redrive("caller/1", letter.id, dead.clock.now_ms()) is False
+    assert dead.kernel.letters.redrive("caller/1", letter.id) is False
     assert dead.notes() == [7]
     assert letters(dead) == []
     assert dead.count("pending") == 0
@@ -244,7 +244,7 @@ def test_what_could_not_be_read_is_shown_and_cannot_be_redriven(local: Stage) ->
     shown = contents(local.kernel.store, "", letter.id)
     assert shown is not None
     assert "nonsense" in shown["data"]
-    assert local.kernel.letters.redrive("", letter.id, local.clock.now_ms()) is False
+    assert local.kernel.letters.redrive("", letter.id) is False
     assert len(local.kernel.letters.of("")) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ NOW = 1_760_000_000_000
 
 @pytest.fixture
 def inbox() -> HostInbox:
-    inbox = HostInbox(HostStore(":memory:"), Ulids(os.urandom))
+    inbox = HostInbox(HostStore(":memory:"), partial(Ulids(os.urandom).next, NOW))
     inbox.load()
     return inbox
 
@@ -39,14 +40,14 @@ def fresh(inbox: HostInbox) -> list[str]:
 
 def store(inbox: HostInbox, *call_ids: str) -> None:
     for call_id in call_ids:
-        inbox.put(item(call_id), NOW)
-    inbox.flush(NOW)
+        inbox.put(item(call_id))
+    inbox.flush()
 
 
 def test_what_comes_is_stored_once_behind_the_messages_that_are_stored(inbox: HostInbox) -> None:
     store(inbox, "1", "2", "2")
-    inbox.put(item("3"), NOW)
-    inbox.put(item("other", "a/2"), NOW)
+    inbox.put(item("3"))
+    inbox.put(item("other", "a/2"))
 
     assert fresh(inbox) == ["other"]
     assert taken(inbox) == ["1", "2", "3"]
@@ -58,8 +59,8 @@ def test_what_comes_is_stored_once_behind_the_messages_that_are_stored(inbox: Ho
 
 def test_messages_of_an_actor_that_cannot_start_wait_for_it_in_order(inbox: HostInbox) -> None:
     inbox.not_started("a/1", NOW + 10)
-    inbox.refuse(item("1"), NOW)
-    inbox.put(item("2"), NOW)
+    inbox.refuse(item("1"))
+    inbox.put(item("2"))
     assert not inbox.fresh
     assert taken(inbox) == []
     assert not inbox.is_ready
@@ -68,7 +69,7 @@ def test_messages_of_an_actor_that_cannot_start_wait_for_it_in_order(inbox: Host
     inbox.load()
     assert inbox.to_start(NOW) == ["a/1"]
     inbox.started("a/1")
-    inbox.put(item("3"), NOW)
+    inbox.put(item("3"))
     assert taken(inbox) == ["1", "2", "3"]
     assert inbox.next_due_ms() is None
 
@@ -76,8 +77,8 @@ def test_messages_of_an_actor_that_cannot_start_wait_for_it_in_order(inbox: Host
 def test_what_is_put_off_comes_when_it_is_due_and_before_the_rest(inbox: HostInbox) -> None:
     store(inbox, "1", "2")
     first, second = inbox.take(NOW, 9)
-    inbox.later(second, NOW, NOW + 5)
-    inbox.later(item("fresh"), NOW, NOW + 3)
+    inbox.later(second, NOW + 5)
+    inbox.later(item("fresh"), NOW + 3)
     assert taken(inbox) == ["1"]
     assert inbox.next_due_ms() == NOW + 3
 

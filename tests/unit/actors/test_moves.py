@@ -17,60 +17,44 @@ from signalhub.actors.kernel.events import (
     ActorPlace,
     BatchRefused,
     CommandAnswer,
-    Commanded,
     Connected,
     DeliveryArrived,
     Effect,
-    Event,
     GiveAway,
     LocateActors,
     Moved,
     PlacesFound,
-    Receipted,
-    SendBatch,
 )
 from signalhub.actors.move import moves
-from signalhub.actors.move.leave import PART_BYTES
+from signalhub.actors.move.leave import LOOK_MS, PART_BYTES
 from signalhub.actors.move.moves import FIRST_STEPS, TRANSITIONS, Direction, MoveRow, Moves, Step
 from signalhub.actors.move.parcel import ActorTable, Parcel, pack, unpack
 from signalhub.actors.move.places import PlaceStatus
 from signalhub.actors.store import views
+from signalhub.actors.store.host_time import HostTime
 from signalhub.actors.store.store import HostStore
 from signalhub.ids import ulid
 from signalhub.testing.local_actors import CALLER, HOST, request_body
+from tests.support.actors.journey import (
+    ACTOR,
+    NEW,
+    OLD,
+    Journey,
+    arrive,
+    asked_about,
+    delivered,
+    located,
+    move,
+    sent,
+    take_in,
+    turn,
+)
 from tests.support.actors.scripted import Caller, Stage, Target, calling, number_of, stored
-
-OLD, NEW = "@(actors/old)", "@(actors/new)"
-ACTOR = "target/1"
-
-
-def turn(actors: Stage, *events: Event) -> list[Effect]:
-    return actors.kernel.turn(events, actors.clock.now_ms())
-
-
-def delivered(actors: Stage, type: str, data: bytes, sender: str) -> list[Effect]:
-    return turn(actors, DeliveryArrived(type, data, sender, actors.clock.now_ms(), "it"))
-
-
-def located(actors: Stage, actor: str, host: str, token: int = 1) -> list[Effect]:
-    return turn(actors, PlacesFound([ActorPlace(actor, host, token)]))
 
 
 def status(actors: Stage, actor: str = ACTOR) -> PlaceStatus | None:
     own = actors.kernel.places.own(actor)
     return None if own is None else own.status
-
-
-def sent(effects: list[Effect], type: str) -> list[SendBatch]:
-    return [one for one in effects if isinstance(one, SendBatch) and one.type == type]
-
-
-def asked_about(effects: list[Effect]) -> list[str]:
-    return [one for effect in effects if isinstance(effect, LocateActors) for one in effect.actors]
-
-
-def move(actors: Stage, actor: str = ACTOR) -> list[Effect]:
-    return turn(actors, Commanded("move", {"actor": actor, "to": NEW}, None))
 
 
 def refuse_move(actors: Stage, actor: str = ACTOR) -> list[Effect]:
@@ -120,69 +104,6 @@ def test_every_step_is_reached_and_left(direction: Direction) -> None:
     assert ends
 
 
-class Journey:
-    """An actor that is leaving, and a hub that takes messages up to a limit."""
-
-    def __init__(self, chars: int = 2 * PART_BYTES) -> None:
-        self.old = Stage(Target, Caller)
-        self.old.call(ACTOR, "note", "x" * chars)
-        self.bytes_max = 2**20
-        self.receipts_max = 1_000
-        self.withheld: list[Event] = []
-        self.parts: list[dict[str, Any]] = []
-        self._next = move(self.old)
-
-    def begin_again(self) -> None:
-        """The connection to the hub is a new one."""
-        self.parts = []
-        self._next = turn(self.old, Connected())
-
-    def hear_the_rest(self) -> None:
-        """Receipts come that were withheld."""
-        self.receipts_max = 1_000
-        self._next = turn(self.old, *self.withheld)
-
-    def run(self) -> Journey:
-        """Until nothing is left to send."""
-        for _ in range(10_000):
-            events = [event for effect in self._next for event in self._perform(effect)]
-            if not events and not self.old.kernel.has_work:
-                return self
-            self._next = turn(self.old, *events)
-        raise AssertionError("it does not end")
-
-    def _perform(self, effect: Effect) -> list[Event]:
-        match effect:
-            case GiveAway():
-                return [Moved(ACTOR, 2)]
-            case SendBatch(type=wire.MARK):
-                now_ms = self.old.clock.now_ms()
-                mark = DeliveryArrived(wire.MARK, effect.data, HOST, now_ms, "mark")
-                return [Receipted(effect.batch), mark]
-            case SendBatch(type=wire.MOVE):
-                if len(effect.data) > self.bytes_max:
-                    return [BatchRefused(effect.batch, "too large", is_too_large=True)]
-                self.parts.append(msgspec.json.decode(effect.data))
-                if len(self.parts) > self.receipts_max:
-                    self.withheld.append(Receipted(effect.batch))
-                    return []
-                return [Receipted(effect.batch)]
-            case _:
-                return []
-
-
-def take_in(new: Stage, parts: list[dict[str, Any]]) -> list[Effect]:
-    """Parts come to the new host."""
-    found = [delivered(new, wire.MOVE, msgspec.json.encode(part), OLD) for part in parts]
-    return [effect for effects in found for effect in effects]
-
-
-def arrive(new: Stage, parts: list[dict[str, Any]]) -> list[Effect]:
-    """And the hub says that the actor lives there now."""
-    take_in(new, parts)
-    return located(new, ACTOR, HOST, 2)
-
-
 def test_a_parcel_is_cut_until_its_parts_fit() -> None:
     journey, new = Journey(), Stage(Target)
     journey.bytes_max = 20_000
@@ -191,6 +112,73 @@ def test_a_parcel_is_cut_until_its_parts_fit() -> None:
     assert max(len(b64decode(part["body"])) for part in journey.parts) < 20_000
     arrive(new, journey.parts)
     assert new.notes(ACTOR) == journey.old.notes(ACTOR)
+
+
+def look(journey: Journey, answer: Moved) -> list[Effect]:
+    """The old host looks after its move, and the hub answers."""
+    journey.old.clock.advance(LOOK_MS / 1000)
+    effects = turn(journey.old)
+    assert [one for one in effects if isinstance(one, GiveAway)] == [GiveAway(ACTOR, 1, NEW)]
+    return turn(journey.old, answer)
+
+
+FORGOTTEN = Moved(ACTOR, None, "stale", is_final=True, is_forgotten=True)
+
+
+def test_a_move_whose_place_is_forgotten_ends_and_leaves_a_dead_letter() -> None:
+    journey = Journey(chars=10).run()
+    for _ in range(2):
+        look(journey, Moved(ACTOR, 2))
+        assert status(journey.old) is PlaceStatus.LEAVING
+    look(journey, FORGOTTEN)
+
+    assert status(journey.old) is PlaceStatus.GONE
+    assert journey.old.kernel.moves.all() == []
+    assert "forgotten" in journey.old.kernel.moves.failures[ACTOR]
+    (letter,) = views.dead(journey.old.kernel.store, address=ACTOR)
+    assert (letter["origin"], letter["error"]) == (
+        "stranded",
+        f"its place was forgotten during its move to {NEW}",
+    )
+    assert journey.old.notes(ACTOR) == []
+    assert journey.old.kernel.next_due_ms() is None
+    # An arrival that is confirmed after all changes nothing.
+    arrival = {"v": 1, "move": journey.parts[0]["move"], "actor": ACTOR, "token": 2}
+    delivered(journey.old, wire.MOVE, msgspec.json.encode(arrival), NEW)
+    assert len(views.dead(journey.old.kernel.store, address=ACTOR)) == 1
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+def test_a_move_goes_on_while_the_hub_does_not_say_that_its_place_is_forgotten(
+    is_final: bool,
+) -> None:
+    """It may have lost its data, or the actor has moved on and the confirmation is on its way."""
+    journey = Journey(chars=10).run()
+    look(journey, Moved(ACTOR, None, "stale", is_final=is_final))
+
+    assert status(journey.old) is PlaceStatus.LEAVING
+    journey.begin_again()
+    assert journey.run().parts
+    look(journey, Moved(ACTOR, 2))
+
+
+@pytest.mark.parametrize("has_mail", [False, True])
+def test_the_new_host_gives_up_an_actor_whose_place_is_forgotten(has_mail: bool) -> None:
+    new = Stage(Target)
+    take_in(new, Journey(chars=10).run().parts)
+    if has_mail:
+        call = request_body("c-1", ACTOR, op("note", 7))
+        delivered(new, wire.CALL, call, CALLER)
+    effects = turn(new, PlacesFound([], {ACTOR: "forgotten"}, [ACTOR]))
+
+    assert (new.count("parts"), new.kernel.moves.all()) == (0, [])
+    assert "forgotten" in new.kernel.moves.failures[ACTOR]
+    # Nobody asks for another place unless somebody has called.
+    assert asked_about(effects) == ([ACTOR] if has_mail else [])
+    assert status(new) is (PlaceStatus.UNPLACED if has_mail else PlaceStatus.GONE)
+    turn(new, PlacesFound([ActorPlace(ACTOR, HOST, 3, is_fresh=True)]))
+    new.run()
+    assert new.notes(ACTOR) == ([7] if has_mail else [])
 
 
 def test_parts_of_two_sizes_are_not_taken_for_one_set() -> None:
@@ -424,10 +412,12 @@ def test_an_actor_may_be_named_like_a_table_of_sqlite() -> None:
     state.sql("CREATE TABLE {items} (a)")
     state.sql("INSERT INTO {items} VALUES (7)")
     last = ulid(1, 1)
-    parcel = unpack(pack(Parcel.collect(state._store, "target/sqlite_schema", last)))
+    parcel = unpack(
+        pack(Parcel.collect(state._store, "target/sqlite_schema", last, HostTime(state._store)))
+    )
     parcel.check("target/sqlite_schema", 1)
     store = HostStore(":memory:")
-    parcel.insert(store, lambda: "id")
+    parcel.insert(store, lambda: "id", HostTime(store))
 
     assert store.execute('SELECT a FROM "state:target/sqlite_schema:items"').get == 7
 
@@ -685,11 +675,11 @@ def state_of(store: HostStore) -> State:
 def moved(state: State) -> State:
     """The same tables in another store."""
     store = HostStore(":memory:")
-    parcel = unpack(pack(Parcel.collect(state._store, ACTOR, "")))
+    parcel = unpack(pack(Parcel.collect(state._store, ACTOR, "", HostTime(state._store))))
     Parcel.delete(state._store, ACTOR)
     left = "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'state:%'"
     assert state._store.execute(left).get == 0
-    parcel.insert(store, lambda: "id")
+    parcel.insert(store, lambda: "id", HostTime(store))
     return state_of(store)
 
 

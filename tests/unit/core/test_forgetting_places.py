@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from signalhub.auth.permissions import Allowance, Permissions
-from signalhub.settings.model import LimitsSettings, Settings
+from signalhub.core.limits.quotas import Resource
+from signalhub.settings.model import ActorsSettings, LimitsSettings, Settings
 from signalhub.wire.entry import Kind, OperatedBody, PlacedBody, decode_body
 from tests.support.memory.hosts import (
     ACTOR,
@@ -133,3 +134,22 @@ def test_the_places_of_one_identity_are_counted_across_restarts(has_snapshot: bo
     }
     assert forget(operator, "order/1")["type"] == "hub:place_forgotten"
     assert place(caller, "order/3") == {"order/3": (A, 1)}
+
+
+def test_forgotten_places_count_for_the_limit_and_can_always_be_given_anew() -> None:
+    shell, first, second = two_hosts(Settings(actors=ActorsSettings(limit=3)))
+    operator = shell.connect("@(a/operator)")
+    forget(operator)
+    for number in (1, 2):
+        place(first, f"order/{number}", host=A)
+        forget(operator, f"order/{number}")
+
+    assert shell.hub.placements.recorded == 3
+    assert unplaced(first.ask("hub:place", {"actors": ["order/9"], "host": A})) == {
+        "order/9": "limit_exceeded"
+    }
+    assert shell.hub.quotas.total(Resource.PLACES) == 3
+    assert place(second, host=B) == {ACTOR: (B, 2)}
+    again = shell.restarted()
+    assert again.hub.placements.recorded == 3
+    assert again.hub.quotas.total(Resource.PLACES) == 3

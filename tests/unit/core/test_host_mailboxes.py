@@ -226,14 +226,14 @@ def test_a_host_that_stays_away_keeps_its_mailbox_while_actors_live_there() -> N
 
     age(shell, 3)
 
-    assert [box.name for box in shell.hub.streams.hosts("order")] == [A, B]
+    assert sorted(name for _, name in shell.hub.streams.hosts("order")) == [A, B]
     assert (mailbox_of(shell, A).subscription.lag, shell.tally.mailbox_dropped) == (1, 0)
     # One whose actors have all moved away is given up in the end.
     owner = host(shell)
     owner.ask("hub:move", {"actor": "order/18", "token": 1, "to": B})
     owner.drop()
     age(shell, 3)
-    assert [box.name for box in shell.hub.streams.hosts("order")] == [B]
+    assert [name for _, name in shell.hub.streams.hosts("order")] == [B]
 
 
 def test_a_host_that_gives_its_mailbox_up_is_none_until_it_registers_again() -> None:

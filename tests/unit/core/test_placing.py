@@ -10,7 +10,8 @@ import pytest
 from signalhub.auth.permissions import Allowance, Permissions
 from signalhub.core import placement, refusals
 from signalhub.core.limits.quotas import Quotas
-from signalhub.core.placement import Place, Placements, number_of, preferred
+from signalhub.core.placement import Place, Placements
+from signalhub.core.rendezvous import Ring, number_of, preferred
 from signalhub.settings.model import ActorsSettings, Settings
 from signalhub.wire.entry import Kind, PlacedBody, decode_body
 from tests.support.memory.hosts import (
@@ -23,6 +24,7 @@ from tests.support.memory.hosts import (
     move,
     place,
     places,
+    register,
     two_hosts,
     unplaced,
     where,
@@ -242,7 +244,7 @@ def test_places_survive_that_the_log_is_cut(keeps_snapshot: bool) -> None:
     assert again.engine.first >= first
     found = [where(again, actor) for actor in ORDERS[:20]]
     assert found == [(B, 2) if number == 3 else (A, 1) for number in range(20)]
-    assert [box.name for box in again.hub.streams.hosts("order")] == [A, B]
+    assert sorted(name for _, name in again.hub.streams.hosts("order")) == [A, B]
     assert cut(again).hub.placements.find(ORDERS[0]) is not None
 
 
@@ -516,11 +518,72 @@ def test_hosts_are_looked_up_by_kind_and_leave_with_their_mailbox() -> None:
     host(shell, B, "order")
     streams = shell.hub.streams
 
-    assert [box.name for box in streams.hosts("order")] == [A, B]
-    assert [box.name for box in streams.hosts("stock")] == [A]
-    assert streams.hosts("unheard of") == []
+    assert sorted(name for _, name in streams.hosts("order")) == [A, B]
+    assert [name for _, name in streams.hosts("stock")] == [A]
+    assert not streams.hosts("unheard of")
 
     first.ask("hub:unregister", {"actorAddress": A})
     commit_all(shell)
-    assert [box.name for box in streams.hosts("order")] == [B]
-    assert streams.hosts("stock") == []
+    assert [name for _, name in streams.hosts("order")] == [B]
+    assert not streams.hosts("stock")
+
+
+def test_hosts_are_in_the_order_of_their_hashes_while_they_come_and_go() -> None:
+    shell = MemoryShell()
+    names = [f"@(h/{number})" for number in range(40)]
+    peers = [host(shell, name, "order", "stock") for name in names]
+
+    def known(kind: str) -> list[tuple[int, str]]:
+        return list(shell.hub.streams.hosts(kind))
+
+    in_order = sorted((number_of(name), name) for name in names)
+    assert known("order") == known("stock") == in_order
+    # Those that serve other kinds now, or are gone for good, are not in it.
+    for peer in peers[:10]:
+        assert register(peer, "stock")["type"] == "hub:registered"
+    for peer in peers[10:20]:
+        shell.hub.streams.forget(shell.hub.streams.mailboxes[peer.address])
+    assert known("order") == [one for one in in_order if one[1] in names[20:]]
+    assert known("stock") == [one for one in in_order if one[1] not in names[10:20]]
+    for peer in peers[20:]:
+        register(peer, "stock")
+
+    assert known("order") == []
+    assert unplaced(peers[0].ask("hub:place", {"actors": [ACTOR]})) == {ACTOR: "no_host"}
+
+
+def test_placing_an_actor_looks_at_a_bounded_number_of_hosts() -> None:
+    ring = Ring()
+    for number in range(3_000):
+        ring.add(f"@(h/{number})")
+    looked: list[str] = []
+
+    def is_present(name: str) -> bool:
+        looked.append(name)
+        return True
+
+    assert preferred(ACTOR, ring.nodes, is_present) is not None
+    assert len(looked) == 64
+    ring.add("@(h/0)")
+    assert len(ring.nodes) == 3_000
+    ring.remove("@(h/0)")
+    ring.remove("@(h/0)")
+    assert len(ring.nodes) == 2_999
+
+
+def test_where_most_hosts_are_away_they_are_looked_up_once_for_many_actors() -> None:
+    ring = Ring()
+    for number in range(3_000):
+        ring.add(f"@(h/{number})")
+    looked: list[str] = []
+
+    def is_present(name: str) -> bool:
+        looked.append(name)
+        return name == "@(h/7)"
+
+    session = MemoryShell().connect("@(a/caller)").session
+    search = placement._Search(session, lambda kind: ring.nodes, is_present)
+    found = {search.find(f"order/{number}", None) for number in range(1_000)}
+
+    assert found == {Place("@(h/7)", 1)}
+    assert len(looked) < 10_000

@@ -8,6 +8,7 @@ import pytest
 
 from signalhub.auth.permissions import Allowance, Permissions
 from signalhub.settings.model import LimitsSettings, Settings
+from signalhub.wire.entry import Kind, OperatedBody, decode_body
 from tests.support.memory.hosts import (
     ACTOR,
     A,
@@ -158,8 +159,93 @@ def test_what_hosts_tell_each_other_is_taken_only_from_those_who_may_be_one(type
 
     assert action(thief.ask("hub:send", {"to": A, "type": type})) == ("host", type)
     assert owner.take() == []
-    restrict(thief, send=("*",), host=("stock",))
-    assert thief.ask("hub:send", {"to": A, "type": type})["type"] == "hub:delivery_ack"
+
+
+def part(peer: Peer, actor: str = ACTOR, host: str = A, count: int = 1) -> Message:
+    """Send a part of a moving actor, or the news of its arrival."""
+    data = {"v": 1, "move": "m", "actor": actor, "token": 2, "count": count, "body": ""}
+    return peer.ask("hub:send", {"to": host, "type": "actors:move", "data": data})
+
+
+def test_parts_of_an_actor_come_only_from_those_who_may_have_its_kind() -> None:
+    shell, _, owner = hosted()
+    stock = host(shell, B, "stock")
+    restrict(stock, send=("*",), host=("stock",))
+
+    assert action(part(stock)) == ("host", "order")
+    assert action(part(stock, count=0)) == ("host", "order")
+    # Nor does a host get parts of actors that it does not serve.
+    assert code_of(part(stock, "stock/1")) == "no_host"
+    assert code_of(part(stock, "stock/1", "@(h/nobody)")) == "no_host"
+    broken = {"to": A, "type": "actors:move", "data": {"actor": 7}}
+    assert code_of(stock.ask("hub:send", broken)) == "internal_error"
+    assert owner.take() == []
+
+    restrict(stock, send=("*",), host=("order",))
+    restrict(owner, send=("*",), host=("order",))
+    assert part(stock)["type"] == "hub:delivery_ack"
+    assert part(owner, host=B, count=0)["type"] == "hub:delivery_ack"
+
+
+def test_a_host_sends_marks_to_itself_alone() -> None:
+    _, _, thief = two_hosts()
+    restrict(thief, send=("*",), host=("order",))
+    mark = {"type": "actors:mark", "data": {"move": "m"}}
+
+    assert code_of(thief.ask("hub:send", mark | {"to": A})) == "internal_error"
+    assert thief.ask("hub:send", mark | {"to": B})["type"] == "hub:delivery_ack"
+
+
+def records(shell: MemoryShell) -> list[str]:
+    """What the log says about operations."""
+    return [
+        decode_body(OperatedBody, one.body).over
+        for one in shell.engine.entries
+        if one.kind == Kind.OPERATED
+    ]
+
+
+@pytest.mark.parametrize("is_restricted", [False, True])
+def test_a_command_that_is_repeated_is_recorded_once(is_restricted: bool) -> None:
+    shell, caller, owner = hosted()
+    if is_restricted:
+        restrict(caller, send=("*",), control=("*",))
+    command = {"to": A, "type": "actors:control", "data": {"id": "1", "name": "actors"}}
+
+    for _ in range(2):
+        reply = caller.ask("hub:send", command, id="once")
+        assert reply["type"] == "hub:delivery_ack"
+
+    assert reply["payload"]["duplicate"] is True
+    assert records(shell) == [A]
+    assert len(owner.take()) == 1
+    again = shell.restarted()
+    caller = again.connect("@(a/caller)")
+    caller.ask("hub:send", command, id="once")
+    assert records(again) == [A]
+
+
+def test_a_command_that_reaches_nobody_is_not_recorded() -> None:
+    shell, caller, _ = hosted()
+    command = {"type": "actors:control", "data": {"id": "1", "name": "actors"}}
+
+    caller.tell("hub:send", command | {"to": "@(h/nobody)"})
+    caller.ask("hub:send", command | {"to": "@(h/nobody)"})
+    caller.tell("hub:send", command | {"to": A}, timestamp=shell.clock.now_ms() - 9_000, ttl=1)
+    caller.tell("hub:send", command | {"to": A, "fences": {ACTOR: 9}})
+
+    assert records(shell) == []
+
+
+def test_nobody_shouts_commands_to_all_hosts_without_authentication_either() -> None:
+    shell, caller, owner = hosted()
+
+    reply = caller.ask("hub:broadcast", {"type": "actors:control", "data": {"name": "actors"}})
+
+    assert code_of(reply) == "internal_error"
+    assert "one host at a time" in reply["payload"]["message"]
+    assert owner.take() == []
+    assert records(shell) == []
 
 
 @pytest.mark.parametrize("type", ["actors:batch", "actors:move", "actors:mark"])

@@ -7,6 +7,9 @@ Cron follows Debian's cron. Five fields, names (`MON`, `JAN`), `L` and `LW` as t
   ends; a time that occurs twice is due the first time.
 - Minute or hour starting with `*` (`*/15 * * * *`): in real time. Times in the gap are left
   out, repeated times are due twice; so hourly stays hourly.
+
+Times are those of the wall clock for cron and for a `datetime`, and the host's own time for delays
+and intervals.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ SECONDS_MAX = (DUE_MS_MAX - DUE_MS_MIN) // 1000
 RETRY_SECONDS_MAX = 3600
 CRON_FIELDS = 5
 SHOWN_CHARS = 100
+# A clock set back by more was wrong; one set back by less repeats no time of day.
+CORRECTION_MS = 3 * 3_600_000
 
 
 class ScheduleError(ValueError):
@@ -47,6 +52,15 @@ class AlarmType(StrEnum):
     DELAYED = "delayed"
     CRON = "cron"
     INTERVAL = "interval"
+
+
+# Set for a time of day, so they follow the wall clock; the others follow the time that passes.
+WALL_TYPES = (AlarmType.SCHEDULED, AlarmType.CRON)
+
+
+def is_of_wall(type: str, due_ms: int, occurrence_ms: int) -> bool:
+    """Is this due time one of the wall clock? The end of a pause never is."""
+    return type in WALL_TYPES and due_ms == occurrence_ms
 
 
 class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -130,6 +144,16 @@ def next_due(spec: Spec, due_ms: int, now_ms: int) -> int | None:
             return _reachable(due_ms + periods * spec.every_ms, spec)
         case _:
             return None
+
+
+def is_repeated(expression: str, back_ms: int) -> bool:
+    """Do the hours that a clock set back by so much shows again count for a cron expression?
+
+    As in Debian's cron: always for one that follows real time, otherwise only if the clock was
+    wrong by hours, and not for one that ran before a small correction.
+    """
+    minute, hour, *_ = expression.split()
+    return minute.startswith("*") or hour.startswith("*") or back_ms > CORRECTION_MS
 
 
 def retry_due(attempts: int, now_ms: int) -> int:

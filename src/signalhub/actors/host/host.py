@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, Final, Self, assert_never
 
 import msgspec
@@ -43,10 +44,10 @@ from signalhub.actors.kernel.events import (
     SettleDelivery,
 )
 from signalhub.actors.kernel.kernel import Kernel
-from signalhub.actors.store.store import HostStore
+from signalhub.actors.store.store import HostStore, StorageFailed
 from signalhub.client import Client, Message, Reconnect, connect
 from signalhub.client.transport.token import Token
-from signalhub.clock import Clock, SystemClock
+from signalhub.clock import Clock, SteadyClock, SystemClock, boot_s
 from signalhub.locks import LockedFolder
 from signalhub.pacing import grown
 from signalhub.wire.errors import ClientError, Code, Unavailable, UnknownActor
@@ -107,7 +108,7 @@ class Host:
         self.config = config or DurableConfig()
         self._url = url
         self._token = token
-        self._clock = clock or SystemClock()
+        self._clock = SteadyClock(SystemClock(), boot_s) if clock is None else SteadyClock(clock)
         self._folder = LockedFolder(os.fspath(data), lock_name=LOCK_NAME, owner="actor host")
         try:
             durability = for_host(self.config, classes).durability
@@ -124,6 +125,7 @@ class Host:
                 foreign=foreign,
                 reached=reached or (lambda point: None),
             )
+            self.kernel.time.resume(self._clock)
         except BaseException:
             self._folder.close()
             raise
@@ -140,7 +142,7 @@ class Host:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         try:
-            self.kernel.start(self._clock.now_ms())
+            self.kernel.start(self._clock.now_ms(), self._clock.ahead_ms)
         except BaseException:
             await self.close()
             raise
@@ -173,6 +175,9 @@ class Host:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._client is not None:
             await self._client.close()
+        # Otherwise the next process continues from the last turn.
+        with suppress(StorageFailed):
+            self.kernel.time.stop(self._clock.now_ms(), self._clock.ahead_ms)
         self.kernel.store.close()
         self._folder.close()
         self._ended.set()
@@ -371,7 +376,11 @@ class Host:
             log.exception("error while asking for places")
             return PlacingFailed(actors)
         places = [ActorPlace(one.actor, one.host, one.token, one.fresh) for one in found.places]
-        return PlacesFound(places, {one.actor: one.message for one in found.unplaced})
+        return PlacesFound(
+            places,
+            {one.actor: one.message for one in found.unplaced},
+            [one.actor for one in found.unplaced if one.code == Code.STALE_PLACEMENT],
+        )
 
     async def _give_away(self, effect: GiveAway) -> None:
         moved = Moved(effect.actor, None, "not connected to the hub yet")
@@ -380,7 +389,13 @@ class Host:
                 place = await self._client.move(effect.actor, effect.token, effect.to)
                 moved = Moved(effect.actor, place.token)
             except HubRefused as error:
-                moved = Moved(effect.actor, None, str(error), is_final=error.code in _MOVE_FINAL)
+                moved = Moved(
+                    effect.actor,
+                    None,
+                    str(error),
+                    is_final=error.code in _MOVE_FINAL,
+                    is_forgotten=effect.actor in error.details.get("forgotten", ()),
+                )
             except ClientError as error:
                 moved = Moved(effect.actor, None, str(error))
             except Exception as error:

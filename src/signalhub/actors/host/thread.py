@@ -14,12 +14,15 @@ from typing import Final
 from signalhub.actors.kernel.events import Effect, Event
 from signalhub.actors.kernel.kernel import Kernel
 from signalhub.actors.store.store import STORAGE_ERRORS, StorageFailed
-from signalhub.clock import Clock
+from signalhub.clock import SteadyClock
 
 log = logging.getLogger("signalhub.actors")
 
-# The longest wait, because the wall clock may be changed meanwhile.
-_WAIT_S_MAX: Final = 60.0
+# How often to look at the wall clock, and to take a turn in any case.
+_LOOK_S: Final = 1.0
+_TURN_S_MAX: Final = 60.0
+# A smaller change of the difference between the clocks is not worth a line in the log.
+_JUMP_MS: Final = 5_000
 # The pause after a turn that failed because of the disk.
 _FAILED_S: Final = 1.0
 
@@ -28,7 +31,7 @@ class Turning:
     """Runs the kernel. Only `put` and `stop` may be called from other threads."""
 
     def __init__(
-        self, kernel: Kernel, clock: Clock, perform: Callable[[list[Effect]], None]
+        self, kernel: Kernel, clock: SteadyClock, perform: Callable[[list[Effect]], None]
     ) -> None:
         """`perform` is called on the kernel's thread with the effects of a committed turn."""
         self._kernel = kernel
@@ -36,6 +39,8 @@ class Turning:
         self._perform = perform
         self._events: list[Event] = []
         self._changed = threading.Condition()
+        self._looked_s = self._turned_s = clock.mono_s()
+        self._ahead_ms = clock.ahead_ms
         self._is_stopping = False
         # An error of the program, not of the disk: it stops the host.
         self.fault: BaseException | None = None
@@ -66,7 +71,9 @@ class Turning:
                     if self._is_stopping:
                         return
                     events, self._events = self._events, []
-                self._turn(events)
+                self._look()
+                if events or self._is_due():
+                    self._turn(events)
         except BaseException as fault:
             log.exception("the host stops because of an internal error")
             self.fault = fault
@@ -83,12 +90,39 @@ class Turning:
         except STORAGE_ERRORS:
             return _FAILED_S  # The next turn reports the failure.
         if due_ms is None:
-            return _WAIT_S_MAX
-        return min(_WAIT_S_MAX, max(0, due_ms - self._clock.now_ms()) / 1000)
+            return _LOOK_S
+        return min(_LOOK_S, max(0, due_ms - self._clock.now_ms()) / 1000)
+
+    def _is_due(self) -> bool:
+        """Is there anything to do without an event?"""
+        if self._kernel.has_work or self._kernel.time.is_unsaved(self._clock.ahead_ms):
+            return True
+        try:
+            due_ms = self._kernel.next_due_ms()
+        except STORAGE_ERRORS:
+            return True
+        if due_ms is not None and due_ms <= self._clock.now_ms():
+            return True
+        return self._clock.mono_s() - self._turned_s >= _TURN_S_MAX
+
+    def _look(self) -> None:
+        """Follow the wall clock slowly, and say so when it was set."""
+        clock = self._clock
+        if clock.mono_s() - self._looked_s >= _LOOK_S:
+            self._looked_s = clock.mono_s()
+            clock.follow()
+        ahead_ms = clock.ahead_ms
+        jumped_ms, self._ahead_ms = ahead_ms - self._ahead_ms, ahead_ms
+        if abs(jumped_ms) > _JUMP_MS:
+            log.warning(
+                "the wall clock was set by %.0f s; only alarms for a time of day follow it at once",
+                jumped_ms / 1000,
+            )
 
     def _turn(self, events: list[Event]) -> None:
+        self._turned_s = self._clock.mono_s()
         try:
-            effects = self._kernel.turn(events, self._clock.now_ms())
+            effects = self._kernel.turn(events, self._clock.now_ms(), self._clock.ahead_ms)
         except StorageFailed as failure:
             # Rolled back. Keep the events first, so that later deliveries do not overtake them.
             log.error("%s; retrying in %.0f s", failure, _FAILED_S)

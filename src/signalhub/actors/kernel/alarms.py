@@ -2,6 +2,9 @@
 
 A due alarm runs like a message, alone and in its own savepoint. After it has run, its row is
 deleted or gets its next time, unless the handler has set or cancelled the same alarm.
+
+An alarm for a time of day follows the wall clock; delays, intervals and pauses before a retry
+follow the time that passes, which is the host's own time.
 """
 
 from __future__ import annotations
@@ -15,17 +18,31 @@ import msgspec
 from signalhub.actors.api import schedules
 from signalhub.actors.api.operation import Continuation, cont, decode_continuation
 from signalhub.actors.api.schedules import AlarmType, ScheduleError, Spec
+from signalhub.actors.store.schema import IS_OF_WALL
 
 if TYPE_CHECKING:
     from signalhub.actors.api.actor import Then
     from signalhub.actors.kernel.kernel import Kernel
     from signalhub.actors.kernel.run import Running
+    from signalhub.actors.store.host_time import HostTime
 
 log = logging.getLogger("signalhub.actors")
 
 _COLUMNS = (
     "actor, id, type, due_ms, occurrence_ms, spec, continuation, attempts, max_attempts, status,"
     " generation, last_error"
+)
+_IS_HERE = "NOT EXISTS (SELECT 1 FROM actors WHERE address = alarms.actor AND status <> 'here')"
+# Due by the host's own time, then by the wall clock; each an interval of the index.
+_DUE = " UNION ALL ".join(
+    f"SELECT * FROM (SELECT {_COLUMNS}, due_ms - ? * {is_of_wall} AS at FROM alarms"  # noqa: S608
+    f" WHERE status = 'pending' AND {IS_OF_WALL} = {is_of_wall} AND due_ms <= ? AND {_IS_HERE}"
+    " ORDER BY due_ms, id LIMIT ?)"
+    for is_of_wall in (0, 1)
+)
+_NEXT = (
+    f"SELECT due_ms FROM alarms WHERE status = 'pending' AND {IS_OF_WALL} = ? AND {_IS_HERE}"  # noqa: S608
+    " ORDER BY due_ms, id LIMIT 1"
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The largest share of a turn for due alarms, so that messages are not held up.
@@ -66,11 +83,16 @@ class AlarmRow(msgspec.Struct):
     generation: str
     last_error: str | None = None
 
-    def shown(self) -> Schedule:
+    @property
+    def is_of_wall(self) -> bool:
+        """Is `due_ms` a time of the wall clock?"""
+        return schedules.is_of_wall(self.type, self.due_ms, self.occurrence_ms)
+
+    def shown(self, time: HostTime) -> Schedule:
         return Schedule(
             self.id,
             AlarmType(self.type),
-            self.due_ms,
+            self.due_ms if self.is_of_wall else time.shown(self.due_ms),
             decode_continuation(self.continuation),
             Spec.decode(self.spec),
             self.status,
@@ -85,6 +107,7 @@ class AlarmTable:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._execute = kernel.store.execute
+        self._time = kernel.time
 
     def put(self, row: AlarmRow) -> None:
         self._execute(
@@ -109,37 +132,66 @@ class AlarmTable:
     def remove(self, actor: str, alarm_id: str) -> None:
         self._execute("DELETE FROM alarms WHERE actor = ? AND id = ?", (actor, alarm_id))
 
-    def due(self, now_ms: int, limit: int) -> list[AlarmRow]:
+    def due(self, limit: int) -> list[AlarmRow]:
         """The next alarms to run, of actors placed here."""
+        ahead_ms = self._time.ahead_ms
         rows = self._execute(
-            f"SELECT {_COLUMNS} FROM alarms WHERE status = 'pending' AND due_ms <= ?"  # noqa: S608
-            " AND NOT EXISTS"
-            " (SELECT 1 FROM actors WHERE address = alarms.actor AND status <> 'here')"
-            " ORDER BY due_ms, id LIMIT ?",
-            (now_ms, limit),
+            f"SELECT {_COLUMNS} FROM ({_DUE}) ORDER BY at, id LIMIT ?",  # noqa: S608
+            (ahead_ms, self._time.own_ms, limit, ahead_ms, self._time.wall_ms, limit, limit),
         )
         return [AlarmRow(*columns) for columns in rows]
 
+    def is_due(self, row: AlarmRow) -> bool:
+        return row.due_ms <= (self._time.wall_ms if row.is_of_wall else self._time.own_ms)
+
     def next_due_ms(self) -> int | None:
-        found: int | None = self._execute(
-            "SELECT due_ms FROM alarms WHERE status = 'pending'"
-            " AND NOT EXISTS"
-            " (SELECT 1 FROM actors WHERE address = alarms.actor AND status <> 'here')"
-            " ORDER BY due_ms, id LIMIT 1"
-        ).get
-        return found
+        """By the host's own time; a wall clock that is set meanwhile changes the answer."""
+        own_ms: int | None = self._execute(_NEXT, (0,)).get
+        wall_ms: int | None = self._execute(_NEXT, (1,)).get
+        if wall_ms is None:
+            return own_ms
+        due_ms = self._time.own(wall_ms)
+        return due_ms if own_ms is None else min(own_ms, due_ms)
+
+    def set_back(self, back_ms: int) -> None:
+        """The wall clock was set back: what was next by cron may now be too far away.
+
+        What has run before a small correction is not repeated.
+        """
+        rows: list[Any] = self._execute(
+            f"SELECT {_COLUMNS} FROM alarms WHERE type = ? AND status = 'pending'",  # noqa: S608
+            (AlarmType.CRON,),
+        ).fetchall()
+        wall_ms = self._time.wall_ms
+        for columns in rows:
+            row = AlarmRow(*columns)
+            try:
+                spec = Spec.decode(row.spec)
+                if spec.cron is None or not schedules.is_repeated(spec.cron, back_ms):
+                    continue
+                next_ms = schedules.next_due(spec, wall_ms, wall_ms)
+            except ScheduleError:
+                continue  # It fails when it has run, and is then reported.
+            if next_ms is None or next_ms >= row.occurrence_ms:
+                continue
+            if row.is_of_wall:
+                row.due_ms = row.occurrence_ms = next_ms
+            else:
+                # It waits for a retry, after which its next time is looked up.
+                row.occurrence_ms = wall_ms
+            self.put(row)
 
     def share(self, limit: int) -> int:
         return max(1, limit // _SHARE)
 
     # The result of a run.
 
-    def ran(self, row: AlarmRow, now_ms: int) -> None:
+    def ran(self, row: AlarmRow) -> None:
         """The run succeeded; reschedule or delete the alarm unless its handler has changed it."""
         current = self._unchanged(row)
         if current is not None:
             current.last_error = None
-            self._go_on(current, now_ms)
+            self._go_on(current)
 
     def postpone(self, row: AlarmRow, due_ms: int) -> None:
         """It could not run, or asked to run later; that does not count as a failure."""
@@ -148,7 +200,7 @@ class AlarmTable:
             current.due_ms = due_ms
             self.put(current)
 
-    def failed(self, row: AlarmRow, error: str, now_ms: int) -> None:
+    def failed(self, row: AlarmRow, error: str) -> None:
         """The run failed: retry after a pause, or skip the alarm."""
         current = self._unchanged(row)
         if current is None:
@@ -157,14 +209,14 @@ class AlarmTable:
         row.attempts += 1
         row.last_error = error
         if row.attempts < row.max_attempts:
-            row.due_ms = schedules.retry_due(row.attempts, now_ms)
+            row.due_ms = schedules.retry_due(row.attempts, self._time.own_ms)
             self.put(row)
             return
         if row.type in (AlarmType.CRON, AlarmType.INTERVAL):
             self._kernel.letters.bury(
-                row.actor, "alarm", row.id, msgspec.msgpack.encode(row), error, row.attempts, now_ms
+                row.actor, "alarm", row.id, msgspec.msgpack.encode(row), error, row.attempts
             )
-            self._go_on(row, now_ms)
+            self._go_on(row)
             return
         self.set_aside(row, error)
 
@@ -175,7 +227,9 @@ class AlarmTable:
         row.status, row.last_error = "skipped", error
         self.put(row)
 
-    def _go_on(self, row: AlarmRow, now_ms: int) -> None:
+    def _go_on(self, row: AlarmRow) -> None:
+        is_of_wall = row.type in schedules.WALL_TYPES
+        now_ms = self._time.wall_ms if is_of_wall else self._time.own_ms
         try:
             due_ms = schedules.next_due(Spec.decode(row.spec), row.occurrence_ms, now_ms)
         except ScheduleError as fault:
@@ -194,8 +248,9 @@ class AlarmTable:
         now = self.find(row.actor, row.id)
         return None if now is None or now.generation != row.generation else now
 
-    def redrive(self, actor: str, data: bytes, now_ms: int) -> None:
+    def redrive(self, actor: str, data: bytes) -> None:
         """Run a skipped occurrence once more, in addition to later ones."""
+        now_ms = self._time.own_ms
         row = msgspec.msgpack.decode(data, type=AlarmRow)
         again = AlarmRow(
             actor,
@@ -212,12 +267,12 @@ class AlarmTable:
         )
         self.put(again)
 
-    def retry_skipped(self, actor: str, alarm_id: str, now_ms: int) -> bool:
+    def retry_skipped(self, actor: str, alarm_id: str) -> bool:
         """Run an alarm that was skipped."""
         row = self.find(actor, alarm_id)
         if row is None or row.status != "skipped":
             return False
-        row.status, row.attempts, row.due_ms = "pending", 0, now_ms
+        row.status, row.attempts, row.due_ms = "pending", 0, self._time.own_ms
         row.generation = self._kernel.new_id()
         self.put(row)
         return True
@@ -229,6 +284,7 @@ class Alarms:
     def __init__(self, running: Running) -> None:
         self._running = running
         self._table = running.kernel.alarms
+        self._time = running.kernel.time
 
     def schedule(
         self,
@@ -245,14 +301,15 @@ class Alarms:
 
         Args:
             when: A time, seconds or a timedelta from now (0 or less: as soon as this is
-                committed), or a cron expression of five fields.
+                committed), or a cron expression of five fields. Times and cron follow the wall
+                clock if it is set; seconds and a timedelta do not.
             continuation: A method of this actor, `partial(self.method, …)` or `cont(…)`.
             args: Arguments for a plain method.
             id: Replaces an existing alarm with that id.
             tz: The time zone of cron expressions and of naive times.
             max_attempts: How often to try if it raises; 5 unless configured otherwise.
         """
-        spec, due_ms = schedules.spec_of(when, self._running.now_ms, tz=tz)
+        spec, due_ms = schedules.spec_of(when, self._time.wall_ms, tz=tz)
         return self._put(spec, due_ms, continuation, args, id, max_attempts)
 
     def every(
@@ -266,14 +323,15 @@ class Alarms:
     ) -> Schedule:
         """Call a method at a fixed interval; missed times are combined into one call.
 
-        Set again with the same id and interval, as in `on_start`, it keeps its schedule.
+        Set again with the same id and interval, as in `on_start`, it keeps its schedule. It does
+        not follow a wall clock that is set later, not even if `first` is a time.
         """
-        spec, due_ms = schedules.interval(seconds, self._running.now_ms, first)
+        spec, due_ms = schedules.interval(seconds, self._time.wall_ms, first)
         return self._put(spec, due_ms, continuation, args, id, max_attempts)
 
     def get(self, id: str) -> Schedule | None:
         row = self._table.find(self._running.address, id)
-        return None if row is None else row.shown()
+        return None if row is None else row.shown(self._time)
 
     def list(
         self,
@@ -285,13 +343,14 @@ class Alarms:
     ) -> list[Schedule]:
         """Alarms by due time, from `start` to `end` inclusive."""
         wanted = None if type is None else AlarmType(type)
+        found = [row.shown(self._time) for row in self._table.of(self._running.address)]
         return [
-            row.shown()
-            for row in self._table.of(self._running.address)
-            if (wanted is None or row.type == wanted)
-            and (status is None or row.status == status)
-            and (start is None or row.due_ms >= _ms(start))
-            and (end is None or row.due_ms <= _ms(end))
+            one
+            for one in sorted(found, key=lambda one: (one.due_ms, one.id))
+            if (wanted is None or one.type == wanted)
+            and (status is None or one.status == status)
+            and (start is None or one.due_ms >= _ms(start))
+            and (end is None or one.due_ms <= _ms(end))
         ]
 
     def cancel(self, id: str) -> Schedule | None:
@@ -300,25 +359,26 @@ class Alarms:
         if row is None:
             return None
         self._table.remove(self._running.address, id)
-        return row.shown()
+        return row.shown(self._time)
 
     def trigger(self, count: int | None = None) -> int:
         """For tests: run the `count` earliest alarms next, due or not; without it the overdue ones.
 
         Returns their number.
         """
-        now_ms = self._running.now_ms
+        now_ms = self._time.own_ms
         rows = [row for row in self._table.of(self._running.address) if row.status == "pending"]
         if count is None:
-            rows = [row for row in rows if row.due_ms <= now_ms]
+            rows = [row for row in rows if self._table.is_due(row)]
         for row in rows[:count]:
-            row.due_ms = min(row.due_ms, now_ms)
-            self._table.put(row)
+            if not self._table.is_due(row):
+                row.due_ms = now_ms
+                self._table.put(row)
         return len(rows[:count])
 
     def redrive(self, id: str) -> bool:
         """Retry an alarm that was skipped."""
-        return self._table.retry_skipped(self._running.address, id, self._running.now_ms)
+        return self._table.retry_skipped(self._running.address, id)
 
     def _put(
         self,
@@ -339,13 +399,15 @@ class Alarms:
         tries = max_attempts or config.handler_max_attempts
         alarm_id = alarm_id or running.kernel.new_id()
         row = self._table.find(running.address, alarm_id)
+        if spec.type not in schedules.WALL_TYPES:
+            due_ms = self._time.own(due_ms)
         is_recurring = spec.type in (AlarmType.CRON, AlarmType.INTERVAL)
         if row is not None and is_recurring and _is_same(row, spec):
             # Set again, as in `on_start`: keep its schedule and what is known about the present
             # occurrence; only its continuation may have changed.
             row.continuation, row.max_attempts = data, tries
             self._table.put(row)
-            return row.shown()
+            return row.shown(self._time)
         row = AlarmRow(
             running.address,
             alarm_id,
@@ -360,7 +422,7 @@ class Alarms:
             running.kernel.new_id(),
         )
         self._table.put(row)
-        return row.shown()
+        return row.shown(self._time)
 
 
 def _is_same(row: AlarmRow, spec: Spec) -> bool:

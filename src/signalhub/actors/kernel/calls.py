@@ -131,7 +131,11 @@ class Calls:
             " WHERE actor = ? ORDER BY call_id",
             (actor,),
         )
-        return [PendingCall(*columns) for columns in rows]
+        shown = self._kernel.time.shown
+        return [
+            PendingCall(call_id, dest, method, at and shown(at), key)
+            for call_id, dest, method, at, key in rows
+        ]
 
     # Idempotency keys.
 
@@ -206,9 +210,9 @@ class Calls:
             if not self._kernel.places.is_here(actor):
                 continue  # Its new host has the deadline.
             self._kernel.reached("timeout")
-            self._time_out(actor, waiting, now_ms)
+            self._time_out(actor, waiting)
 
-    def _time_out(self, actor: str, waiting: WaitingCall, now_ms: int) -> None:
+    def _time_out(self, actor: str, waiting: WaitingCall) -> None:
         self._execute(
             "UPDATE pending SET deadline_ms = NULL WHERE actor = ? AND call_id = ?",
             (actor, waiting.call_id),
@@ -221,14 +225,14 @@ class Calls:
             f"{waiting.method} of {waiting.dest or 'offloaded work'} timed out",
             executed=executed,
         )
-        self.end(actor, waiting.call_id, error, now_ms)
+        self.end(actor, waiting.call_id, error)
 
-    def end(self, actor: str, call_id: str, error: BaseException, now_ms: int) -> None:
+    def end(self, actor: str, call_id: str, error: BaseException) -> None:
         """End the call on this side; its continuation gets the error like any result."""
-        self.ended(actor, call_id, outcome.of_error(error), now_ms)
+        self.ended(actor, call_id, outcome.of_error(error))
 
-    def ended(self, actor: str, call_id: str, body: bytes, now_ms: int) -> None:
-        self._kernel.inbox.put(_result(actor, call_id, body), now_ms)
+    def ended(self, actor: str, call_id: str, body: bytes) -> None:
+        self._kernel.inbox.put(_result(actor, call_id, body))
 
     def undeliverable(self, row: Row, reason: str) -> None:
         """A request could not be delivered; end its call, or store it as a dead letter."""
@@ -236,7 +240,7 @@ class Calls:
         kernel.outbox.remove([row])
         if self.find(row.actor, row.call_id) is not None:
             error = CallUndeliverable(f"{row.dest} could not be reached: {reason}")
-            self.end(row.actor, row.call_id, error, kernel.now_ms)
+            self.end(row.actor, row.call_id, error)
             return
         self._bury(row, reason)
 
@@ -262,9 +266,7 @@ class Calls:
         kernel = self._kernel
         log.error("%s gave up a request to %s: %s", row.actor, row.dest, reason)
         evidence = dead_letters.encode(dead_letters.UnsentMessage(row.dest, row.kind, row.payload))
-        kernel.letters.bury(
-            row.actor, "send", row.call_id, evidence, reason, row.attempts, kernel.now_ms
-        )
+        kernel.letters.bury(row.actor, "send", row.call_id, evidence, reason, row.attempts)
 
     def restore(self, actor: str, call_id: str, evidence: Evidence) -> Item | None:
         """Retry a dead letter: deliver its outcome, or wait for it again if it has none."""

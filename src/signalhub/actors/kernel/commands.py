@@ -150,9 +150,7 @@ def _redrive(kernel: Kernel, arguments: Arguments) -> Any:
         raise BadCommand(
             f"{actor} is not on this host now; retry on its host, or once it has arrived"
         )
-    return kernel.letters.redrive(actor, one, kernel.now_ms) or kernel.alarms.retry_skipped(
-        actor, one, kernel.now_ms
-    )
+    return kernel.letters.redrive(actor, one) or kernel.alarms.retry_skipped(actor, one)
 
 
 def _purge(kernel: Kernel, arguments: Arguments) -> Any:

@@ -84,12 +84,11 @@ class ActorDeadLetters:
         payload: bytes,
         error: str,
         attempts: int,
-        now_ms: int,
     ) -> str:
         dead_id = self._kernel.new_id()
         self._execute(
             "INSERT INTO dead VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (actor, dead_id, origin, call_id, payload, error, attempts, now_ms),
+            (actor, dead_id, origin, call_id, payload, error, attempts, self._kernel.time.wall_ms),
         )
         self._kernel.counters.dead += 1
         return dead_id
@@ -128,7 +127,6 @@ class ActorDeadLetters:
         self,
         actor: str,
         dead_id: str,
-        now_ms: int,
         deliver: Callable[[Item], None] | None = None,
     ) -> bool:
         """Retry it; `False` if there is no such letter, or it has nothing to retry.
@@ -158,13 +156,13 @@ class ActorDeadLetters:
                 is_held_back=True,
             )
         elif origin == "alarm":
-            kernel.alarms.redrive(actor, data, now_ms)
+            kernel.alarms.redrive(actor, data)
         else:
             return False
         self.purge(actor, dead_id)
         if item is not None:
             if deliver is None:
-                kernel.inbox.put(item, now_ms)
+                kernel.inbox.put(item)
             else:
                 deliver(item)
         return True

@@ -48,10 +48,14 @@ class BatchRefused(msgspec.Struct):
 
 
 class PlacesFound(msgspec.Struct):
-    """The hub's answer about places; `unplaced` maps actors without one to the reason."""
+    """The hub's answer about places; `unplaced` maps actors without one to the reason.
+
+    `forgotten` are those that this host has claimed and whose place was forgotten.
+    """
 
     places: list[ActorPlace]
     unplaced: dict[str, str] = {}
+    forgotten: list[str] = []
 
 
 class PlacingFailed(msgspec.Struct):
@@ -69,12 +73,16 @@ class OffloadEnded(msgspec.Struct):
 
 
 class Moved(msgspec.Struct):
-    """The hub's answer to `GiveAway`; without a token it refused or did not answer."""
+    """The hub's answer to `GiveAway`; without a token it refused or did not answer.
+
+    `is_forgotten` means that the place was forgotten since this host had the actor.
+    """
 
     actor: str
     token: int | None
     reason: str = ""
     is_final: bool = False
+    is_forgotten: bool = False
 
 
 class Connected(msgspec.Struct):
@@ -142,7 +150,7 @@ class Offload(msgspec.Struct):
 
 
 class GiveAway(msgspec.Struct):
-    """Ask the hub to change the place of an actor; answered by `Moved`."""
+    """Ask the hub to change the place of an actor, or whether it still is there; see `Moved`."""
 
     actor: str
     token: int

@@ -137,7 +137,7 @@ class Executor:
                 self._result(item)
         except NotStarted:
             self._kernel.counters.unstarted += 1
-            self._kernel.inbox.refuse(item, self._kernel.now_ms)
+            self._kernel.inbox.refuse(item)
 
     def attempt(
         self,
@@ -151,7 +151,7 @@ class Executor:
     ) -> Any:
         """Run a method in a savepoint; if it raises, roll back and raise the same error."""
         kernel = self._kernel
-        running = Running(kernel, actor, kernel.kinds.config(actor.kind), context, kernel.now_ms)
+        running = Running(kernel, actor, kernel.kinds.config(actor.kind), context)
         running.request = request
         kernel.store.begin()
         kernel.inbox.begin()
@@ -171,7 +171,7 @@ class Executor:
         kernel.store.keep()
         kernel.inbox.keep()
         for item in running.posted:
-            kernel.inbox.put(item, kernel.now_ms)
+            kernel.inbox.put(item)
         kernel.effects += running.effects
         return value
 
@@ -231,7 +231,7 @@ class Executor:
             )
             is_deferred = isinstance(value, Token)
         except Retry as retry:
-            kernel.inbox.later(item, kernel.now_ms, kernel.now_ms + retry.after_ms)
+            kernel.inbox.later(item, kernel.now_ms + retry.after_ms)
             return
         except NotStarted:
             raise
@@ -244,7 +244,7 @@ class Executor:
             kernel.finished.add_deferred(message.call, item.actor, message.sender, method)
         else:
             kernel.finished.add(
-                message.call, item.actor, message.sender, method, error_text, kernel.now_ms
+                message.call, item.actor, message.sender, method, error_text, kernel.time.wall_ms
             )
         kernel.counters.requests += 1
         kernel.inbox.done(item)
@@ -276,10 +276,10 @@ class Executor:
             )
             return
         body = outcome.of_error(error)
-        running = Running(kernel, actor, kernel.kinds.config(actor.kind), fresh(), kernel.now_ms)
+        running = Running(kernel, actor, kernel.kinds.config(actor.kind), fresh())
         running.answer(caller, message.call, body)
         for item in running.posted:
-            kernel.inbox.put(item, kernel.now_ms)
+            kernel.inbox.put(item)
 
     # Outcomes.
 
@@ -307,7 +307,7 @@ class Executor:
             self._continue(item, waiting, stored, value)
         except Retry as retry:
             due_ms = kernel.now_ms + retry.after_ms
-            kernel.inbox.later(item, kernel.now_ms, due_ms, is_attempt=False)
+            kernel.inbox.later(item, due_ms, is_attempt=False)
         except NotStarted:
             raise
         except BaseException as error:
@@ -347,7 +347,7 @@ class Executor:
         attempts = item.attempts + 1
         limit = kernel.config_of(item.actor).handler_max_attempts
         if attempts < limit and not isinstance(error, Unrunnable):
-            kernel.inbox.later(item, kernel.now_ms, schedules.retry_due(attempts, kernel.now_ms))
+            kernel.inbox.later(item, schedules.retry_due(attempts, kernel.now_ms))
             return
         kernel.letters.bury(
             item.actor,
@@ -356,7 +356,6 @@ class Executor:
             dead_letters.encode(Evidence.of(waiting, body)),
             _text_of(error),
             attempts,
-            kernel.now_ms,
         )
         kernel.calls.remove(item.actor, item.call_id)
         kernel.inbox.done(item)
@@ -384,7 +383,7 @@ class Executor:
                 fresh(),
                 list(continuation.args),
                 dict(continuation.kwargs),
-                finish=lambda *_: alarms.ran(row, now_ms),
+                finish=lambda *_: alarms.ran(row),
             )
             kernel.counters.alarms += 1
         except Retry as retry:
@@ -395,7 +394,7 @@ class Executor:
             if not _is_fault(error):
                 raise
             log.exception("alarm %s of %s raised", row.id, row.actor)
-            alarms.failed(row, _text_of(error), now_ms)
+            alarms.failed(row, _text_of(error))
 
 
 def _stored_method(actor: Actor, stored: bytes) -> tuple[Continuation, Callable[..., Any]]:

@@ -8,13 +8,12 @@ already has rows there. Nothing is settled before the turn is committed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from signalhub.actors.store.schema import HELD_MS
 from signalhub.actors.store.store import HostStore
-from signalhub.ids import Ulids
 
 # How many retried messages may run before the others in one turn.
 _DELAYED_MAX = 20
@@ -37,10 +36,10 @@ class Item(msgspec.Struct, gc=False):
 class HostInbox:
     """The mailbox of all actors of a host."""
 
-    def __init__(self, store: HostStore, ids: Ulids) -> None:
+    def __init__(self, store: HostStore, new_id: Callable[[], str]) -> None:
         self._store = store
         self._execute = store.execute
-        self._ids = ids
+        self._new_id = new_id
         self.fresh: deque[Item] = deque()
         # Ready rows per actor, so that nothing overtakes them.
         self._ready: dict[str, int] = {}
@@ -92,28 +91,28 @@ class HostInbox:
     def is_ready(self) -> bool:
         return bool(self.fresh or self._ready)
 
-    def put(self, item: Item, now_ms: int) -> None:
+    def put(self, item: Item) -> None:
         """Add a message; it runs in this turn if nothing waits for the same actor."""
         if item.actor in self._refusing:
-            self.store(item, now_ms, _UNSTARTED_MS)
+            self.store(item, _UNSTARTED_MS)
         elif self._ready.get(item.actor):
-            self.store(item, now_ms)
+            self.store(item)
         else:
             self.fresh.append(item)
 
-    def flush(self, now_ms: int) -> None:
+    def flush(self) -> None:
         """Write the messages that did not run in this turn."""
         while self.fresh:
             item = self.fresh.popleft()
-            self.store(item, now_ms, _UNSTARTED_MS if item.actor in self._refusing else 0)
+            self.store(item, _UNSTARTED_MS if item.actor in self._refusing else 0)
 
-    def store(self, item: Item, now_ms: int, not_before_ms: int = 0) -> bool:
+    def store(self, item: Item, not_before_ms: int = 0) -> bool:
         """Append a row; `False` if the message is already in the table."""
         self._execute(
             "INSERT OR IGNORE INTO inbox VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 item.actor,
-                self._ids.next(now_ms),
+                self._new_id(),
                 item.kind,
                 item.call_id,
                 item.sender,
@@ -162,13 +161,11 @@ class HostInbox:
         if found is not None and found[0] == 0:
             self._count_down(item.actor)
 
-    def later(
-        self, item: Item, now_ms: int, not_before_ms: int, *, is_attempt: bool = True
-    ) -> None:
+    def later(self, item: Item, not_before_ms: int, *, is_attempt: bool = True) -> None:
         """Retry a message later; others need not wait for it."""
         item.attempts += is_attempt
         if not item.arrival_id:
-            self.store(item, now_ms, not_before_ms)
+            self.store(item, not_before_ms)
             return
         before = self._execute(
             "SELECT not_before_ms FROM inbox WHERE actor = ? AND arrival_id = ?",
@@ -185,9 +182,9 @@ class HostInbox:
         """The actor could not be started; its messages wait in order."""
         self._refusing[actor] = until_ms
 
-    def refuse(self, item: Item, now_ms: int) -> None:
+    def refuse(self, item: Item) -> None:
         """Let a message wait until its actor has started."""
-        self.later(item, now_ms, _UNSTARTED_MS, is_attempt=False)
+        self.later(item, _UNSTARTED_MS, is_attempt=False)
 
     def refused_until_ms(self, actor: str) -> int:
         """When to start the actor again; 0 if it does not wait for that."""

@@ -1,4 +1,4 @@
-"""The core of a host: `turn(events, now)` takes events and returns effects.
+"""The core of a host: `turn(events, now, ahead)` takes events and returns effects.
 
 One turn is one transaction. It takes the events, ends calls that have timed out, runs what is ready
 up to a limit, and chooses what to send; then it commits and returns its effects. No work exists
@@ -49,6 +49,7 @@ from signalhub.actors.move.leave import Moving
 from signalhub.actors.move.moves import Moves
 from signalhub.actors.move.places import Places
 from signalhub.actors.move.take_over import TakingOver
+from signalhub.actors.store.host_time import HostTime
 from signalhub.actors.store.store import STORAGE_ERRORS, HostStore, StorageFailed
 from signalhub.ids import Ulids
 
@@ -101,12 +102,12 @@ class Kernel:
         self.ids = Ulids(randomness)
         self.counters = Counters()
         self.reached = reached
-        self.now_ms = 0
+        self.time = HostTime(store)
         self.effects: list[Effect] = []
         # Does memory still reflect a turn that was rolled back?
         self._is_unread = False
         self.places = Places(store, host)
-        self.inbox = HostInbox(store, self.ids)
+        self.inbox = HostInbox(store, self.new_id)
         self.outbox = Outbox(store)
         self.calls = Calls(self)
         self.deferred = Deferred(store)
@@ -122,11 +123,14 @@ class Kernel:
         self.taking_over = TakingOver(self)
         self.recovery = HostRecovery(self)
 
-    def start(self, now_ms: int) -> None:
-        """Read the tables; raises `StorageFailed`."""
-        self.now_ms = now_ms
+    def start(self, now_ms: int, ahead_ms: int = 0) -> None:
+        """Read the tables; raises `StorageFailed`.
+
+        `now_ms` is the host's own time, and `ahead_ms` how far the wall clock is ahead of it.
+        """
+        self.time.set(now_ms, ahead_ms)
         with self.store.transaction():
-            self.recovery.begin(now_ms)
+            self.recovery.begin()
             self._load()
 
     def _load_again(self) -> None:
@@ -138,6 +142,7 @@ class Kernel:
         self._is_unread = False
 
     def _load(self) -> None:
+        self.time.load()
         self.places.load()
         self.inbox.load()
         self.calls.load()
@@ -147,15 +152,25 @@ class Kernel:
         self.moving.load()
         self.dispatch.load()
 
-    def turn(self, events: Iterable[Event], now_ms: int) -> list[Effect]:
-        """Do everything that can be done now; the caller performs the effects."""
-        self.now_ms = now_ms
+    @property
+    def now_ms(self) -> int:
+        """The own time of this turn."""
+        return self.time.own_ms
+
+    def turn(self, events: Iterable[Event], now_ms: int, ahead_ms: int = 0) -> list[Effect]:
+        """Do everything that can be done now; the caller performs the effects.
+
+        The times are those of `start`.
+        """
+        self.time.set(now_ms, ahead_ms)
         self.effects = []
         self.counters.turns += 1
         if self._is_unread:
             self._load_again()
         try:
             with self.store.transaction():
+                if self.time.set_back_ms:
+                    self.alarms.set_back(self.time.set_back_ms)
                 for event in events:
                     self._take(event)
                 self.recovery.step(now_ms)
@@ -164,8 +179,9 @@ class Kernel:
                 self.moving.run(now_ms)
                 self.dispatch.run(now_ms)
                 # Last, because returned and undeliverable messages also go into the inbox.
-                self.inbox.flush(now_ms)
+                self.inbox.flush()
                 self.arriving.write()
+                self.time.write()
                 self.recovery.end_turn()
                 self.reached("commit")
         except BaseException as error:
@@ -206,10 +222,10 @@ class Kernel:
 
     def _deliver(self, event: DeliveryArrived) -> None:
         """A delivery must not stop the host, because it would be redelivered and stop it again."""
-        fault = self.attempt(lambda: self.arriving.arrived(event, self.now_ms))
+        fault = self.attempt(lambda: self.arriving.arrived(event))
         if fault is not None:
             log.error("a delivery from %s is set aside", event.sender, exc_info=fault)
-            self.arriving.set_aside(event, repr(fault), self.now_ms)
+            self.arriving.set_aside(event, repr(fault))
 
     def attempt(self, work: Callable[[], None]) -> Exception | None:
         """Run an action that may fail; if it does, roll it back and continue the turn.
@@ -240,12 +256,12 @@ class Kernel:
             "DELETE FROM offloads WHERE actor = ? AND call_id = ?", (event.actor, event.call_id)
         )
         if self.store.connection.changes():
-            self.calls.ended(event.actor, event.call_id, event.outcome, self.now_ms)
+            self.calls.ended(event.actor, event.call_id, event.outcome)
 
     def _work(self, now_ms: int) -> None:
         """Run stored messages, then new ones, then alarms; each gets its share."""
         budget = self.config.inbound_batch_size
-        due = self.alarms.due(now_ms, self.alarms.share(budget))
+        due = self.alarms.due(self.alarms.share(budget))
         budget = max(1, budget - len(due))
         for item in self.inbox.take(now_ms, budget):
             self.executor.item(item)
@@ -267,7 +283,7 @@ class Kernel:
         return self.inbox.is_ready or self.recovery.is_unfinished
 
     def next_due_ms(self) -> int | None:
-        """When to call `turn` if nothing happens; `None` for never."""
+        """When to call `turn` if nothing happens, by the host's own time; `None` for never."""
         times = (
             self.calls.next_due_ms(),
             self.inbox.next_due_ms(),
@@ -286,7 +302,7 @@ class Kernel:
         self.dispatch.wake_nowhere()
 
     def new_id(self) -> str:
-        return self.ids.next(self.now_ms)
+        return self.ids.next(self.time.wall_ms)
 
     def config_of(self, address: str) -> DurableConfig:
         kind = parse_ref(address).kind
@@ -314,9 +330,9 @@ class Kernel:
             item = Item(dest, kind, call_id, actor, payload)
             if is_held_back:
                 return item
-            self.inbox.put(item, self.now_ms)
+            self.inbox.put(item)
             return None
-        row = Row(actor, dest, msg_id, kind, call_id, payload, 0, expires_ms)
+        row = Row(actor, dest, msg_id, kind, call_id, payload, 0, expires_ms, self.now_ms)
         self.post_row(row, is_ordered=is_ordered)
         return None
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
+from signalhub.actors.store.host_time import HostTime
 from signalhub.actors.store.store import HostStore
+from signalhub.ids import time_of
 
 # The lane of rows whose destination has no known host.
 NOWHERE = ""
@@ -28,6 +30,8 @@ class Row(msgspec.Struct, gc=False):
     payload: bytes
     attempts: int = 0
     expires_ms: int | None = None
+    # The own time at which it was made.
+    since_ms: int = 0
 
     @property
     def is_ending(self) -> bool:
@@ -61,6 +65,16 @@ class Outbox:
         rows = self._execute("SELECT DISTINCT host, is_ordered FROM outbox")
         return [(host, bool(is_ordered)) for host, is_ordered in rows]
 
+    def date(self, time: HostTime) -> None:
+        """Date the rows of 0.1.0, which had only the time in their ids."""
+        rows: list[Any] = self._execute(
+            "SELECT DISTINCT msg_id FROM outbox WHERE since_ms IS NULL"
+        ).fetchall()
+        self._store.executemany(
+            "UPDATE outbox SET since_ms = ? WHERE msg_id = ?",
+            [(min(time.own_ms, time.own(time_of(one))), one) for (one,) in rows],
+        )
+
     def _load_dests(self) -> None:
         self._dests = {dest for (dest,) in self._execute("SELECT DISTINCT dest FROM outbox")}
         self._dests_max = max(DESTS_MIN, 2 * len(self._dests))
@@ -69,7 +83,7 @@ class Outbox:
         if not row.dest.startswith("@"):
             self._dests.add(row.dest)
         self._execute(
-            "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 row.actor,
                 row.dest,
@@ -81,6 +95,7 @@ class Outbox:
                 row.payload,
                 row.attempts,
                 row.expires_ms,
+                row.since_ms,
             ),
         )
 
@@ -109,8 +124,8 @@ class Outbox:
     def head(self, lane: Lane, limit: int) -> list[Row]:
         """The oldest rows of a lane."""
         rows = self._execute(
-            "SELECT actor, dest, msg_id, kind, call_id, payload, attempts, expires_ms FROM outbox"
-            " WHERE host = ? AND is_ordered = ? ORDER BY msg_id LIMIT ?",
+            "SELECT actor, dest, msg_id, kind, call_id, payload, attempts, expires_ms, since_ms"
+            " FROM outbox WHERE host = ? AND is_ordered = ? ORDER BY msg_id LIMIT ?",
             (*lane, limit),
         )
         return [Row(*columns) for columns in rows]

@@ -51,12 +51,12 @@ class Arriving:
         self._contested.clear()
         self._seen_ms = self._written_ms = self._kernel.store.get_meta(_SEEN) or 0
 
-    def arrived(self, event: DeliveryArrived, now_ms: int) -> None:
+    def arrived(self, event: DeliveryArrived) -> None:
         """A lane batch or a step of a move from another host, or a call from outside."""
         kernel = self._kernel
         try:
             if event.type == wire.CALL:
-                self._from_outside(event, now_ms)
+                self._from_outside(event)
             elif not event.sender.startswith(wire.HOST_PREFIX):
                 raise NotReadable(f"{event.sender} is not a host, but sent {event.type!r:.100}")
             elif event.type == wire.MOVE:
@@ -68,19 +68,19 @@ class Arriving:
                 for message, _ in batch:
                     _check_names(message)
                 for message, raw in batch:
-                    self._message(message, raw, event.accepted_ms, now_ms)
+                    self._message(message, raw, event.accepted_ms)
         except NotReadable as fault:
             # The sender uses another version or may not send this.
             log.error("from %s: %s", event.sender, fault)
             self._refuse(event, fault)
-            self.set_aside(event, str(fault), now_ms)
+            self.set_aside(event, str(fault))
             return
         self._settle(event)
 
-    def set_aside(self, event: DeliveryArrived, fault: str, now_ms: int) -> None:
+    def set_aside(self, event: DeliveryArrived, fault: str) -> None:
         """Store an unreadable delivery for inspection, so that it is not redelivered."""
         self._kernel.counters.unreadable += 1
-        self._kernel.letters.bury("", "unreadable", "", event.data, fault, 1, now_ms)
+        self._kernel.letters.bury("", "unreadable", "", event.data, fault, 1)
         # Anyone may send these, so their number is limited.
         self._kernel.store.execute(
             "DELETE FROM dead WHERE actor = '' AND dead_id <= (SELECT dead_id FROM dead"
@@ -109,11 +109,11 @@ class Arriving:
             data = wire.encode(result)
             kernel.post(outline.to, caller, kernel.new_id(), "result", outline.call, data)
 
-    def _message(self, message: ActorMessage, raw: bytes, accepted_ms: int, now_ms: int) -> None:
+    def _message(self, message: ActorMessage, raw: bytes, accepted_ms: int) -> None:
         item = Item(message.to, message.kind, message.call, message.sender, raw)
-        self.take(item, accepted_ms, now_ms)
+        self.take(item, accepted_ms)
 
-    def _from_outside(self, event: DeliveryArrived, now_ms: int) -> None:
+    def _from_outside(self, event: DeliveryArrived) -> None:
         """A call from outside: answered at its real address, with its own ids."""
         batch = [message for message, _ in wire.split(event.data)]
         if any(message.kind != "request" for message in batch):
@@ -134,9 +134,9 @@ class Arriving:
                 msgspec.Raw(context),
                 message.wants,
             )
-            self._message(trusted, wire.encode(trusted), event.accepted_ms, now_ms)
+            self._message(trusted, wire.encode(trusted), event.accepted_ms)
 
-    def take(self, item: Item, accepted_ms: int, now_ms: int) -> None:
+    def take(self, item: Item, accepted_ms: int) -> None:
         """Accept a message unless it is a copy.
 
         `accepted_ms` is 0 for messages within this host, which cannot be repeated.
@@ -150,9 +150,9 @@ class Arriving:
             return
         own = kernel.places.own(item.actor)
         if own is not None and own.status is PlaceStatus.HERE:
-            kernel.inbox.put(item, now_ms)
+            kernel.inbox.put(item)
             return
-        kernel.inbox.store(item, now_ms, HELD_MS)
+        kernel.inbox.store(item, HELD_MS)
         if own is None or own.status is PlaceStatus.GONE:
             self._wonder(item.actor)
 
@@ -197,7 +197,7 @@ class Arriving:
             if not is_anew:
                 kernel.places.put(place.actor, place.token, PlaceStatus.ARRIVING)
                 return
-            kernel.taking_over.start_empty(place.actor, now_ms)
+            kernel.taking_over.start_empty(place.actor)
         self._contested.discard(place.actor)
         if own is None or status is not PlaceStatus.HERE or own.token != place.token:
             kernel.places.put(place.actor, place.token, PlaceStatus.HERE)
@@ -227,7 +227,7 @@ class Arriving:
             # Its next move has the token after this one, even if the hub has lost its data.
             kernel.places.put(place.actor, place.token, PlaceStatus.GONE)
             # Messages that arrived in this turn must not run either.
-            kernel.inbox.flush(now_ms)
+            kernel.inbox.flush()
             kernel.inbox.hold(place.actor)
             kernel.outbox.freeze(place.actor)
             kernel.instances.forget(place.actor)
@@ -254,6 +254,13 @@ class Arriving:
         kernel.post_row(row, is_ordered=True)
 
     # Tombstones.
+
+    def latest_ms(self, now_ms: int) -> int:
+        """At least as late as anything the hub has accepted so far, by the hub's time.
+
+        The times of hub and host may differ, if only one of them has seen the wall clock being set.
+        """
+        return max(self._seen_ms, now_ms)
 
     def write(self) -> None:
         """Record, at the end of a turn, how far the mailbox was read."""

@@ -51,7 +51,7 @@ class HostRecovery:
     def is_unfinished(self) -> bool:
         return bool(self._to_wake or self._to_check or self._to_offload)
 
-    def begin(self, now_ms: int) -> None:
+    def begin(self) -> None:
         """Continue ids after the last one made here, even if the clock was set back."""
         kernel = self._kernel
         execute = kernel.store.execute
@@ -63,6 +63,7 @@ class HostRecovery:
                 newest.append(found)
         if newest:
             kernel.ids.seed(max(newest))
+        kernel.outbox.date(kernel.time)
         self.again()
 
     def again(self) -> None:
@@ -96,7 +97,7 @@ class HostRecovery:
         for _ in range(min(limit, len(self._to_wake))):
             self._wake(self._to_wake.popleft())
         for _ in range(min(limit, len(self._to_check))):
-            self._check(*self._to_check.popleft(), now_ms)
+            self._check(*self._to_check.popleft())
         for _ in range(min(limit, len(self._to_offload))):
             self._offload(*self._to_offload.popleft())
 
@@ -109,7 +110,7 @@ class HostRecovery:
         with suppress(NotStarted):
             kernel.instances.get(address)
 
-    def _check(self, actor: str, call_id: str, now_ms: int) -> None:
+    def _check(self, actor: str, call_id: str) -> None:
         """A call whose continuation no longer exists becomes a dead letter awaiting the outcome."""
         kernel = self._kernel
         waiting = kernel.calls.find(actor, call_id)
@@ -129,7 +130,7 @@ class HostRecovery:
                 continue
             log.error("%s: the continuation of %s is set aside: %s", actor, call_id, fault_text)
             evidence = dead_letters.encode(Evidence.of(waiting))
-            kernel.letters.bury(actor, "continuation", call_id, evidence, fault_text, 0, now_ms)
+            kernel.letters.bury(actor, "continuation", call_id, evidence, fault_text, 0)
             kernel.calls.remove(actor, call_id)
             return
 

@@ -64,14 +64,15 @@ class Running:
     """An actor while one of its methods runs."""
 
     def __init__(
-        self, kernel: Kernel, actor: Actor, config: DurableConfig, context: CallContext, now_ms: int
+        self, kernel: Kernel, actor: Actor, config: DurableConfig, context: CallContext
     ) -> None:
         self.kernel = kernel
         self.actor = actor
         self.address = str(actor.ref)
         self.config = config
         self.context = context
-        self.now_ms = now_ms
+        # What people read; deadlines are counted by the host's own time.
+        self.now_ms = kernel.time.wall_ms
         self.posted: list[Item] = []
         self.effects: list[Effect] = []
         # The request being handled, for `defer`.
@@ -110,11 +111,11 @@ class Running:
         if key is not None:
             if not isinstance(key, str) or not key:
                 raise ValueError("the key of a call must be a non-empty string")
-            before = self.kernel.calls.made_before(self.address, key, self.now_ms)
+            before = self.kernel.calls.made_before(self.address, key, self.kernel.now_ms)
             if before is not None:
                 return before
         call_id = CallId(self.kernel.new_id())
-        deadline_ms = None if timeout_ms is None else self.now_ms + timeout_ms
+        deadline_ms = None if timeout_ms is None else self.kernel.now_ms + timeout_ms
         waiting = WaitingCall(
             call_id,
             dest,
@@ -131,7 +132,7 @@ class Running:
         message = ActorMessage("request", call_id, dest, body, self.address, context)
         self.kernel.calls.put(self.address, waiting)
         if key is not None:
-            until_ms = self.now_ms + self.config.idempotency_ttl_ms
+            until_ms = self.kernel.now_ms + self.config.idempotency_ttl_ms
             self.kernel.calls.remember_key(self.address, key, call_id, until_ms)
         self._post(message, deadline_ms, is_ordered=is_ordered)
         return call_id
@@ -253,7 +254,7 @@ class Running:
         return self.kernel.letters.of(self.address)
 
     def redrive(self, dead_id: str) -> bool:
-        return self.kernel.letters.redrive(self.address, dead_id, self.now_ms, self.posted.append)
+        return self.kernel.letters.redrive(self.address, dead_id, self.posted.append)
 
     # Deferred answers.
 
@@ -328,7 +329,7 @@ class Running:
         timeout_ms = None if timeout is None else self._timeout_ms(timeout)
         continuation, rescue = self._continuations(then, catch, errors_only=False)
         call_id = CallId(self.kernel.new_id())
-        deadline_ms = None if timeout_ms is None else self.now_ms + timeout_ms
+        deadline_ms = None if timeout_ms is None else self.kernel.now_ms + timeout_ms
         self.kernel.calls.put(
             self.address,
             WaitingCall(

@@ -28,7 +28,6 @@ from signalhub.actors.kernel.events import (
 from signalhub.actors.kernel.inbox import Item
 from signalhub.actors.kernel.outbox import FROZEN, NOWHERE, Lane, Row
 from signalhub.actors.move.places import PlaceStatus
-from signalhub.ids import time_of
 from signalhub.pacing import grown, spread
 
 if TYPE_CHECKING:
@@ -262,7 +261,7 @@ class BatchesUnderWay:
             # The sender of a forwarded message already has its receipt.
             return False
         age_max = self._kernel.config.max_request_age_ms
-        if row.expires_ms is None and time_of(row.msg_id) + age_max <= now_ms:
+        if row.expires_ms is None and row.since_ms + age_max <= now_ms:
             self._kernel.calls.undeliverable(row, f"no receipt within {age_max / 1000:.0f} s")
             return True
         if row.expires_ms is None or row.expires_ms > now_ms:
@@ -278,7 +277,7 @@ class BatchesUnderWay:
         for row in rows:
             item = Item(row.dest, row.kind, row.call_id, row.actor, row.payload)
             # A copy sent earlier may still arrive through the hub.
-            kernel.arriving.take(item, now_ms if row.attempts else 0, now_ms)
+            kernel.arriving.take(item, kernel.arriving.latest_ms(now_ms) if row.attempts else 0)
 
     # Answers of the hub.
 
@@ -420,6 +419,8 @@ class BatchesUnderWay:
         if new:
             others = f" and {len(new) - 1} more" if len(new) > 1 else ""
             log.warning("no place for %s%s yet: %s", new[0], others, event.unplaced[new[0]])
+        for address in event.forgotten:
+            kernel.taking_over.forgotten(address)
 
     def _elsewhere(self, place: ActorPlace, now_ms: int) -> None:
         self._kernel.places.learn(place.actor, place.host, place.token)

@@ -34,6 +34,8 @@ log = logging.getLogger("signalhub.actors")
 PART_BYTES: Final = 384 * 1024
 _PART_BYTES_MIN: Final = 256
 _PAUSE_MS: Final = 2_000
+# How often to look whether the new place still exists while nobody confirms the arrival.
+LOOK_MS: Final = 30_000
 
 
 class CannotMove(ValueError):
@@ -65,6 +67,8 @@ class Moving:
         self._paused_until_ms: dict[str, int] = {}
         # Moves whose mark the hub has stored: it will be delivered.
         self._marked: set[str] = set()
+        # Actors of which the hub has all parts.
+        self._sent: set[str] = set()
 
     def load(self) -> None:
         """Forget steps in flight."""
@@ -72,6 +76,7 @@ class Moving:
         self._next_part.clear()
         self._paused_until_ms.clear()
         self._marked.clear()
+        self._sent.clear()
 
     def connected(self) -> None:
         """The hub may have lost what it was sent: repeat all steps.
@@ -83,6 +88,7 @@ class Moving:
         self._next_part.clear()
         self._paused_until_ms.clear()
         self._marked.clear()
+        self._sent.clear()
 
     def next_due_ms(self) -> int | None:
         return min(
@@ -107,7 +113,7 @@ class Moving:
         if to == kernel.places.host:
             raise CannotMove(f"{actor} already lives in {to}")
         try:
-            size = len(pack(Parcel.collect(kernel.store, actor, kernel.ids.last)))
+            size = len(pack(Parcel.collect(kernel.store, actor, kernel.ids.last, kernel.time)))
         except (ValueError, TypeError, msgspec.MsgspecError) as error:
             # Fail now rather than after its place has changed.
             raise CannotMove(f"the rows of {actor} cannot be sent: {error}") from error
@@ -116,7 +122,7 @@ class Moving:
         self._moves.failures.pop(actor, None)
         kernel.places.put(actor, token, PlaceStatus.LEAVING)
         # Messages that arrived in this turn must not run either.
-        kernel.inbox.flush(kernel.now_ms)
+        kernel.inbox.flush()
         kernel.inbox.hold(actor)
         kernel.outbox.freeze(actor)
         kernel.instances.forget(actor)
@@ -134,6 +140,9 @@ class Moving:
         """The hub's answer to the change of place."""
         move = self._moves.find(event.actor)
         self._trips.pop(_giving(event.actor), None)
+        if event.is_forgotten and self.is_packed(event.actor):
+            assert move is not None
+            self._forgotten(move)
         if move is None or move.step != "asked":
             return
         if event.token is not None:
@@ -158,6 +167,23 @@ class Moving:
         kernel.dispatch.doubt(move.actor)
         self._end(move, "refused")
 
+    def _forgotten(self, move: MoveRow) -> None:
+        """The new place was forgotten: keep what the actor had as a dead letter.
+
+        It cannot go on here: the new host may have taken it over before that.
+        """
+        kernel = self._kernel
+        reason = f"its place was forgotten during its move to {move.peer}"
+        log.error("%s is not moved: %s; its rows are a dead letter", move.actor, reason)
+        self._moves.failures[move.actor] = reason
+        data = b"".join(self._moves.bodies(move))
+        Parcel.delete(kernel.store, move.actor)
+        kernel.letters.bury(move.actor, "stranded", "", data, reason, 0)
+        kernel.places.put(move.actor, move.token, PlaceStatus.GONE)
+        kernel.inbox.recount()
+        kernel.calls.load()
+        self._end(move, "forgotten")
+
     def thaw(self, actor: str) -> None:
         """Send the rows of an actor that lives here again."""
         for lane in self._kernel.outbox.thaw(actor):
@@ -172,8 +198,9 @@ class Moving:
             if move.move_id == move_id and move.step == "placed":
                 self._moves.advance(move, "marked")
                 # Once, because after a crash the same bytes must be sent again.
-                data = pack(Parcel.collect(self._kernel.store, move.actor, self._kernel.ids.last))
-                self._moves.cut(move, data, PART_BYTES)
+                kernel = self._kernel
+                parcel = Parcel.collect(kernel.store, move.actor, kernel.ids.last, kernel.time)
+                self._moves.cut(move, pack(parcel), PART_BYTES)
                 return
 
     def is_packed(self, actor: str) -> bool:
@@ -194,6 +221,8 @@ class Moving:
         """Cut into parts under a new id, so that they are not mistaken for the old ones."""
         self._moves.drop_parts(move.actor)
         self._next_part.pop(move.actor, None)
+        self._sent.discard(move.actor)
+        self._paused_until_ms.pop(move.actor, None)
         move.move_id = self._kernel.new_id()
         self._moves.put(move)
         self._moves.cut(move, b"".join(bodies), part_bytes or len(bodies[0]))
@@ -228,30 +257,39 @@ class Moving:
         """Take the next step of every move that does not wait for an answer."""
         for move in self._moves.all():
             if self._paused_until_ms.get(move.actor, 0) <= now_ms and not self._is_under_way(move):
-                self._step(move)
+                self._step(move, now_ms)
 
     def _is_under_way(self, move: MoveRow) -> bool:
         is_awaited = move.step == "placed" and move.move_id in self._marked
         return is_awaited or any(trip.is_of(move) for trip in self._trips.values())
 
-    def _step(self, move: MoveRow) -> None:
+    def _step(self, move: MoveRow, now_ms: int) -> None:
         host = self._kernel.places.host
         match move.step:
             case "asked":
-                self._trips[_giving(move.actor)] = MoveTrip(move.actor, move.move_id, move.step)
-                self._kernel.effects.append(GiveAway(move.actor, move.token, move.peer))
+                self._give_away(move, move.token)
             case "placed":
                 self._send(move, f"mark-{move.move_id}", host, wire.MARK, encoded_mark(move))
             case "drained":
                 number = self._next_part.get(move.actor, 0)
                 part = self._moves.encoded_part(move, number)
-                # Without one, the hub has all parts; the new host confirms when it has them.
                 if part is not None:
                     batch = f"part-{move.move_id}-{number}"
                     self._send(move, batch, move.peer, wire.MOVE, part)
+                    return
+                # The hub has all parts; the new host confirms when it has them.
+                self._paused_until_ms[move.actor] = now_ms + LOOK_MS
+                if move.actor in self._sent:
+                    # Asked again, the hub says whether the place is still the one it granted.
+                    self._give_away(move, move.token - 1)
+                self._sent.add(move.actor)
             case "arrived":
                 data = encoded_arrival(move.move_id, move.actor, move.token)
                 self._send(move, f"arrived-{move.move_id}", move.peer, wire.MOVE, data)
+
+    def _give_away(self, move: MoveRow, token: int) -> None:
+        self._trips[_giving(move.actor)] = MoveTrip(move.actor, move.move_id, move.step)
+        self._kernel.effects.append(GiveAway(move.actor, token, move.peer))
 
     def _send(self, move: MoveRow, batch: str, to: str, type: str, data: bytes) -> None:
         self._trips[batch] = MoveTrip(move.actor, move.move_id, move.step)
@@ -296,6 +334,7 @@ class Moving:
         self._next_part.pop(move.actor, None)
         self._paused_until_ms.pop(move.actor, None)
         self._marked.discard(move.move_id)
+        self._sent.discard(move.actor)
 
 
 def _giving(actor: str) -> str:

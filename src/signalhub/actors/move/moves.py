@@ -8,6 +8,8 @@ The old host, *leaving*:
 - `asked`: the actor is stopped, and the hub is asked to change its place.
 - `placed`: the hub accepts nothing more for it here; the host sends a mark to its own mailbox.
 - `drained`: the mark came back, so everything accepted before is here; the rows are sent in parts.
+  While the arrival is not confirmed, the hub is asked from time to time whether the place it has
+  granted still exists: if an operator had it forgotten, nobody will ever confirm.
 
 The new host, *arriving*:
 
@@ -42,13 +44,14 @@ Event = Literal[
     "taken_over",  # The rows are in our tables.
     "told",  # The hub has stored the confirmation for the old host.
     "moved_on",  # The hub has given the actor to a third host.
+    "forgotten",  # The place that the actor was moving to was forgotten.
 ]
 FIRST_STEPS: Final[dict[Direction, Step]] = {"leaving": "asked", "arriving": "parts"}
 TRANSITIONS: Final[dict[tuple[Direction, Step], dict[Event, Step | None]]] = {
     ("leaving", "asked"): {"granted": "placed", "refused": None},
     ("leaving", "placed"): {"marked": "drained"},
-    ("leaving", "drained"): {"confirmed": None},
-    ("arriving", "parts"): {"taken_over": "arrived", "moved_on": None},
+    ("leaving", "drained"): {"confirmed": None, "forgotten": None},
+    ("arriving", "parts"): {"taken_over": "arrived", "moved_on": None, "forgotten": None},
     ("arriving", "arrived"): {"told": None, "moved_on": None},
 }
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

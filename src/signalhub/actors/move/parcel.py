@@ -1,4 +1,8 @@
-"""All rows of one actor: read from one store and written to another."""
+"""All rows of one actor: read from one store and written to another.
+
+Each host counts its own time, so in a parcel times are those of the wall clock, which two hosts
+have in common.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,10 @@ import apsw
 import msgspec
 
 from signalhub.actors import wire
+from signalhub.actors.api.schedules import WALL_TYPES, is_of_wall
 from signalhub.actors.api.state import authorizer, check_definition, table_prefix
 from signalhub.actors.kernel.outbox import FROZEN
+from signalhub.actors.store.host_time import HostTime
 from signalhub.actors.store.schema import HELD_MS, VERSION
 from signalhub.actors.store.store import HostStore
 from signalhub.ids import is_ulid, time_of
@@ -34,12 +40,19 @@ _ROWS: Final[dict[str, Any]] = {
     "outbox": tuple[str, str, str, wire.Kind, str, str, _Count, bytes, _Count, _Ms | None],
     "done": tuple[str, str, _Ms],
 }
+# Columns of the host's own time, except those of `alarms` and `inbox`.
+_OWN_TIMES: Final = {"pending": 8, "keys": 3, "outbox": 9}
+# Without `since_ms`, which 0.1.0 does not have.
+_OUTBOX: Final = (
+    "actor, dest, msg_id, kind, call_id, host, is_ordered, payload, attempts, expires_ms"
+)
 # A parcel that this host has refused is evidence of the host, not a row of the actor.
 REFUSED: Final = "refused"
 PARCEL_BYTES_MAX: Final = 256 * 2**20
 _OWN: Final = {"dead": f" AND origin != '{REFUSED}'"}
-# Clocks of hosts may differ, but ids from further ahead would be forced on all other actors.
-_AHEAD_MS_MAX: Final = 24 * 3_600_000
+# Clocks of hosts differ, and ids stay ahead of one that was set back; ids from further ahead
+# would be forced on all other actors.
+_AHEAD_MS_MAX: Final = 30 * 24 * 3_600_000
 # Names of the row id, unless the table is WITHOUT ROWID.
 _ROW_IDS: Final = ("rowid", "_rowid_", "oid")
 _EVERY: Final = (*_PLAIN, "inbox", "outbox", "done")
@@ -75,6 +88,8 @@ class Parcel(msgspec.Struct):
     tables: list[ActorTable]
     # Rows are moved unchanged, so both hosts must have the same tables.
     version: int = VERSION
+    # When messages to send were made, by their ids; 0.1.0 knows only the time in the id.
+    since: dict[str, _Ms] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -83,11 +98,12 @@ class Parcel(msgspec.Struct):
         return not (rows or self.outbox or self.inbox or self.tables)
 
     @classmethod
-    def collect(cls, store: HostStore, actor: str, last_id: str) -> Parcel:
+    def collect(cls, store: HostStore, actor: str, last_id: str, time: HostTime) -> Parcel:
         execute = store.execute
+        ahead_ms = time.ahead_ms
         plain = {
             table: [
-                list(row)
+                _shifted(table, list(row), ahead_ms)
                 for row in execute(
                     f"SELECT * FROM {table} WHERE actor = ?{_OWN.get(table, '')}",  # noqa: S608
                     (actor,),
@@ -99,13 +115,25 @@ class Parcel(msgspec.Struct):
             actor,
             last_id,
             plain,
-            _rows(store, "inbox", actor, "arrival_id"),
-            _rows(store, "outbox", actor, "msg_id"),
+            [_shifted("inbox", row, ahead_ms) for row in _inbox(store, actor)],
+            [
+                _shifted("outbox", list(row), ahead_ms)
+                for row in execute(
+                    f"SELECT {_OUTBOX} FROM outbox WHERE actor = ? ORDER BY msg_id",  # noqa: S608
+                    (actor,),
+                )
+            ],
             cls.done_of(store, actor),
             _tables(store, actor),
+            since={
+                str(msg_id): time.shown(since_ms)
+                for msg_id, since_ms in execute(
+                    "SELECT msg_id, since_ms FROM outbox WHERE actor = ?", (actor,)
+                )
+            },
         )
 
-    def check(self, actor: str, now_ms: int) -> None:
+    def check(self, actor: str, wall_ms: int) -> None:
         """Check row by row that everything belongs to this actor; raises `ParcelRefused`."""
         if self.actor != actor:
             raise ParcelRefused(f"it contains {self.actor!r:.100}")
@@ -123,7 +151,7 @@ class Parcel(msgspec.Struct):
         for name, address, rows in (("inbox", 0, self.inbox), ("outbox", 1, self.outbox)):
             for row in rows:
                 _check_message(name, row, row[address])
-        if not is_ulid(self.last_id) or time_of(self.last_id) > now_ms + _AHEAD_MS_MAX:
+        if not is_ulid(self.last_id) or time_of(self.last_id) > wall_ms + _AHEAD_MS_MAX:
             raise ParcelRefused(f"its last id is {self.last_id!r:.100}")
         if any(not is_ulid(row[2]) or row[2] > self.last_id for row in self.outbox):
             raise ParcelRefused("the id of a message to send is none, or greater than its last id")
@@ -137,18 +165,24 @@ class Parcel(msgspec.Struct):
                 except ValueError as error:
                     raise ParcelRefused(str(error)) from error
 
-    def insert(self, store: HostStore, new_id: Callable[[], str]) -> None:
+    def insert(self, store: HostStore, new_id: Callable[[], str], time: HostTime) -> None:
         """Write all rows; raises `ParcelRefused` for statements that reach beyond the actor."""
+        behind_ms = -time.ahead_ms
         for name in _PLAIN:
-            for row in self.plain.get(name, []):
+            for given in self.plain.get(name, []):
+                row = _shifted(name, given, behind_ms)
                 marks = ", ".join("?" * len(row))
                 store.execute(f"INSERT OR REPLACE INTO {name} VALUES ({marks})", tuple(row))  # noqa: S608
         for row in self.inbox:
-            self.put_inbox(store, row, new_id())
-        store.executemany(
-            "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [(*row[:5], FROZEN, *row[6:]) for row in self.outbox],
-        )
+            self.put_inbox(store, _shifted("inbox", row, behind_ms), new_id())
+        for given in self.outbox:
+            row = _shifted("outbox", given, behind_ms)
+            made_ms = time.own(self.since.get(row[2], time_of(row[2])))
+            store.execute(
+                "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                # Not in the future, or it would be tried for longer than others remember it.
+                (*row[:5], FROZEN, *row[6:], min(made_ms, time.own_ms)),
+            )
         self.put_done(store, self.done)
         for table in self.tables:
             _define(store, self.actor, table)
@@ -165,7 +199,7 @@ class Parcel(msgspec.Struct):
     @staticmethod
     def take_inbox(store: HostStore, actor: str) -> list[Columns]:
         """Remove and return, in order, the messages that came while the actor was moving."""
-        rows = _rows(store, "inbox", actor, "arrival_id")
+        rows = _inbox(store, actor)
         store.execute("DELETE FROM inbox WHERE actor = ?", (actor,))
         return rows
 
@@ -208,9 +242,29 @@ def _check_message(table: str, row: Columns, address: str) -> None:
         )
 
 
-def _rows(store: HostStore, table: str, actor: str, order: str) -> list[Columns]:
-    found = store.execute(f"SELECT * FROM {table} WHERE actor = ? ORDER BY {order}", (actor,))  # noqa: S608
+def _inbox(store: HostStore, actor: str) -> list[Columns]:
+    found = store.execute("SELECT * FROM inbox WHERE actor = ? ORDER BY arrival_id", (actor,))
     return [list(row) for row in found]
+
+
+def _shifted(table: str, row: Columns, by_ms: int) -> Columns:
+    """A row whose own times are later by so much; times of the wall clock stay."""
+    if not by_ms:
+        return row
+    row = list(row)
+    if table == "alarms":
+        kind, due_ms, occurrence_ms = row[2:5]
+        if not is_of_wall(kind, due_ms, occurrence_ms):
+            row[3] += by_ms
+        if kind not in WALL_TYPES:
+            row[4] += by_ms
+    elif table == "inbox":
+        pause_ms = row[7]
+        if pause_ms and abs(pause_ms) < HELD_MS:
+            row[7] += by_ms if pause_ms > 0 else -by_ms
+    elif (column := _OWN_TIMES.get(table)) is not None and row[column] is not None:
+        row[column] += by_ms
+    return row
 
 
 def _tables(store: HostStore, actor: str, *, with_rows: bool = True) -> list[ActorTable]:

@@ -72,7 +72,7 @@ class TakingOver:
             reason = f"the parcel is larger than {self.parcel_bytes_max} bytes"
             move = kernel.moves.find(part.actor)
             assert move is not None
-            self._refuse(move, reason, kernel.now_ms)
+            self._refuse(move, reason)
             return
         kernel.moves.put_part(part.actor, part.move, part.number, body)
         if kernel.moves.count(part.actor, part.move) == part.count:
@@ -109,6 +109,22 @@ class TakingOver:
         if move is not None:
             self._kernel.moves.advance(move, "moved_on")
 
+    def forgotten(self, actor: str) -> None:
+        """The place that an actor was moving to was forgotten; its old host keeps its rows."""
+        kernel = self._kernel
+        move, own = kernel.moves.find(actor), kernel.places.own(actor)
+        if move is None or own is None or move.step != "parts":
+            return
+        reason = "its place was forgotten before it had arrived"
+        log.error("%s does not move here: %s", actor, reason)
+        kernel.moves.failures[actor] = reason
+        kernel.moves.advance(move, "forgotten")
+        kernel.places.put(actor, own.token, PlaceStatus.GONE)
+        if kernel.store.execute("SELECT 1 FROM inbox WHERE actor = ? LIMIT 1", (actor,)).get:
+            # What waits for it goes where it lives next.
+            kernel.places.put(actor, own.token, PlaceStatus.UNPLACED)
+            kernel.dispatch.doubt(actor)
+
     def confirmed(self, place: ActorPlace, now_ms: int) -> None:
         """The hub confirms that an arriving actor lives here: take it over if complete."""
         move = self._kernel.moves.find(place.actor)
@@ -130,11 +146,11 @@ class TakingOver:
             return
         fault = self._kernel.attempt(lambda: self._take_over(move, parcel, now_ms))
         if isinstance(fault, ParcelRefused):
-            self._refuse(move, str(fault), now_ms)
+            self._refuse(move, str(fault))
         elif fault is not None:
             self._failed(move, repr(fault))
 
-    def _refuse(self, move: MoveRow, reason: str, now_ms: int) -> None:
+    def _refuse(self, move: MoveRow, reason: str) -> None:
         """Keep the parcel as a dead letter, one per actor; the old host still has the actor."""
         kernel = self._kernel
         log.error("the parcel of %s from %s is refused: %s", move.actor, move.peer, reason)
@@ -144,7 +160,7 @@ class TakingOver:
         )
         data = b"".join(kernel.moves.bodies(move))
         text = f"parcel from {move.peer} refused: {reason}"
-        kernel.letters.bury(move.actor, REFUSED, move.move_id, data, text, 1, now_ms)
+        kernel.letters.bury(move.actor, REFUSED, move.move_id, data, text, 1)
         kernel.moves.drop_parts(move.actor)
 
     def _failed(self, move: MoveRow, reason: str) -> None:
@@ -154,51 +170,52 @@ class TakingOver:
 
     def _take_over(self, move: MoveRow, parcel: Parcel, now_ms: int) -> None:
         kernel = self._kernel
-        parcel.check(move.actor, now_ms)
+        parcel.check(move.actor, kernel.time.wall_ms)
         kernel.ids.overtake(parcel.last_id)
         held = Parcel.take_inbox(kernel.store, move.actor)
-        stranded = Parcel.collect(kernel.store, move.actor, kernel.ids.last)
+        stranded = Parcel.collect(kernel.store, move.actor, kernel.ids.last, kernel.time)
         remembered = Parcel.done_of(kernel.store, move.actor)
         Parcel.delete(kernel.store, move.actor)
-        parcel.insert(kernel.store, kernel.new_id)
+        parcel.insert(kernel.store, kernel.new_id, kernel.time)
         # Messages that arrived meanwhile may be copies of ones the actor accepted before.
         taken = {call_id for _, call_id, _ in parcel.done}
         for row in held:
             if row[2] != "request" or row[3] not in taken:
                 Parcel.put_inbox(kernel.store, row, kernel.new_id())
         Parcel.put_done(kernel.store, remembered)
-        Parcel.put_done(kernel.store, [[move.actor, _memory(move.move_id), now_ms]])
+        accepted_ms = kernel.arriving.latest_ms(now_ms)
+        Parcel.put_done(kernel.store, [[move.actor, _memory(move.move_id), accepted_ms]])
         kernel.moves.drop_parts(move.actor)
         kernel.places.put(move.actor, move.token, PlaceStatus.HERE)
         kernel.inbox.release(move.actor)
         kernel.moving.thaw(move.actor)
         kernel.adopted(move.actor)
-        self._keep_stranded(stranded, now_ms)
+        self._keep_stranded(stranded)
         kernel.moves.advance(move, "taken_over")
         kernel.moves.failures.pop(move.actor, None)
         log.info("%s now lives here", move.actor)
 
-    def start_empty(self, actor: str, now_ms: int) -> None:
+    def start_empty(self, actor: str) -> None:
         """The place of the actor was forgotten: it starts here without what is left of it."""
         kernel = self._kernel
         self.give_up(actor)
         held = Parcel.take_inbox(kernel.store, actor)
-        stranded = Parcel.collect(kernel.store, actor, kernel.ids.last)
+        stranded = Parcel.collect(kernel.store, actor, kernel.ids.last, kernel.time)
         if not stranded.is_empty:
             remembered = Parcel.done_of(kernel.store, actor)
             Parcel.delete(kernel.store, actor)
             Parcel.put_done(kernel.store, remembered)
             kernel.calls.load()
-            self._keep_stranded(stranded, now_ms)
+            self._keep_stranded(stranded)
         for row in held:
             Parcel.put_inbox(kernel.store, row, kernel.new_id())
 
-    def _keep_stranded(self, stranded: Parcel, now_ms: int) -> None:
+    def _keep_stranded(self, stranded: Parcel) -> None:
         """Keep rows of an earlier stay, which ended without a move, as a dead letter."""
         if not stranded.is_empty:
             text = "rows left here when the actor was created again in another host"
             data = pack(stranded)
-            self._kernel.letters.bury(stranded.actor, "stranded", "", data, text, 0, now_ms)
+            self._kernel.letters.bury(stranded.actor, "stranded", "", data, text, 0)
 
 
 def _memory(move_id: str) -> str:

@@ -12,11 +12,16 @@ VERSION: Final = 1
 # Held rows: their actor is arriving, leaving, or has no known place.
 HELD_MS: Final = 1 << 62
 
+# Keys of the table `meta`: how far the wall clock was ahead, and the newest own time.
+CLOCK_AHEAD: Final = "clock_ahead_ms"
+CLOCK_NEWEST: Final = "clock_ms"
+
 CREATE: Final = f"""
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {VERSION};
 
--- `host`, `instance`, `last_ulid`, `seen_ms`: the newest time of acceptance among deliveries.
+-- `host`, `instance`, `last_ulid`, `seen_ms`: the newest time of acceptance among deliveries,
+-- `clock_ahead_ms` and `clock_ms` for the time of the next process.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 
 -- Actors this host has, had, or is receiving. `status` is a `PlaceStatus`.
@@ -26,7 +31,9 @@ CREATE TABLE actors (
     status TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- Messages to send, in the order of `msg_id`; for a request this is its call id.
+-- Messages to send, in the order of `msg_id`; for a request this is its call id. `since_ms` is when
+-- it was made. Here and below, times are the host's own time unless said
+-- otherwise.
 CREATE TABLE outbox (
     actor TEXT NOT NULL,
     dest TEXT NOT NULL,
@@ -38,6 +45,7 @@ CREATE TABLE outbox (
     payload BLOB NOT NULL,
     attempts INTEGER NOT NULL DEFAULT 0,
     expires_ms INTEGER,
+    since_ms INTEGER,
     PRIMARY KEY (actor, dest, msg_id)
 ) WITHOUT ROWID;
 CREATE INDEX outbox_lane ON outbox (host, is_ordered, msg_id);
@@ -91,7 +99,7 @@ CREATE TABLE keys (
 ) WITHOUT ROWID;
 CREATE INDEX keys_until ON keys (until_ms);
 
--- Tombstones of requests from other hosts, added in the order of time.
+-- Tombstones of requests from other hosts, added in the order of time. `accepted_ms` is the hub's.
 CREATE TABLE done (
     row_id INTEGER PRIMARY KEY,
     actor TEXT NOT NULL,
@@ -118,6 +126,8 @@ CREATE TABLE offloads (
     PRIMARY KEY (actor, call_id)
 ) WITHOUT ROWID;
 
+-- Times of day (types `scheduled` and `cron`) are those of the wall clock; but if `due_ms` is not
+-- `occurrence_ms`, the alarm waits for the end of a pause.
 CREATE TABLE alarms (
     actor TEXT NOT NULL,
     id TEXT NOT NULL,
@@ -133,8 +143,8 @@ CREATE TABLE alarms (
     last_error TEXT,
     PRIMARY KEY (actor, id)
 ) WITHOUT ROWID;
-CREATE INDEX alarms_due ON alarms (status, due_ms, id);
 
+-- `dead_ms` is the wall clock's.
 CREATE TABLE dead (
     actor TEXT NOT NULL,
     dead_id TEXT NOT NULL,
@@ -173,11 +183,18 @@ CREATE TABLE parts (
 ) WITHOUT ROWID;
 """
 
+# Whether the due time of an alarm is one of the wall clock, in SQL.
+IS_OF_WALL: Final = "(type IN ('scheduled', 'cron') AND due_ms = occurrence_ms)"
+
 # Added later. A file of an earlier version gets it when its host opens it, without a new version:
-# moves compare versions, and no actor takes these rows along.
-FINISHED: Final = """
+# moves compare versions, and no actor takes this along.
+ADDED: Final = f"""
+DROP INDEX IF EXISTS alarms_due;
+CREATE INDEX IF NOT EXISTS alarms_when ON alarms (status, {IS_OF_WALL}, due_ms, id);
+
 -- The newest requests that were executed here, for `signalhub actors calls --finished`. `error` is
--- NULL if the method returned; `ended_ms` is NULL while a deferred answer is awaited.
+-- NULL if the method returned; `ended_ms` is the wall clock's, and NULL while a deferred answer is
+-- awaited.
 CREATE TABLE IF NOT EXISTS finished (
     row_id INTEGER PRIMARY KEY,
     call_id TEXT NOT NULL,

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 import apsw
 
-from signalhub.actors.store.schema import FINISHED, SCHEMA
+from signalhub.actors.store.schema import ADDED, SCHEMA
 from signalhub.sqlite import open_file, open_read_only
 from signalhub.wire.errors import SignalHubError
 
@@ -142,7 +142,12 @@ def _is_raised_here(error: BaseException) -> bool:
 def _prepare(connection: apsw.Connection, durability: Durability) -> None:
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "FULL" if durability == "power" else "NORMAL")
-    connection.execute(FINISHED)
+    connection.execute(ADDED)
+    # SQLite cannot add a column only if it does not exist.
+    if not connection.execute(
+        "SELECT 1 FROM pragma_table_info('outbox') WHERE name = 'since_ms'"
+    ).get:
+        connection.execute("ALTER TABLE outbox ADD COLUMN since_ms INTEGER")
     connection.pragma("temp_store", "MEMORY")
     connection.pragma("cache_size", -_CACHE_KIB)
     # Plans must not depend on bound values, or every statement is compiled again.

@@ -1,13 +1,14 @@
 """Views of a host's store: what `signalhub actors ls`, `show`, `calls`, `alarms`, `dead` print.
 
-Everything here only reads, so it also works on the file of a running host.
+Everything here only reads, so it also works on the file of a running host. Times are shown as the
+wall clock reads them.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from signalhub.actors.store.schema import HELD_MS
+from signalhub.actors.store.schema import CLOCK_AHEAD, HELD_MS, IS_OF_WALL
 from signalhub.actors.store.store import HostStore
 
 LIMIT_MAX: Final = 10_000
@@ -94,9 +95,9 @@ def calls(
     """Pending calls, as seen by the caller's host."""
     where, values = _where({"actor": address, "call_id": id})
     rows = store.execute(
-        f"SELECT actor, call_id, dest, method, deadline_ms, idem_key FROM pending {where}"  # noqa: S608
+        f"SELECT actor, call_id, dest, method, deadline_ms + ?, idem_key FROM pending {where}"  # noqa: S608
         " ORDER BY call_id LIMIT ? OFFSET ?",
-        (*values, *_page(limit, offset)),
+        (_ahead_ms(store), *values, *_page(limit, offset)),
     ).fetchall()
     return [
         {
@@ -242,9 +243,10 @@ def alarms(
 ) -> list[View]:
     where, values = _where({"actor": address, "id": id, "status": status})
     rows = store.execute(
-        "SELECT actor, id, type, due_ms, spec, continuation, attempts, status, last_error"  # noqa: S608
-        f" FROM alarms {where} ORDER BY due_ms, id, actor LIMIT ? OFFSET ?",
-        (*values, *_page(limit, offset)),
+        f"SELECT actor, id, type, due_ms + iif({IS_OF_WALL}, 0, ?) AS shown_ms, spec, continuation,"  # noqa: S608
+        f" attempts, status, last_error FROM alarms {where}"
+        " ORDER BY shown_ms, id, actor LIMIT ? OFFSET ?",
+        (_ahead_ms(store), *values, *_page(limit, offset)),
     )
     return [
         {
@@ -295,6 +297,11 @@ def _where(wanted: dict[str, str | None]) -> tuple[str, list[str]]:
     given = {column: value for column, value in wanted.items() if value is not None}
     text = " AND ".join(f"{column} = ?" for column in given)
     return f"WHERE {text}" if text else "", list(given.values())
+
+
+def _ahead_ms(store: HostStore) -> int:
+    """How far the wall clock was ahead of the host's own time when it last ran."""
+    return store.get_meta(CLOCK_AHEAD) or 0
 
 
 def _range(kind: str | None) -> tuple[str, str]:

@@ -59,7 +59,9 @@ if TYPE_CHECKING:
 # The type of an operator's commands to a host of durable actors.
 CONTROL: Final = "actors:control"
 # What hosts send to each other, and believe.
-_OF_HOSTS: Final = frozenset({"actors:batch", "actors:move", "actors:mark"})
+_MOVE: Final = "actors:move"
+_MARK: Final = "actors:mark"
+_OF_HOSTS: Final = frozenset({"actors:batch", _MOVE, _MARK})
 
 
 class Router:
@@ -125,12 +127,12 @@ class Router:
             _check_sender(session, message.sender)
             if not session.allowance.may_send(target):
                 raise refusals.unauthorized("send", target)
-            if type in _OF_HOSTS and not session.allowance.is_host:
-                raise refusals.only_hosts(type)
+            if type in _OF_HOSTS:
+                self._check_host(session, type, request.data, target)
         if message.sender != session.claimed:
             _claim(session, message.sender)
         if type == CONTROL and not is_recorded:
-            return self._command(session, message, request.data, target, now)
+            return self._command(session, message, request, target, now)
         is_ask = message.pattern == ASK
         key = b""
         if is_ask:
@@ -171,16 +173,28 @@ class Router:
         return [deliver]
 
     def _command(
-        self, session: Session, message: Envelope, data: msgspec.Raw, target: str, now: int
+        self,
+        session: Session,
+        message: Envelope,
+        request: requests.SendRequest,
+        target: str,
+        now: int,
     ) -> list[Effect]:
         """Forward a command to a host, which gets it only if it is recorded."""
-        verbs = self._check_control(session, target, data, now)
+        verbs = self._check_control(session, target, request.data, now)
         self._storage.check()
         records = [one for verb in verbs for one in operated(session, verb, target, now)]
         if message.pattern == ASK:
-            # It waits for the log anyway, in the same batch.
+            # It waits for the log anyway, in the same batch. A repeat does not get there.
             forwarded = self.send(session, message, now, is_recorded=True)
-            return [*records, *forwarded]
+            is_accepted = any(isinstance(one, Append) for one in forwarded)
+            return [*records, *forwarded] if is_accepted else forwarded
+        expires_at = self._deadline(session, message)
+        is_late = expires_at is not None and expires_at < now
+        if is_late or self._registry.find(target, now) is None:
+            return self.send(session, message, now, is_recorded=True)
+        if request.fences:
+            self._placement.check_fences(session, request.fences)
 
         def recorded(offset: int, later: int) -> list[Effect]:
             try:
@@ -195,6 +209,20 @@ class Router:
 
         records[-1].follow(recorded, unrecorded)
         return [*records]
+
+    def _check_host(self, session: Session, type: str, data: msgspec.Raw, target: str) -> None:
+        """Refuse what hosts believe, unless it comes from one, about a kind that it may have."""
+        if not session.allowance.is_host:
+            raise refusals.only_hosts(type)
+        if type == _MARK and target not in session.registrations:
+            raise refusals.structural(f"{_MARK} is what a host sends to itself")
+        if type != _MOVE:
+            return
+        try:
+            part = _decode_part(data)
+        except requests.UNFIT as error:
+            raise requests.unfit(error, "payload.data") from None
+        self._placement.check_part(session, part.actor, target, is_arrival=not part.count)
 
     def _check_control(
         self, session: Session, host: str, data: msgspec.Raw, now: int
@@ -252,6 +280,9 @@ class Router:
         request = requests.parse(requests.BroadcastRequest, message.payload)
         if request.type.startswith(HUB_TYPE_PREFIX):
             raise _hub_type()
+        if request.type == CONTROL and session.allowance is EVERYTHING:
+            # With authentication it is refused below, by what the token permits.
+            raise refusals.structural(f"{CONTROL} goes to one host at a time: use hub:send")
         capability = None
         if wire.is_object(message.metadata):
             given = requests.parse(requests.BroadcastMetadata, message.metadata, "metadata")
@@ -502,6 +533,14 @@ class _Command(msgspec.Struct, frozen=True):
     arguments: _MoveArguments = _MoveArguments()
 
 
+class _Part(msgspec.Struct, frozen=True):
+    """The members of a part of a moving actor that the hub looks at; an arrival has no count."""
+
+    actor: str
+    count: int = 0
+
+
+_decode_part = msgspec.json.Decoder(_Part).decode
 _decode_command = msgspec.json.Decoder(_Command).decode
 _decode_send = msgspec.json.Decoder(requests.SendRequest).decode
 _decode_publish = msgspec.json.Decoder(requests.PublishRequest).decode

@@ -12,13 +12,14 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from signalhub.core import refusals
 from signalhub.core.limits.quotas import NOBODY, Holder, Quotas, Resource
+from signalhub.core.rendezvous import Node, Ring
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
     Body,
@@ -336,10 +337,8 @@ class Streams:
         # The names of topics in order.
         self._names: list[str] = []
         self.mailboxes: dict[str, Mailbox] = {}
-        # The mailboxes of hosts by the kinds they serve; those deleted since are skipped.
-        self._hosts: dict[str, dict[str, Mailbox]] = {}
-        # Grows whenever `hosts` may have another answer, except that hosts are gone.
-        self.host_changes = 0
+        # The addresses of hosts by the kinds they serve.
+        self._hosts: dict[str, Ring] = {}
         self.next_id = 1
         # Streams, and subscriptions of other streams, deleted since the last snapshot.
         self.forgotten: set[int] = set()
@@ -383,6 +382,7 @@ class Streams:
             insort(self._names, stream.name)
         else:
             self.mailboxes[stream.name] = stream
+            self._enter(stream)
         self.next_id = max(self.next_id, stream.id + 1)
 
     def drop(self, stream: Topic | Mailbox) -> None:
@@ -390,6 +390,8 @@ class Streams:
         known = self._known(stream)
         if known.get(stream.name) is not stream:
             return
+        if isinstance(stream, Mailbox):
+            self._leave(stream)
         del known[stream.name]
         self._quotas.release(_resource(stream), stream.holder)
         if isinstance(stream, Topic):
@@ -446,28 +448,33 @@ class Streams:
 
     def serve(self, box: Mailbox, kinds: tuple[str, ...] | None) -> None:
         """Set the kinds of actors a host's mailbox serves; `None` if it is not a host."""
-        self.host_changes += 1
-        for kind in box.kinds or ():
-            if self._hosts.get(kind, {}).pop(box.name, None) is not None and not self._hosts[kind]:
-                del self._hosts[kind]
+        self._leave(box)
         box.kinds = kinds
-        for kind in kinds or ():
-            self._hosts.setdefault(kind, {})[box.name] = box
+        self._enter(box)
+
+    def _enter(self, box: Mailbox) -> None:
+        if self.mailboxes.get(box.name) is box:
+            for kind in box.kinds or ():
+                self._hosts.setdefault(kind, Ring()).add(box.name)
+
+    def _leave(self, box: Mailbox) -> None:
+        # Another mailbox of the same name may serve the same kinds.
+        if self.mailboxes.get(box.name) is box:
+            for kind in box.kinds or ():
+                ring = self._hosts[kind]
+                ring.remove(box.name)
+                if not ring.nodes:
+                    del self._hosts[kind]
 
     def host(self, address: str) -> Mailbox | None:
         """The mailbox of a host, whether the host is connected or not."""
         box = self.mailboxes.get(address)
         return box if box is not None and box.is_host else None
 
-    def hosts(self, kind: str) -> list[Mailbox]:
-        """The mailboxes of all hosts for this kind."""
-        boxes = self._hosts.get(kind)
-        if boxes is None:
-            return []
-        gone = [name for name, box in boxes.items() if self.mailboxes.get(name) is not box]
-        for name in gone:
-            del boxes[name]
-        return list(boxes.values())
+    def hosts(self, kind: str) -> Sequence[Node]:
+        """The hosts for this kind, in the order of their hashes."""
+        ring = self._hosts.get(kind)
+        return () if ring is None else ring.nodes
 
     def epoch_of(self, stream_id: int) -> str:
         """The epoch of a stream, which may have been deleted."""
