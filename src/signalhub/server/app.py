@@ -47,6 +47,7 @@ from signalhub.server.rooms.upgrade import Gate
 from signalhub.server.runner import HubRunner
 from signalhub.server.sockets.connection import Connection
 from signalhub.settings.model import Settings
+from signalhub.state import inbox_key
 from signalhub.state.clock_offset import ClockOffset
 from signalhub.state.store import StateStore
 from signalhub.wire import envelope as wire
@@ -157,7 +158,9 @@ class App:
             self._clock.resume(ahead_ms=offset.saved_ms, newest_ms=self._engine.newest_ms)
             self._known_ahead_ms = self.hub.wall.ahead_ms = self._clock.ahead_ms
             self._lakeside = await self._open_lakeside()
-            startup.recover(self.hub, self._engine, self._store, self._clock.now_ms())
+            now = self._clock.now_ms()
+            had_key = inbox_key.exists(self._folder.path)
+            continued = startup.recover(self.hub, self._engine, self._store, now)
             if self._lakeside is not None:
                 # The lake may have advanced since the snapshot.
                 self.hub.rooms.archived_to(self._lakeside.archive.position)
@@ -167,6 +170,9 @@ class App:
                 # So that ids that only the log held can be looked up.
                 self._save_snapshot()
             self._run(loop, names)
+            self.runner.perform(
+                startup.enter_epoch(self.hub, self._engine, continued, now, had_key=had_key), now
+            )
             await self._open_credentials()
             await self._listen(loop)
         except BaseException:
