@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 import signalhub
-from signalhub.log.disk import SystemDisk
-from signalhub.log.segment import BATCHES_BEGIN, base_of, scan_batches
 from signalhub.operate.backup import back_up
 from signalhub.operate.restore import restore
 from signalhub.testing import run_hub
+from tests.faults.lost_end import cut_to
 from tests.support.socket.clients import QUICK, take
 from tests.support.socket.guest import knock
 from tests.support.socket.http import Web
@@ -86,20 +85,6 @@ def data_of(stage: InProcess) -> Path:
 
 def head_of(stage: InProcess) -> int:
     return stage.hub.app._engine.head
-
-
-def cut_to(folder: Path, end: int) -> None:
-    """The disk has lost all entries from an offset on, although it had confirmed them."""
-    disk = SystemDisk(folder / "log")
-    name = max(one for one in disk.names() if base_of(one) is not None)
-    file = disk.open(name)
-    position = BATCHES_BEGIN
-    for located in scan_batches(file, BATCHES_BEGIN, file.size()):
-        if located.batch.end > end:
-            break
-        position = located.end
-    file.truncate(position)
-    file.close()
 
 
 async def lose_the_end(stage: InProcess, tmp_path: Path) -> Loss:

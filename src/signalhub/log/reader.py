@@ -173,7 +173,9 @@ class Reader:
         info = self._segment_of(offset)
         parts = self._parts(info)
         part = parts[bisect_right(parts, offset, key=lambda part: part.base) - 1]
-        return self._blocks.get(info.name, part.span_of_offset(offset))
+        block = self._blocks.get(info.name, part.span_of_offset(offset))
+        block.check(offset)
+        return block
 
     def _follow(
         self, stream: str, stream_epoch: int, from_seq: int, *, accepted_from_ms: int = 0
