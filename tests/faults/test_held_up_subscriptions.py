@@ -90,7 +90,9 @@ async def until_error(peer: Peer) -> tuple[list[int], Envelope]:
     return found, message
 
 
-async def test_what_lies_before_the_damage_arrives_and_the_consumer_is_told_where_it_waits() -> None:
+async def test_what_lies_before_the_damage_arrives_and_the_consumer_is_told_where_it_waits() -> (
+    None
+):
     async with filled(with_topic, to_topic) as (stage, segment, position):
         consumer = await stage.connect()
         assert (await consumer.ask("hub:subscribe", OF_WORK))["type"] == "hub:subscribed"

@@ -48,7 +48,9 @@ class Inboxes:
 
     async def deposit(self, message_id: str, room: str = KNOWN) -> int:
         inbox = {"X-Inbox-ID": default_inbox(room)}
-        answer = await self._web.post(APPEND, {"messageId": message_id, "ciphertext": "q83v"}, inbox)
+        answer = await self._web.post(
+            APPEND, {"messageId": message_id, "ciphertext": "q83v"}, inbox
+        )
         assert answer.status == 202, answer
         seq: int = answer.json["seq"]
         return seq
@@ -168,7 +170,7 @@ async def test_a_member_sees_every_message_that_was_accepted_after_a_loss(
         assert await one.ids(seen + 1) == ["after-1", "after-2"]
         assert await one.ids(LOST + 1, NEW) == ["after-1"]
         assert seen < first == second - 1
-        assert LOST < third
+        assert third > LOST
         assert max(first, second, third) < SAFE, "every client can represent it"
 
 
@@ -263,22 +265,23 @@ async def test_a_socket_is_told_where_positions_continue(tmp_path: Path) -> None
 
 
 async def test_the_client_hears_what_follows_the_loss_and_nothing_twice(tmp_path: Path) -> None:
-    async with run_hub() as running, signalhub.hub(running.http_url) as hub:
-        async with hub.room(KNOWN, reconnect=QUICK, since=0) as room:
-            for number in range(KEPT):
-                await room.send(b"%d" % number)
-            kept = running.app._engine.head
-            for number in range(KEPT, KEPT + LOST):
-                await room.send(b"%d" % number)
-            heard = await take(room, KEPT + LOST)
-            await running.stop()
-            cut_to(Path(running.settings.data), kept)
-            await running.start()
-            sent = await room.send(b"after")
-            (after_loss,) = await take(room, 1)
+    async with (
+        run_hub() as running,
+        signalhub.hub(running.http_url) as hub,
+        hub.room(KNOWN, reconnect=QUICK, since=0) as room,
+    ):
+        for number in range(KEPT):
+            await room.send(b"%d" % number)
+        kept = running.app._engine.head
+        for number in range(KEPT, KEPT + LOST):
+            await room.send(b"%d" % number)
+        heard = await take(room, KEPT + LOST)
+        await running.stop()
+        cut_to(Path(running.settings.data), kept)
+        await running.start()
+        sent = await room.send(b"after")
+        (after_loss,) = await take(room, 1)
 
-            assert [one.ciphertext for one in heard] == [b"%d" % n for n in range(KEPT + LOST)]
-            assert (after_loss.ciphertext, after_loss.seq) == (b"after", sent.seq)
-            assert [(one.first, one.last) for one in room.missed] == [
-                (KEPT + LOST + 1, sent.seq - 1)
-            ]
+        assert [one.ciphertext for one in heard] == [b"%d" % n for n in range(KEPT + LOST)]
+        assert (after_loss.ciphertext, after_loss.seq) == (b"after", sent.seq)
+        assert [(one.first, one.last) for one in room.missed] == [(KEPT + LOST + 1, sent.seq - 1)]

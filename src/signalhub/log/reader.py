@@ -100,7 +100,10 @@ class Reader:
         Starts later than `from_seq` if retention has removed those entries.
         """
 
+        has_looked_again = False
+
         def gather() -> list[StoredEntry]:
+            nonlocal has_looked_again
             found: list[StoredEntry] = []
             size = 0
             try:
@@ -112,7 +115,9 @@ class Reader:
                     if len(found) >= count_max:
                         break
             except LogDamaged:
-                if not found:
+                # The segment may have been replaced. If not, return what lies before the damage.
+                if not found or not has_looked_again:
+                    has_looked_again = True
                     raise
             return found
 

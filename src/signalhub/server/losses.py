@@ -34,7 +34,7 @@ class Losses:
 
     def note(self, found: LogRecovery) -> None:
         """The log is about to be repaired, which ends what it says about its lost entries."""
-        last, now_ms = found.lost_to - 1, self._clock.wall_ms()
+        last, now_ms = found.lost_to - 1, self._clock.now_ms()
         loss = Loss(epoch=found.epoch, first=found.lost_from, last=last, found_ms=now_ms)
         try:
             losses.add(self._folder, loss)

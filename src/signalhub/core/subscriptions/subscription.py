@@ -8,7 +8,7 @@ window, in exactly one phase, or settled above the floor. `lag` is for people; d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
