@@ -134,12 +134,12 @@ SUBSCRIPTIONS: Final = (
         "1 if a message that failed too often blocks the subscription.",
     ),
     _reading("blocked_keys", lambda one: one.blocked_keys, "Keys blocked by such a message."),
+    _reading("consumers", lambda one: one.consumers, "Connected consumers."),
     _reading(
         "held_up",
         lambda one: one.is_held_up,
         "1 if damage of the log, or its failed disk, keeps it from delivering more.",
     ),
-    _reading("consumers", lambda one: one.consumers, "Connected consumers."),
     *(_count("subscription", one) for one in DELIVERY),
     *(_count("dispatcher", one) for one in DISPATCH),
 )
