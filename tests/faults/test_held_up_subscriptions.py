@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,10 @@ import pytest
 
 from signalhub.engine import local
 from signalhub.log.disk import SystemDisk
-from signalhub.log.segment import BATCHES_BEGIN, scan_batches
+from signalhub.log.errors import LogDamaged
+from signalhub.log.reader import Reader
+from signalhub.log.segment import BATCHES_BEGIN, LocatedBatch, base_of, scan_batches
+from signalhub.wire.entry import Kind, StoredEntry
 from tests.support.peer import Envelope
 from tests.support.process.command import command
 from tests.support.socket.peer import Peer
@@ -47,6 +50,19 @@ def spoil(path: Path, batch: int) -> int:
     file.write(bytes([old ^ 1]), position + 100)
     file.close()
     return position
+
+
+def readable(entries: Iterator[StoredEntry]) -> Iterator[StoredEntry]:
+    """All entries before the damage."""
+    with suppress(LogDamaged):
+        yield from entries
+
+
+def batches_before(stage: InProcess, segment: str, position: int) -> Iterator[LocatedBatch]:
+    """The batches of a segment before a position."""
+    file = SystemDisk(Path(stage.hub.settings.data) / "log", read_only=True).open(segment)
+    yield from scan_batches(file, BATCHES_BEGIN, position)
+    file.close()
 
 
 @asynccontextmanager
@@ -108,6 +124,22 @@ async def test_what_lies_before_the_damage_arrives_and_the_consumer_is_told_wher
         assert told["details"].items() >= where.items()
         assert segment in told["message"]
         await consumer.nothing_more()
+
+
+async def test_messages_of_the_damaged_segment_before_the_damage_arrive() -> None:
+    async with filled(with_topic, to_topic) as (stage, segment, position):
+        reader = Reader.of_folder(SystemDisk(Path(stage.hub.settings.data) / "log", read_only=True))
+        intact = [one.seq for one in readable(reader.scan(0)) if one.kind == Kind.PUBLISHED]
+        base = base_of(segment)
+        in_segment = [one for one in readable(reader.scan(base or 0)) if one.seq]
+        consumer = await stage.connect()
+        await consumer.ask("hub:subscribe", OF_WORK)
+        arrived, _ = await until_error(consumer)
+        before = sum(1 for _ in batches_before(stage, segment, position))
+
+        assert before == 4
+        assert len(in_segment) >= 3
+        assert arrived == intact
 
 
 async def test_operators_see_which_subscription_waits_and_where() -> None:
