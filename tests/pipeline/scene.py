@@ -160,6 +160,10 @@ class LogScene:
         file.close()
         self._log = self._open()
 
+    def skip_to(self, inbox: str, floor: int) -> None:
+        """The next message of an inbox is above a floor."""
+        self._seqs[inbox, 1] = floor
+
     def _next(self, stream: str, epoch: int) -> int:
         seq = self._seqs[stream, epoch] = self._seqs.get((stream, epoch), 0) + 1
         return seq

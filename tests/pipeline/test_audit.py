@@ -33,6 +33,7 @@ from tests.pipeline.scene import NOON_MS, LogScene
 
 HOUR_MS = 3_600_000
 HASH = "inbox.1.abcdefghijklmnopqrstuv"
+NEW_HASH = "inbox.1.bcdefghijklmnopqrstuvw"
 BOB = "@(demo/bob)"
 EVE = "@(demo/eve)"
 BILLING = "subscription orders/billing"
@@ -317,6 +318,29 @@ def test_what_a_later_epoch_gave_up_is_named_and_the_rest_is_proven(
         f"the lake has 10 entries, 20 to 29 of epoch {first.epoch}, which a later epoch discarded"
     ]
     assert (findings.verdict, first.verdict, second.verdict) == ("wrong", "wrong", "proven")
+
+
+@pytest.mark.parametrize("has_lost", [True, False])
+def test_rooms_may_skip_positions_after_a_loss_and_at_no_other_time(
+    has_lost: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    scene = LogScene(tmp_path)
+    side = Lakeside(spark, tmp_path)
+    for _ in range(3):
+        scene.append([scene.said(HASH)])
+    if has_lost:
+        scene.lose_the_end()
+    for inbox in (HASH, NEW_HASH):
+        scene.skip_to(inbox, 60_000_000_000)
+        scene.append([scene.said(inbox)])
+        scene.append([scene.said(inbox)])
+    side.shape(*NEEDED[1:])
+    scene.close()
+
+    findings = Audit(spark, side.lake, side.data).run()
+
+    assert findings.total("reorders") == (0 if has_lost else 2)
+    assert findings.verdict == ("proven" if has_lost else "wrong")
 
 
 def test_an_hour_lasts_until_a_later_one_begins(spark: SparkSession) -> None:

@@ -59,7 +59,7 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
         "session": ("List and close the sessions of a hub.", (session.ls, session.close)),
         "log": (
             "Inspect the log on disk; the hub may be running or stopped.",
-            (log.ls, log.info, log.verify, log.view),
+            (log.ls, log.info, log.verify, log.view, log.acknowledge),
         ),
     },
     _TOPICS: {

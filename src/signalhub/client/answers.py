@@ -253,6 +253,16 @@ class ConsumerInfo(_Answer, frozen=True):
     window: int = 0
 
 
+class HeldUp(_Answer, frozen=True):
+    """Where a subscription waits because its log cannot be read or written, and why."""
+
+    seq: int = 0
+    code: str = ""
+    reason: str = ""
+    segment: str | None = None
+    position: int | None = None
+
+
 class SubscriptionInfo(_Answer, frozen=True):
     """A durable subscription; `lag` counts messages that are neither settled nor parked."""
 
@@ -276,6 +286,7 @@ class SubscriptionInfo(_Answer, frozen=True):
     lost: int = 0
     paused: bool = False
     blocked: bool = False
+    held_up: HeldUp | None = None  # Why the log keeps it from delivering more.
     generation: int | None = None
     first: int | None = None
     window: int | None = None

@@ -181,7 +181,15 @@ class Hub:
             streams, catalog, publisher, dispatcher, erasures, storage, replies, ids
         )
         self._passes = Passes(
-            dispatcher, asks, letters, retention, erasures, wall, settings.dispatch
+            dispatcher,
+            asks,
+            letters,
+            retention,
+            erasures,
+            storage,
+            replies,
+            wall,
+            settings.dispatch,
         )
         mailboxes = Mailboxes(
             streams,

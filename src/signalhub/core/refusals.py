@@ -305,6 +305,21 @@ def storage_damaged(segment: str, position: int, reason: str) -> Damaged:
     )
 
 
+def held_up(topic: str | None, subscription: str, seq: int, obstacle: Refusal) -> Refusal:
+    """A subscription, or a mailbox (without a topic), gets nothing more because of the log."""
+    what = "The mailbox" if topic is None else f"The subscription {subscription} of {topic}"
+    where: dict[str, object] = {"seq": seq}
+    if topic is not None:
+        where |= {"topic": topic, "subscription": subscription}
+    return Refusal(
+        Code.STORAGE_FAILED,
+        f"{what} waits at seq {seq}, everything before it is delivered. {obstacle.message}",
+        "Stay connected, or come back later: it continues when the operator has repaired the log"
+        " and restarted the hub.",
+        details=where | obstacle.details,
+    )
+
+
 def wrong_epoch(stream: str, given: str, current: str) -> Refusal:
     """The position belongs to another epoch of the stream."""
     return Refusal(

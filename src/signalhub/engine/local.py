@@ -93,14 +93,18 @@ class LocalEngine:
         loop: asyncio.AbstractEventLoop,
         *,
         disk: Disk | None = None,
+        on_loss: Callable[[LogRecovery], object] = lambda found: None,
     ) -> None:
-        """Recover and open the log; raises `SettingsError` if its folder cannot be used."""
+        """Recover and open the log; raises `SettingsError` if its folder cannot be used.
+
+        `on_loss` is called before a repair if entries that had been visible are lost.
+        """
         self._loop = loop
         self._clock = clock
         self._settings = log_settings
         try:
             self.disk: Disk = disk or SystemDisk(path)
-            self.recovery = recover(self.disk, repair=True)
+            self.recovery = recover(self.disk, repair=True, on_loss=on_loss)
             self.log = Log(self.disk, log_settings, self.recovery, clock=clock)
         except (OSError, SignalHubError) as error:
             raise SettingsError(f"the log in {path} cannot be opened: {error}") from error
@@ -255,6 +259,7 @@ class LocalEngine:
         log_lines.error("the log could not be read", exc_info=error)
         if isinstance(error, LogDamaged):
             self.log.found_damaged(error)
+            self._outcomes.damaged(refusal_of(error))
         self._loop.call_later(_RETRY_S, done, None)
 
     # Erasing.

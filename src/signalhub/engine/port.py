@@ -25,6 +25,9 @@ class Outcomes(Protocol):
         The first `unknown` of them may be in the log nevertheless.
         """
 
+    def damaged(self, refusal: Refusal) -> None:
+        """A read has found damage: the log is read-only until a restart."""
+
 
 class Engine(Protocol):
     """A log of entries in one total order."""

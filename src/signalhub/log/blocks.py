@@ -17,7 +17,10 @@ _FILES_MAX: Final = 64
 
 
 class Block:
-    """Some whole batches, all of them verified; raises `Unreadable` if one is invalid."""
+    """Some whole batches, verified up to the first invalid one, if there is one.
+
+    What lies before an invalid batch can be read; behind it nothing is trusted.
+    """
 
     def __init__(self, span: Span, data: bytes) -> None:
         self.begin = span.begin
@@ -27,6 +30,7 @@ class Block:
         self._starts: list[int] = []
         self.good_bytes = 0
         """How far the batches were verified, if one is invalid."""
+        self.damage: LogDamaged | None = None
 
     def verify(self) -> None:
         """Check every batch and find the entries; raises `Unreadable`."""
@@ -43,12 +47,19 @@ class Block:
         """The offset after its last entry."""
         return self.first + len(self._starts)
 
+    def check(self, offset: int) -> None:
+        """Raise `LogDamaged` if an offset lies behind the damage."""
+        if self.damage is not None and offset >= self.end_offset:
+            raise self.damage
+
     def entry(self, offset: int) -> StoredEntry:
         return read_entry(self._data, self._starts[offset - self.first], offset)
 
     def entry_at(self, position: int) -> StoredEntry:
-        """The entry that begins at a position of the file."""
+        """The entry that begins at a position of the file; raises `LogDamaged`, `Unreadable`."""
         at = position - self.begin
+        if self.damage is not None and at >= self.good_bytes:
+            raise self.damage
         index = bisect_left(self._starts, at)
         if index == len(self._starts) or self._starts[index] != at:
             raise Unreadable("no entry begins here")
@@ -64,7 +75,7 @@ class Blocks:
         self._blocks: OrderedDict[tuple[str, int], Block] = OrderedDict()
 
     def get(self, segment: str, span: Span) -> Block:
-        """A verified block; raises `LogDamaged`, or `FileNotFoundError` for a deleted segment."""
+        """A block, perhaps with damage; raises `FileNotFoundError` for a deleted segment."""
         key = (segment, span.begin)
         block = self._blocks.get(key)
         if block is None or block.end < span.end:
@@ -103,8 +114,8 @@ class Blocks:
         try:
             block.verify()
         except Unreadable as error:
-            position = span.begin + block.good_bytes
-            raise LogDamaged(segment, position, str(error)) from error
-        if block.end < span.end:
-            raise LogDamaged(segment, block.end, "the segment is truncated")
+            block.damage = LogDamaged(segment, span.begin + block.good_bytes, str(error))
+        else:
+            if block.end < span.end:
+                block.damage = LogDamaged(segment, block.end, "the segment is truncated")
         return block

@@ -100,7 +100,10 @@ class Reader:
         Starts later than `from_seq` if retention has removed those entries.
         """
 
+        has_looked_again = False
+
         def gather() -> list[StoredEntry]:
+            nonlocal has_looked_again
             found: list[StoredEntry] = []
             size = 0
             try:
@@ -112,7 +115,9 @@ class Reader:
                     if len(found) >= count_max:
                         break
             except LogDamaged:
-                if not found:
+                # The segment may have been replaced. If not, return what lies before the damage.
+                if not found or not has_looked_again:
+                    has_looked_again = True
                     raise
             return found
 
@@ -173,7 +178,9 @@ class Reader:
         info = self._segment_of(offset)
         parts = self._parts(info)
         part = parts[bisect_right(parts, offset, key=lambda part: part.base) - 1]
-        return self._blocks.get(info.name, part.span_of_offset(offset))
+        block = self._blocks.get(info.name, part.span_of_offset(offset))
+        block.check(offset)
+        return block
 
     def _follow(
         self, stream: str, stream_epoch: int, from_seq: int, *, accepted_from_ms: int = 0

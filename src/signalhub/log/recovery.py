@@ -7,6 +7,8 @@ the folder is changed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from signalhub.log.disk import Disk
@@ -55,18 +57,23 @@ class LogRecovery(msgspec.Struct, frozen=True, kw_only=True):
     is_repaired: bool = False
 
 
-def recover(disk: Disk, *, repair: bool) -> LogRecovery:
+def recover(
+    disk: Disk, *, repair: bool, on_loss: Callable[[LogRecovery], object] = lambda found: None
+) -> LogRecovery:
     """Examine the log; with `repair` make it ready for `Log`.
 
     Only the last segment may end in a torn batch: its bytes are saved in a file, then cut. That
     keeps the epoch unless entries were lost that may have been read. Any other fault is `damage`,
-    and then nothing is written even with `repair`. An empty folder is a new log. Raises `LogFull`
-    or `LogFailed` if the disk cannot be read or repaired.
+    and then nothing is written even with `repair`. An empty folder is a new log. `on_loss` is
+    called before a repair after which the log no longer says that entries were lost. Raises
+    `LogFull` or `LogFailed` if the disk cannot be read or repaired.
     """
     try:
         found = survey(disk)
         recovery = judge(found)
         if repair and recovery.damage is None:
+            if recovery.epoch_changed:
+                on_loss(recovery)
             recovery = _repair(disk, found, recovery)
     except OSError as error:
         raise storage_error(error) from error

@@ -33,6 +33,7 @@ class SubscriptionReading(msgspec.Struct, gc=False):
     is_blocked: int = 0
     blocked_keys: int = 0
     consumers: int = 0
+    is_held_up: int = 0
 
     def add(self, other: SubscriptionReading) -> None:
         """Merge another one: sum the counts, take the maximum of times and utilization."""
@@ -44,6 +45,7 @@ class SubscriptionReading(msgspec.Struct, gc=False):
         self.is_blocked += other.is_blocked
         self.blocked_keys += other.blocked_keys
         self.consumers += other.consumers
+        self.is_held_up += other.is_held_up
 
 
 Counted = tuple[str, Callable[[SubscriptionTally], int], str]
@@ -133,6 +135,11 @@ SUBSCRIPTIONS: Final = (
     ),
     _reading("blocked_keys", lambda one: one.blocked_keys, "Keys blocked by such a message."),
     _reading("consumers", lambda one: one.consumers, "Connected consumers."),
+    _reading(
+        "held_up",
+        lambda one: one.is_held_up,
+        "1 if damage of the log, or its failed disk, keeps it from delivering more.",
+    ),
     *(_count("subscription", one) for one in DELIVERY),
     *(_count("dispatcher", one) for one in DISPATCH),
 )

@@ -32,7 +32,7 @@ from signalhub.pipeline.copy import copy_tables
 from signalhub.privacy import FOLDER_MODE, make_folder, opener
 from signalhub.settings.model import DENIED_NAME, Settings
 from signalhub.sqlite import PinnedFile, frozen
-from signalhub.state import clock_offset, inbox_key
+from signalhub.state import clock_offset, inbox_key, losses
 from signalhub.state.schema import SCHEMA as STATE_SCHEMA
 from signalhub.wire.errors import SignalHubError
 
@@ -45,7 +45,7 @@ FORMAT: Final = 1
 CERTIFICATES: Final = Path("pipeline", "certificates")
 """What says which erasures are complete; the rest of the pipeline's folder can be lost."""
 
-_SMALL: Final = (inbox_key.NAME, clock_offset.NAME, DENIED_NAME)
+_SMALL: Final = (inbox_key.NAME, clock_offset.NAME, losses.NAME, DENIED_NAME)
 _PARTIAL: Final = ".partial"
 _FREEZE_MS: Final = 30_000
 """Longer than a method of an actor should take, since its host cannot commit before it returns."""

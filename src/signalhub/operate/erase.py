@@ -24,7 +24,7 @@ from signalhub.operate.lake import OpenSpark, check_log, spark_session
 from signalhub.operate.session import DEFAULT_URL, HubAccess
 from signalhub.pipeline.erase import certificate
 from signalhub.pipeline.erase.certificate import Certificate, LogRemoval
-from signalhub.pipeline.erase.erase import LakeErasure, vacuum_all, wait_for
+from signalhub.pipeline.erase.erase import WAIT_S, LakeErasure, vacuum_all, wait_for
 from signalhub.pipeline.erase.erase import erase as erase_tables
 from signalhub.pipeline.erase.subject import Subject
 from signalhub.pipeline.lake import lake_of
@@ -146,7 +146,7 @@ class _LakeErasure:
         assert one.log is not None
         through = LogPosition(one.log.epoch, one.log.through)
         if not self.is_alone:
-            self.progress("waiting for the pipeline to catch up")
+            self.progress(f"waiting for the pipeline to catch up, {WAIT_S:g} s at most")
             wait_for(lake, through, lambda: schedule.ask(data))
         wanted = LakeErasure(
             subject=self.subject, through=through, pseudonym=one.pseudonym, now_ms=_CLOCK.now_ms()

@@ -28,6 +28,7 @@ from signalhub.core.hub import Hub
 from signalhub.core.limits.degradations import Degraded
 from signalhub.core.streams import recovery
 from signalhub.core.streams.retention import Survey
+from signalhub.core.subscriptions.manage import held_up
 from signalhub.counters import Tally
 from signalhub.engine.local import LocalEngine, Needs
 from signalhub.locks import LockedFolder
@@ -38,6 +39,7 @@ from signalhub.server import startup
 from signalhub.server.access import Access
 from signalhub.server.credentials import Credentials
 from signalhub.server.gauges import Gauges
+from signalhub.server.losses import Losses
 from signalhub.server.metrics import Metrics
 from signalhub.server.port import descriptors
 from signalhub.server.port.door import Door
@@ -48,6 +50,7 @@ from signalhub.server.rooms.upgrade import Gate
 from signalhub.server.runner import HubRunner
 from signalhub.server.sockets.connection import Connection
 from signalhub.settings.model import Settings
+from signalhub.state import inbox_key
 from signalhub.state.clock_offset import ClockOffset
 from signalhub.state.store import StateStore
 from signalhub.wire import envelope as wire
@@ -67,6 +70,8 @@ _CHECKPOINT_MS = 10_000
 _CHECKPOINT_ENTRIES = 50_000
 _RETENTION_MS = 60_000
 _EXPIRY_MS = 60_000
+# Subscriptions that are named if damage holds them up.
+_HELD_UP_SHOWN_MAX = 10
 # A smaller change of the difference between the clocks is not worth a line in the log.
 _JUMP_MS = 5_000
 
@@ -104,6 +109,7 @@ class App:
             settings.connection_rate, settings.connection_burst, self._clock.now_ms()
         )
         self._clock_offset: ClockOffset
+        self._losses: Losses
         self._known_ahead_ms = 0
         self._known_degradations: list[Degraded] = []
         self._known_store_errors = 0
@@ -154,12 +160,17 @@ class App:
         self._clock.resume(ahead_ms=offset.saved_ms)
         rows = self._store.load(self._clock.now_ms())
         self.hub.restore((row.address, row.version, row.expires_at) for row in rows)
-        self._engine = LocalEngine(self._folder.path / "log", self.settings.log, self._clock, loop)
+        self._losses = losses = Losses(self._folder.path, self._clock)
+        self._engine = LocalEngine(
+            self._folder.path / "log", self.settings.log, self._clock, loop, on_loss=losses.note
+        )
         try:
             self._clock.resume(ahead_ms=offset.saved_ms, newest_ms=self._engine.newest_ms)
             self._known_ahead_ms = self.hub.wall.ahead_ms = self._clock.ahead_ms
             self._lakeside = await self._open_lakeside()
-            startup.recover(self.hub, self._engine, self._store, self._clock.now_ms())
+            now = self._clock.now_ms()
+            had_key = inbox_key.exists(self._folder.path)
+            continued = startup.recover(self.hub, self._engine, self._store, now)
             if self._lakeside is not None:
                 # The lake may have advanced since the snapshot.
                 self.hub.rooms.archived_to(self._lakeside.archive.position)
@@ -169,6 +180,9 @@ class App:
                 # So that ids that only the log held can be looked up.
                 self._save_snapshot()
             self._run(loop, names)
+            self.runner.perform(
+                startup.enter_epoch(self.hub, self._engine, continued, now, had_key=had_key), now
+            )
             await self._open_credentials()
             await self._listen(loop)
         except BaseException:
@@ -316,7 +330,7 @@ class App:
         found = self.hub.degradations()
         if self._store.errors > self._known_store_errors:
             found.append(Degraded.REGISTRY_NOT_WRITTEN)
-        if self._engine.recovery.epoch_changed:
+        if self._losses.are_open:
             found.append(Degraded.LOG_ENTRIES_LOST)
         if self._engine.log.state != "open":
             found.append(Degraded(f"storage_{self._engine.log.state}"))
@@ -329,8 +343,22 @@ class App:
 
     def _details(self) -> dict[str, object]:
         """What the degradations are about, for those who may know names."""
-        held = self._engine.held
-        return {"retention": held} if held.by else {}
+        held, lost = self._engine.held, self._losses.open
+        return {
+            **({"retention": held} if held.by else {}),
+            **({"lost": lost} if lost else {}),
+            **({"heldUp": self._held_up()} if self._engine.log.fault is not None else {}),
+        }
+
+    def _held_up(self) -> list[dict[str, object]]:
+        """The first of the subscriptions and mailboxes that damage keeps from delivering."""
+        found: list[dict[str, object]] = []
+        for one in self.hub.streams.readers():
+            obstacle = one.backlog.obstacle
+            if obstacle is not None and len(found) < _HELD_UP_SHOWN_MAX:
+                who = {"stream": one.stream.name, "subscription": one.name}
+                found.append(who | held_up(one, obstacle))
+        return found
 
     def _health(self, request: HttpRequest) -> Response:
         degradations = self._degradations()
@@ -374,7 +402,7 @@ class App:
         self._follow_clock()
         now = self._clock.now_ms()
         self.hub.rooms.messages.ids.saved(self._store.saved_offset)
-        self.runner.perform(self.hub.tick(now), now)
+        self.runner.perform([*self.hub.tick(now), *self._losses.tick(now)], now)
         grown = self._engine.head - self._checkpointed
         if grown >= _CHECKPOINT_ENTRIES or (grown and self._checkpoint.is_due(now)):
             self._save_snapshot()

@@ -149,6 +149,7 @@ def _read(subscription: Subscription, note: _Noted, now: int) -> SubscriptionRea
         is_blocked=int(subscription.is_blocked),
         blocked_keys=_blocked_keys(subscription),
         consumers=len(consumers),
+        is_held_up=int(subscription.backlog.obstacle is not None),
     )
 
 

@@ -298,6 +298,11 @@ class HubRunner:
             self.hub.storage.stop(refusal)
         self.perform(self.hub.refused(appends, refusal, now, unknown), now)
 
+    def damaged(self, refusal: Refusal) -> None:
+        """A read has found damage, so that the log accepts nothing more."""
+        if self.hub.storage.fault is None:
+            self.hub.storage.stop(refusal)
+
     def _ending_tick(self, now: int) -> None:
         """Before the tick's writes: dispatch to woken subscriptions, flush entries to the log."""
         hub = self.hub

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from signalhub.core.effects import Effect
 from signalhub.core.hub import Hub
+from signalhub.core.rooms.floor import EntriesLost
 from signalhub.core.streams.recovery import Recovery
 from signalhub.engine.local import LocalEngine
 from signalhub.engine.upkeep import refusal_of
@@ -21,7 +23,14 @@ from signalhub.wire.room_ids import Names
 log = logging.getLogger("signalhub.server")
 
 
-def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> None:
+class Continued(msgspec.Struct, frozen=True):
+    """The snapshot that a hub continues with; its epoch is 0 if there was none."""
+
+    epoch: int = 0
+    offset: int = 0
+
+
+def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> Continued:
     """Load the snapshot if it matches the log, and apply the entries after it.
 
     If damage hides entries that were to be applied, the hub knows only a part of what is stored.
@@ -73,6 +82,45 @@ def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> No
             hub.dispatcher.wake(subscription)
     facts = {"head": engine.head, "applied": applied, "epoch": engine.epoch}
     log.info("the log is recovered", extra=facts)
+    return Continued() if snapshot is None else Continued(snapshot.epoch, snapshot.offset)
+
+
+def enter_epoch(
+    hub: Hub, engine: LocalEngine, continued: Continued, now_ms: int, *, had_key: bool
+) -> list[Effect]:
+    """Let positions of rooms continue above those that members may know from before a loss.
+
+    `had_key` if the folder had the key of the rooms, which is made after the log. Call this when
+    the names of rooms can be hashed. Nothing is accepted by a damaged log, so there is no hurry.
+    """
+    if engine.log.fault is not None:
+        return []
+    loss = None
+    if _has_lost(hub, engine, continued, had_key=had_key):
+        found = engine.recovery
+        loss = EntriesLost(found.lost_to - found.lost_from if found.epoch_changed else 0)
+    effects = hub.rooms.enter_epoch(engine.epoch, loss, now_ms)
+    if loss is not None:
+        facts = {"epoch": engine.epoch, "floor": hub.rooms.directory.floor}
+        log.warning("the log has lost entries: rooms skip positions", extra=facts)
+    return effects
+
+
+def _has_lost(hub: Hub, engine: LocalEngine, continued: Continued, *, had_key: bool) -> bool:
+    """May the log have lost entries since rooms were last told about its epoch?"""
+    known, epoch = hub.rooms.directory.epoch, engine.epoch
+    if known:
+        return known != epoch
+    if engine.recovery.epoch == 0:
+        # The log is new. Is the folder new, too?
+        return had_key or continued.epoch != 0
+    epochs = {epoch, *(info.epoch for info in engine.log.segments)}
+    if len(epochs) == 1 and not engine.recovery.epoch_changed and continued.epoch in (0, epoch):
+        return False
+    # Version 0.1 continued without skipping positions; after its first message it is too late.
+    is_late = continued.epoch == epoch and continued.offset > engine.epoch_first
+    spoke = max((one.defined_at for one in hub.rooms.directory.inboxes.values()), default=-1)
+    return not is_late and spoke < engine.epoch_first
 
 
 def room_names(hub: Hub, folder: Path) -> Names:
@@ -86,7 +134,7 @@ def room_names(hub: Hub, folder: Path) -> Names:
             "from a backup, or set rooms.secret if that was used"
         )
     names = Names(key or inbox_key.make(folder))
-    if mark is not None and names.mark != mark:
+    if mark is not None and not names.mark.is_for(mark):
         source = "rooms.secret" if secret else inbox_key.NAME
         raise SettingsError(
             f"{source} is not the key the rooms in {folder} were written with (version "

@@ -37,6 +37,11 @@ def read(folder: Path) -> bytes | None:
     return key
 
 
+def exists(folder: Path) -> bool:
+    """Whether there is a key, valid or not."""
+    return (folder / NAME).exists()
+
+
 def make(folder: Path) -> bytes:
     """Create a new key and sync it to disk."""
     key = secrets.token_bytes(_KEY_BYTES)

@@ -43,7 +43,9 @@ class Kind(IntEnum):
     ROOM_BOUND = 14  # A room was bound to its inbox; from this kind on the stream is the room.
     ROOM_BLOB = 15  # One of a room's opaque blobs was written.
     ROOM_PROPOSAL = 16  # A proposal changed without a message: it expired, or was rewritten.
-    INBOX_KEY = 17  # The key that hashes the names of rooms and inboxes; its stream is empty.
+    # The key that hashes the names of rooms and inboxes, and where positions continue; its stream
+    # is empty.
+    INBOX_KEY = 17
     ERASED = 18  # An erasure of entries.
     REPLAYS_STAND = 19  # The progress of replay jobs, rewritten before old segments are deleted.
     PLACED = 20  # A durable actor got a place; its stream is empty.
@@ -288,6 +290,7 @@ class InboxStandsBody(Body):
     since_ms: int  # The time of its first message.
     retention_s: float | None = None
     erased: int = 0  # Nothing up to here is read again.
+    skipped: list[Range] = msgspec.field(default_factory=list)  # Positions without a message.
 
 
 class RoomBoundBody(Body):
@@ -323,6 +326,13 @@ class InboxKeyBody(Body):
 
     version: int
     fingerprint: str
+    epoch: int = 0  # Of the log when this was written; 0 in entries of 0.1.0.
+    # Messages accepted from here on have higher positions: the log has lost what had lower ones.
+    floor: int = 0
+
+    def is_for(self, other: InboxKeyBody) -> bool:
+        """Is it about the same key?"""
+        return (self.version, self.fingerprint) == (other.version, other.fingerprint)
 
 
 class ErasedBody(Body):

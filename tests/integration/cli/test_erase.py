@@ -156,3 +156,20 @@ async def test_an_unknown_certificate_is_a_failure(tmp_path: Path) -> None:
 
     assert unknown.code == 1
     assert "there is no certificate" in unknown.err
+
+
+async def test_an_erasure_that_finds_nothing_says_so(tmp_path: Path) -> None:
+    async with run_hub(data=str(tmp_path)) as hub:
+        await converse(hub)
+        words = ("erase", "--yes", "--data", str(tmp_path))
+        nobody = await command(hub.url, *words, "--actor", "people/nobody")
+        again = await command(hub.url, *words, "--actor", "people/nobody", "--json")
+        nowhere = await command(hub.url, *words, "--inbox", "never-used")
+        somebody = await command(hub.url, *words, "--actor", ADA)
+
+    assert [one.code for one in (nobody, again, nowhere, somebody)] == [1, 1, 1, 0]
+    assert "nothing of @(people/nobody) was found" in nobody.err
+    assert "entries\tnone\n" in nobody.out
+    assert again.rows()[0]["state"] == "gone"
+    assert '"error":"nothing_found"' in again.err
+    assert "nothing of the inbox never-used was found" in nowhere.err

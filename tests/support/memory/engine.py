@@ -47,6 +47,8 @@ class MemoryEngine:
         self.is_full = False
         self.fault: Refusal | None = None
         self.log = Undamaged()
+        # After a loss rooms skip positions.
+        self.has_lost = False
         self._outcomes: Outcomes
         self._taken: list[Append] = []
         self._pending: deque[Append] = deque()
@@ -117,7 +119,8 @@ class MemoryEngine:
         self.entries.append(stored)
         if entry.seq:
             stream = self._streams.setdefault((entry.stream, entry.stream_epoch), [])
-            assert not stream or entry.seq == stream[-1].seq + 1, f"{entry.stream} has a hole"
+            is_next = not stream or entry.seq == stream[-1].seq + 1
+            assert is_next or self.has_lost, f"{entry.stream} has a hole"
             stream.append(stored)
 
     # Reading.
@@ -227,7 +230,7 @@ class MemoryEngine:
         for one in [*self._pending, *self._taken][:written]:
             found._store(one.entry)
         found.is_prompt, found.is_readable = self.is_prompt, self.is_readable
-        found.is_full = self.is_full
+        found.is_full, found.has_lost = self.is_full, self.has_lost
         return found
 
     def close(self) -> None:

@@ -372,6 +372,10 @@ class MemoryShell:
             self.hub.storage.stop(refusal)
         self._carry_out(self.hub.refused(appends, refusal, self.now, unknown))
 
+    def damaged(self, refusal: Refusal) -> None:
+        """A read has found damage."""
+        self.hub.storage.stop(refusal)
+
     # What the hub wants.
 
     def perform(self, effects: Iterable[Effect]) -> None:

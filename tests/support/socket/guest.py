@@ -34,7 +34,7 @@ _UPGRADE = [
 
 # What each frame carries beside `action`: what it must, and what it may.
 _SHAPES: dict[str, tuple[dict[str, type], dict[str, type]]] = {
-    "welcome": ({"lastSeq": int, "oldestBufferedSeq": int}, {}),
+    "welcome": ({"lastSeq": int, "oldestBufferedSeq": int}, {"nextSeq": int}),
     "ack": ({"messageId": str, "seq": int}, {"duplicate": bool}),
     "message": (
         {"seq": int, "messageId": str, "ciphertext": str, "type": str},

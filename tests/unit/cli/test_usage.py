@@ -39,7 +39,7 @@ NOUNS = {
     "settings": "check show reference",
     "token": "mint inspect revoke denied jwks",
     "session": "ls close",
-    "log": "ls info verify view",
+    "log": "ls info verify view acknowledge",
     "topic": "create ls info set read delete",
     "sub": "ls info pause resume seek set delete",
     "dlq": "ls show redrive purge",

@@ -496,22 +496,6 @@ def test_kinds_without_a_host_cost_as_much_as_those_with_one_and_a_claim_costs_l
     assert before - claimer.session.bucket.tokens < 15
 
 
-def test_hosts_are_put_in_order_once_and_again_when_one_comes_or_serves_something_else() -> None:
-    shell, caller, _ = hosted()
-    place(caller, "order/1")
-    ranked = shell.hub.handlers["hub:place"].__self__._ranked  # type: ignore[attr-defined]
-    (before,) = ranked.values()
-
-    place(caller, "order/2")
-    assert ranked["order"] is before
-
-    host(shell, B, "order")
-    place(caller, *ORDERS)
-    assert [name for _, name in sorted(ranked["order"][1], key=lambda one: one[1])] == [A, B]
-    caller.ask("hub:place", {"actors": ["unknown/1"]})
-    assert "unknown" not in ranked
-
-
 def test_hosts_are_looked_up_by_kind_and_leave_with_their_mailbox() -> None:
     shell = MemoryShell()
     first = host(shell, A, "order", "stock")

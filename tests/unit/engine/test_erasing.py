@@ -51,6 +51,9 @@ class Stage:
     ) -> None:
         raise AssertionError(refusal)
 
+    def damaged(self, refusal: Refusal) -> None:
+        raise AssertionError(refusal)
+
     async def append(self, *entries: Entry) -> None:
         for one in entries:
             self.engine.append(Append(one))

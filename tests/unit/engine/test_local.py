@@ -51,6 +51,9 @@ class Stage:
         self.refusals += [refusal] * len(appends)
         self.on_refusal()
 
+    def damaged(self, refusal: Refusal) -> None:
+        self.refusals.append(refusal)
+
     async def append(self, *seqs: int, size: int = 100) -> None:
         for seq in seqs:
             self.engine.append(Append(entry(seq, body=bytes(size))))

@@ -152,7 +152,7 @@ def test_a_subscription_is_labelled_by_topic_name_and_mode_of_any_spelling() -> 
 
 
 def test_every_number_of_a_reading_is_shown() -> None:
-    one = SubscriptionReading("t", "s", "shared", SubscriptionTally(), 1, 2.5, 3.5, 0.4, 1, 5, 6)
+    one = SubscriptionReading("t", "s", "shared", SubscriptionTally(), 1, 2.5, 3.5, 0.4, 1, 5, 6, 7)
     counters = dataclasses.fields(SubscriptionTally)
     for number, field in enumerate(counters, 100):
         setattr(one.tally, field.name, number)
@@ -160,8 +160,8 @@ def test_every_number_of_a_reading_is_shown() -> None:
     found = scrape(SubscriptionSeries(10), one)
 
     shown = [found[declaration.name]["t", "s", "shared"] for declaration in SUBSCRIPTIONS]
-    assert shown[:7] == [1, 2.5, 3.5, 0.4, 1, 5, 6]
-    assert sorted(shown[7:]) == list(range(100, 100 + len(counters)))
+    assert shown[:8] == [1, 2.5, 3.5, 0.4, 1, 5, 6, 7]
+    assert sorted(shown[8:]) == list(range(100, 100 + len(counters)))
 
 
 def test_beyond_the_limit_subscriptions_share_sums_and_the_worst() -> None:

@@ -1,6 +1,6 @@
-"""`signalhub log`: inspect the log of a running or stopped hub, read-only.
+"""`signalhub log`: inspect the log of a running or stopped hub, and acknowledge what it lost.
 
-Every command that finds damage reports it and exits with 1.
+The log itself is only read. Every command that finds damage reports it and exits with 1.
 """
 
 from __future__ import annotations
@@ -176,6 +176,37 @@ def view(
                     return
         if folder.fault is not None:
             raise folder.fault
+
+
+def acknowledge(*, data: Data = HERE, as_json: AsJson = False) -> None:
+    """Acknowledge that entries of the log are lost, so that the hub is healthy again.
+
+    The hub may be running or stopped. It writes the acknowledgement to its log,
+    with your user name: a running hub within seconds, a stopped one at its start.
+    """
+    from getpass import getuser
+
+    from signalhub.clock import SystemClock
+    from signalhub.locks import is_hub_running
+    from signalhub.state import losses
+
+    if not (data / "log").is_dir():
+        raise usage(f"there is no log in {data}", "give the hub's data folder with --data")
+    output = Output(as_json)
+    with _reading(data):
+        done = losses.acknowledge(data, SystemClock().now_ms(), getuser())
+    for one in done:
+        facts = {"epoch": one.epoch, "first": one.first, "last": one.last, "found_ms": one.found_ms}
+        text = f"acknowledged the loss of {one}, found {shown_time(one.found_ms)}"
+        output.fact(facts, text)
+    if as_json:
+        return
+    if not done:
+        output.fact({}, "no loss to acknowledge")
+    elif is_hub_running(str(data)):
+        output.fact({}, "the running hub records it within seconds")
+    else:
+        output.fact({}, "the hub records it when it starts")
 
 
 def _entries(reader: Reader, begin: int, end: int | None, *, follow: bool) -> Iterator[StoredEntry]:

@@ -26,7 +26,7 @@ from signalhub.cli.terminal.connection import (  # noqa: F401
     Url,
     failure_of,
 )
-from signalhub.cli.terminal.failures import Yes, confirm, usage
+from signalhub.cli.terminal.failures import Exit, Failure, Yes, confirm, usage
 from signalhub.cli.terminal.output import AsJson, Output, counted  # noqa: F401
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def erase(
     The content is unreadable when the command ends; files that contained it are
     deleted after pipeline.vacuum_s, or now with --now. Prints a certificate,
     which names nobody. To resume an interrupted erasure, repeat the command.
+    While a pipeline runs, it may wait up to 300 s for it. Exit code 1 means that
+    nothing was found.
     """
     settings = lake_settings(config, data, lake)
     output = connection.output
@@ -101,6 +103,13 @@ def erase(
             failure.resolution = "give its URL with --url"
             raise failure from error
         _show(done, output)
+        if done.is_empty:
+            raise Failure(
+                Exit.FAILED,
+                "nothing_found",
+                f"nothing of {_name(subject)} was found",
+                "check the name, and --data; if it was erased before, nothing is left to do",
+            )
 
 
 def _check_one(**given: str | None) -> None:

@@ -157,11 +157,15 @@ def facts_of(subscription: SubscriptionInfo) -> dict[str, Any]:
     facts = asdict(subscription)
     del facts["name"]
     facts["consumers"] = [asdict(one) for one in subscription.consumers]
+    if subscription.held_up is not None:
+        facts["held_up"] = asdict(subscription.held_up)
     state = {"state": _state(subscription)}
     return {"topic": subscription.topic, "subscription": subscription.name} | state | facts
 
 
 def _state(subscription: SubscriptionInfo) -> str:
+    if subscription.held_up is not None:
+        return "held up"
     if subscription.paused:
         return "paused"
     if subscription.blocked:

@@ -390,7 +390,10 @@ class Protocol:
         self, tell: Pending | None, error: ClientError, incoming: Incoming, now: Instant
     ) -> list[Effect]:
         if tell is None:
-            return [Warned("The hub reported an error", {"code": error.code})]
+            facts = {"code": error.code}
+            if isinstance(error, Refused):
+                facts |= {"detail": error.message, "resolution": error.resolution}
+            return [Warned("The hub reported an error", facts)]
         if error.code != Code.RATE_LIMITED:
             facts = {"code": error.code, "subject": tell.request.subject}
             if isinstance(error, Refused):

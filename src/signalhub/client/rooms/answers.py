@@ -53,6 +53,13 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     stored_at: datetime | None = None
 
 
+class Missed(NamedTuple):
+    """Positions deleted before they could be read, or lost by the hub, both ends included."""
+
+    first: int
+    last: int
+
+
 class InboxPage(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of an inbox in ascending order; continue at `next_seq`."""
 
@@ -60,19 +67,14 @@ class InboxPage(msgspec.Struct, frozen=True, kw_only=True):
     next_seq: int = 0
     oldest_seq: int | None = None  # The oldest readable position; `None` if there is none.
     is_partial: bool = False  # The hub cannot read a part of it now: ask again, skip nothing.
+    # Positions that the hub skipped after its log had lost entries; messages may have had them.
+    skipped: tuple[Missed, ...] = ()
 
     def __iter__(self) -> Iterator[RoomMessage]:
         return iter(self.messages)
 
     def __len__(self) -> int:
         return len(self.messages)
-
-
-class Missed(NamedTuple):
-    """Positions that were deleted before they could be read, both ends included."""
-
-    first: int
-    last: int
 
 
 class RecentIds:
@@ -119,10 +121,16 @@ class _Message(msgspec.Struct, rename="camel"):
     created_at: datetime | None = None
 
 
+class _Range(msgspec.Struct, rename="camel"):
+    from_seq: int
+    to_seq: int
+
+
 class _Page(msgspec.Struct, rename="camel"):
     next_seq: int
     messages: list[_Message] = []
     partial: bool = False
+    skipped: list[_Range] = []
 
 
 class _Stored(msgspec.Struct, rename="camel"):
@@ -183,6 +191,7 @@ def page_of(answer: HttpAnswer) -> InboxPage:
         next_seq=page.next_seq,
         oldest_seq=int(oldest) if oldest.isdecimal() else None,
         is_partial=page.partial,
+        skipped=tuple(Missed(one.from_seq, one.to_seq) for one in page.skipped),
     )
 
 

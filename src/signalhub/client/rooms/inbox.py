@@ -170,7 +170,7 @@ class InboxAccess:
 class InboxMessages:
     """The messages of an inbox in order, without duplicates; ends with the last one.
 
-    `next_seq` is where to continue later, `missed` the positions that were deleted before.
+    `next_seq` is where to continue later, `missed` the positions that were deleted before, or lost.
     """
 
     def __init__(

@@ -95,14 +95,17 @@ class CatchUp:
         self._move_held()
         return message
 
-    def welcomed(self, last_seq: int) -> bool:
-        """A socket joined at this last position; `False` if we had read beyond it."""
+    def welcomed(self, last_seq: int, next_seq: int = 0) -> bool:
+        """A socket joined at this last position; `False` if we had read beyond it.
+
+        A hub that has lost messages we have read says where it continues: above what we know.
+        """
         self._is_open = True
         if not self._is_positioned:
             self._is_positioned = True
             self._queued = last_seq
         self._target = max(self._target, last_seq)
-        if last_seq >= self._queued:
+        if last_seq >= self._queued or next_seq > self._queued:
             return True
         # The hub has lost messages we have read, and new ones have taken their positions.
         self.rewound += 1
@@ -263,6 +266,7 @@ class _Frame(msgspec.Struct, rename="camel"):
     action: str
     seq: int = 0
     last_seq: int = 0
+    next_seq: int = 0
     message_id: str = ""
     ciphertext: str = ""
     type: str | None = None
@@ -371,7 +375,10 @@ class RoomProtocol:
         effects = self._readable()
         if missed is not None:
             facts = {"first": missed.first, "last": missed.last}
-            effects.append(Warned("Messages were deleted before they could be read", facts))
+            text = "Messages were deleted before they could be read"
+            if page.skipped:
+                text = "The hub has lost entries of its log: messages may be missing"
+            effects.append(Warned(text, facts))
         return effects + self._fetches(now_s)
 
     def not_fetched(
@@ -449,7 +456,7 @@ class RoomProtocol:
         self.phase = MemberPhase.JOINED
         self._has_joined = True
         self._outbox.opened()
-        if self.reading.welcomed(frame.last_seq):
+        if self.reading.welcomed(frame.last_seq, frame.next_seq):
             return [Joined()]
         facts = {"last": frame.last_seq}
         return [Joined(), Warned("The room ends before what was read", facts)]

@@ -114,8 +114,8 @@ DESCRIPTIONS: Final[dict[Degraded, Description]] = {
         "See `signalhub pipeline status`.",
     ),
     Degraded.LOG_ENTRIES_LOST: Description(
-        "Entries that had been visible were lost at the start.",
-        "Check the disk; the positions of readers have a new epoch.",
+        "Entries that had been visible are lost; `details` says which. Positions have a new epoch.",
+        "Check the disk, then `signalhub log acknowledge`.",
     ),
     Degraded.REGISTRY_NOT_WRITTEN: Description(
         "The durable registry could not be written.",

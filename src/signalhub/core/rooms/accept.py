@@ -365,7 +365,7 @@ class PendingMessage:
         self.repeats: list[SendToRoom | Deposit] = []
         self._size = size_in_log(request.message_id, request.ciphertext)
         acceptance.messages.pending_bytes += self._size
-        self.seq = inbox.assign()
+        self.seq = inbox.assign(acceptance.directory.floor)
         inbox.pending[request.message_id] = self
 
     def append(self, now: int, retention_s: float) -> Append:
@@ -439,7 +439,7 @@ class PendingMessage:
         inbox.pending.pop(self.request.message_id, None)
         self._acceptance.messages.pending_bytes -= self._size
         inbox.take_back(self.seq)
-        if inbox.head == 0 and self.seq == 1:
+        if not inbox.head and not inbox.pending:
             inbox.since_ms = 0
         for window in self._windows:
             window.take_back()

@@ -63,6 +63,10 @@ class RoomDirectory:
         self.is_key_marked = False
         self.is_key_dirty = False
         self.key_defined_at = 0
+        # The epoch of the log, and the floor of positions in it; the key mark holds both.
+        self.epoch = 0
+        self.floor = 0
+        self._is_mark_owed = False
 
     # Rooms and inboxes.
 
@@ -235,7 +239,7 @@ class RoomDirectory:
         room.is_bound = True
         room.defined(offset)
         self.dirty.add(room)
-        return room.let_in(now)
+        return room.let_in(self.floor, now)
 
     def _not_bound(self, room: Room, inbox: Inbox, refusal: Refusal, now: int) -> list[Effect]:
         # Nothing that relies on the binding is acknowledged before it is committed.
@@ -244,14 +248,37 @@ class RoomDirectory:
         self.forget_blank(room, inbox)
         return effects
 
-    # The key.
+    # The key, and where positions continue.
+
+    def enter_epoch(self, epoch: int, floor: int, now: int) -> list[Effect]:
+        """Continue in this epoch of the log, with positions above the floor.
+
+        A floor that has risen is written before any message that is above it.
+        """
+        has_risen = floor > self.floor
+        self.epoch, self.floor = epoch, max(floor, self.floor)
+        if self.key_mark is not None:
+            self.key_mark = self._mark()
+            self.is_key_dirty = True
+        return [self._rewrite_mark(now)] if has_risen else []
+
+    def tick(self, now: int) -> list[Effect]:
+        """Write the key mark again if the log had no room for it."""
+        return [self._rewrite_mark(now)] if self._is_mark_owed else []
 
     def mark_key(self, now: int) -> list[Effect]:
         """Write the key mark before the first entry about rooms, unless it was written."""
-        if self.key_mark is not None:
-            return []
-        self.key_mark = self.names.mark
-        return [self.write_key_mark(now)]
+        return [] if self.key_mark is not None else [self._rewrite_mark(now)]
+
+    def _mark(self) -> InboxKeyBody:
+        mark = self.names.mark
+        mark.epoch, mark.floor = self.epoch, self.floor
+        return mark
+
+    def _rewrite_mark(self, now: int) -> Append:
+        self._is_mark_owed = False
+        self.key_mark = self._mark()
+        return self.write_key_mark(now)
 
     def write_key_mark(self, now: int) -> Append:
         """Return the effect that writes the key mark."""
@@ -261,9 +288,15 @@ class RoomDirectory:
 
     def recover_key_mark(self, mark: InboxKeyBody, offset: int) -> None:
         """Restore the key mark from the log."""
-        self.key_mark = mark
-        self.is_key_marked = self.is_key_dirty = True
+        self.restore_key_mark(mark)
+        self.is_key_dirty = True
         self.key_defined_at = offset
+
+    def restore_key_mark(self, mark: InboxKeyBody) -> None:
+        """Restore the key mark from a snapshot."""
+        self.key_mark = mark
+        self.is_key_marked = True
+        self.epoch, self.floor = mark.epoch, max(mark.floor, self.floor)
 
     def _key_marked(self, offset: int, now: int) -> list[Effect]:
         """The key mark is committed; entries that depend on it come later in the log."""
@@ -272,6 +305,7 @@ class RoomDirectory:
         return []
 
     def _key_refused(self, refusal: Refusal, now: int) -> list[Effect]:
+        self._is_mark_owed = self.floor > 0 and refusal.retryable
         if not self.is_key_marked:
             self.key_mark = None
         return []

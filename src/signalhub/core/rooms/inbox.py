@@ -1,7 +1,8 @@
 """Inboxes: sequences of messages without gaps, their ids, and the newest messages in memory.
 
 A position is assigned when a message is passed to the log and becomes valid with the commit. If the
-log refuses the message, the position is released, so there are no gaps.
+log refuses the message, the position is released, so there are no gaps. Only if the log has lost
+entries, positions are skipped: see `floor.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 from signalhub.core.limits.quotas import NOBODY
 from signalhub.core.messages.dedup import DELAY_MS_MIN, Dedup, KnownAck, Recalled, Remembered
 from signalhub.core.rooms import values
-from signalhub.wire.entry import RoomMessageBody, StoredEntry, decode_body
+from signalhub.wire.entry import Range, RoomMessageBody, StoredEntry, decode_body
 
 if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
@@ -70,6 +71,7 @@ class Inbox:
         "room",
         "saved_accepts",
         "since_ms",
+        "skipped",
         "unarchived",
         "unarchived_bytes",
         "unarchived_count",
@@ -87,6 +89,8 @@ class Inbox:
         self.oldest_expires_ms = 0
         # Everything up to this position was erased.
         self.erased_to = 0
+        # Positions that were skipped because the log had lost entries, oldest first.
+        self.skipped: list[Range] = []
         # When the first message arrived.
         self.since_ms = 0
         # The room's retention, if it differs from the default, and the longest ever used.
@@ -110,11 +114,14 @@ class Inbox:
     @property
     def is_blank(self) -> bool:
         """Does it hold no state?"""
-        return self.next_seq == 1 and self.room is None and self.queue is None
+        is_empty = not self.head and not self.pending
+        return is_empty and self.room is None and self.queue is None
 
-    def assign(self) -> int:
-        """Assign the next position."""
+    def assign(self, floor: int) -> int:
+        """Assign the next position, which is above the floor."""
         seq = self.next_seq
+        if seq <= floor:
+            seq = floor + 1
         self.next_seq = seq + 1
         return seq
 
@@ -124,11 +131,20 @@ class Inbox:
 
     def committed(self, seq: int, offset: int, expires_ms: int) -> None:
         """Advance the head to a committed message."""
-        assert seq == self.head + 1, f"expected {self.head + 1}, got {seq}"
+        if seq != self.head + 1:
+            assert seq > self.head, f"{seq} is not above {self.head}"
+            self.skipped.append((self.head + 1, seq - 1))
         self.head = seq
         self.defined_at = offset
         if seq == self.oldest:
             self.oldest_expires_ms = expires_ms
+
+    def skipped_in(self, from_seq: int, to_seq: int, floor: int) -> list[Range]:
+        """Return what was skipped between two positions, or will be by the next message."""
+        skipped = self.skipped
+        if self.head < floor:
+            skipped = [*skipped, (self.head + 1, floor)]
+        return [one for one in skipped if one[0] <= to_seq and one[1] >= from_seq]
 
     def advance_oldest(self, seq: int, expires_ms: int) -> None:
         """Set the oldest readable position, and when it expires (0: unknown)."""

@@ -15,7 +15,7 @@ from signalhub.core.rooms import refusals
 from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, KeptMessage, Messages
 from signalhub.core.rooms.room import Windows
 from signalhub.core.rooms.values import Archived, Page, Read, Times
-from signalhub.wire.entry import StoredEntry
+from signalhub.wire.entry import Range, StoredEntry
 from signalhub.wire.errors import RoomError, unworded
 
 if TYPE_CHECKING:
@@ -77,11 +77,17 @@ class Pages:
         self.tally.fetches += 1
         inbox = self.directory.inboxes.get(name)
         if inbox is None or not inbox.head:
-            return [Answer(request.caller, Page([], request.from_seq, None))]
+            return [Answer(request.caller, self._empty(request))]
         reading = PageRead(self, inbox, request)
         if inbox.has_stale_oldest(now):
             return OldestSearch(self, inbox, reading).begin(now)
         return reading.begin(now)
+
+    def _empty(self, request: Read) -> Page:
+        """Return the page of an inbox without messages; it may have had some that are lost."""
+        floor = self.directory.floor
+        skipped = [(1, floor)] if floor and request.from_seq <= floor else []
+        return Page([], request.from_seq, None, skipped=skipped)
 
     def tick(self, mono_ms: int) -> None:
         """Drop the rate windows of inboxes that were not read recently."""
@@ -154,7 +160,7 @@ class PageRead:
         if len(messages) <= last - start or sum(map(len, messages)) > self._bytes_max:
             return None
         pages.tally.fetched += len(messages)
-        return Page(messages, last + 1, self._oldest())
+        return Page(messages, last + 1, self._oldest(), False, self._skipped(last + 1, inbox.head))
 
     @property
     def _bytes_max(self) -> int:
@@ -265,6 +271,7 @@ class PageRead:
         if self._pages.settings.strict_store:
             return self.fail(refusals.archive_unreachable())
         messages, _ = self._choose(now)
+        # A position that could not be read was not skipped.
         page = Page(messages, self._request.from_seq, self._oldest(), True)
         return [Answer(self._request.caller, page)]
 
@@ -277,7 +284,8 @@ class PageRead:
         if not messages and self._covered < self._high:
             return None
         self._pages.tally.fetched += len(messages)
-        return Page(messages, next_seq, self._oldest(), False)
+        end = next_seq if messages else self._high + 1
+        return Page(messages, next_seq, self._oldest(), False, self._skipped(end, self._high))
 
     def _choose(self, now: int) -> tuple[list[bytes], int]:
         """Select the messages of the page; return them and the start of the next page."""
@@ -300,6 +308,14 @@ class PageRead:
             messages.append(one.json)
             next_seq = seq + 1
         return messages, next_seq
+
+    def _skipped(self, end: int, head: int) -> list[Range]:
+        """Return what was skipped up to the end of the page; the last page tells all."""
+        floor = self._pages.directory.floor
+        if not floor:
+            return []
+        to_seq = end - 1 if end <= head else max(head, floor)
+        return self._inbox.skipped_in(self._request.from_seq, to_seq, floor)
 
     def _oldest(self) -> int | None:
         return None if self._inbox.oldest > self._inbox.head else self._inbox.oldest

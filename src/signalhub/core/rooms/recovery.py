@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from signalhub.core.effects import Append, Effect
 from signalhub.core.messages.dedup import fingerprint
 from signalhub.core.rooms.directory import bound_entry
@@ -22,6 +24,7 @@ from signalhub.wire.entry import (
     InboxStandsBody,
     Kind,
     ProposalBody,
+    Range,
     RoomBlobBody,
     RoomBoundBody,
     RoomMessageBody,
@@ -66,6 +69,7 @@ class InboxState(Body):
     retention_max_s: float
     unarchived: list[UnarchivedGroup]
     erased_to: int = 0
+    skipped: list[Range] = msgspec.field(default_factory=list)
 
 
 class RoomState(Body):
@@ -112,6 +116,7 @@ def _inbox_state(inbox: Inbox) -> InboxState:
         inbox.retention_max_s,
         list(inbox.unarchived),
         inbox.erased_to,
+        inbox.skipped,
     )
 
 
@@ -136,8 +141,8 @@ def restore(rooms: Rooms, states: dict[str, bytes]) -> None:
         else:
             found.append((name, decode_body(RoomState, state)))
     if shared is not None:
-        rooms.directory.key_mark = shared.key
-        rooms.directory.is_key_marked = shared.key is not None
+        if shared.key is not None:
+            rooms.directory.restore_key_mark(shared.key)
         rooms.messages.pins.restore(shared.pins, shared.pin_sizes)
         # Until it is measured, as if nothing had expired meanwhile.
         rooms.messages.disk_bytes = sum(shared.pin_sizes)
@@ -156,6 +161,7 @@ def _restore_inbox(rooms: Rooms, name: str, state: InboxState) -> None:
     inbox.oldest = state.oldest
     inbox.oldest_expires_ms = state.oldest_expires_ms
     inbox.erased_to = state.erased_to
+    inbox.skipped = state.skipped
     inbox.since_ms = state.since_ms
     inbox.retention_s = state.retention_s
     inbox.retention_max_s = state.retention_max_s
@@ -218,8 +224,10 @@ def _apply_message(rooms: Rooms, entry: StoredEntry, now: int) -> None:
     if entry.seq <= inbox.head:
         return
     if entry.seq > inbox.head + 1:
-        # Earlier messages were cut from the log; they may be in the archive.
-        inbox.head = entry.seq - 1
+        # Positions were skipped up to the floor. Otherwise, and if nothing else is known of the
+        # inbox, earlier messages were cut from the log; they may be in the archive.
+        if entry.seq != rooms.directory.floor + 1:
+            inbox.head = entry.seq - 1
         inbox.oldest_expires_ms = 0
     inbox.next_seq = entry.seq + 1
     inbox.since_ms = inbox.since_ms or entry.at_ms
@@ -253,6 +261,8 @@ def _apply_stand(rooms: Rooms, entry: StoredEntry) -> None:
     if stands.head > inbox.head:
         inbox.head = stands.head
         inbox.next_seq = stands.head + 1
+    if len(stands.skipped) >= len(inbox.skipped):
+        inbox.skipped = stands.skipped
     if stands.oldest > inbox.oldest:
         inbox.advance_oldest(stands.oldest, 0)
     inbox.erase_to(stands.erased)
@@ -303,8 +313,9 @@ def _is_durable(one: Room | Inbox) -> bool:
 def _entries(one: Room | Inbox, at_ms: int) -> list[Entry]:
     if isinstance(one, Inbox):
         # Pending messages come before this entry in the log, or both are refused.
-        head, retention_s = one.next_seq - 1, one.retention_s
+        head, retention_s = one.next_seq - 1 if one.pending else one.head, one.retention_s
         stands = InboxStandsBody(head, one.oldest, one.since_ms, retention_s, one.erased_to)
+        stands.skipped = one.skipped
         body = encode_body(stands)
         return [Entry(Kind.INBOX_STANDS, one.name, STREAM_EPOCH, 0, at_ms, body)]
     entries = []

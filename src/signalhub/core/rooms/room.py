@@ -200,9 +200,10 @@ class Room:
         del self.guests[guest]
         return True
 
-    def let_in(self, now: int) -> list[Effect]:
+    def let_in(self, floor: int, now: int) -> list[Effect]:
         """Welcome the waiting sockets: the binding is committed."""
-        return [Answer(guest.link, welcome(self.inbox, now)) for guest in self._take_unwelcomed()]
+        waiting = self._take_unwelcomed()
+        return [Answer(guest.link, welcome(self.inbox, floor, now)) for guest in waiting]
 
     def turn_away(self, error: RoomError) -> list[Effect]:
         """Close the waiting sockets: the binding was refused."""
@@ -254,12 +255,13 @@ class Room:
         self.accepts = self.members = None
 
 
-def welcome(inbox: Inbox | None, now: int) -> RoomWelcome:
+def welcome(inbox: Inbox | None, floor: int, now: int) -> RoomWelcome:
     """Return the head and the oldest position of an inbox, without reading the log."""
+    next_seq = floor + 1 if floor > (0 if inbox is None else inbox.head) else 0
     if inbox is None:
-        return RoomWelcome(0, 1)
+        return RoomWelcome(0, 1, next_seq)
     oldest = inbox.oldest
     if inbox.has_stale_oldest(now) and inbox.recent and inbox.recent_first <= oldest:
         alive = (seq for seq, kept in inbox.recent.items() if kept.expires_ms > now)
         oldest = next(alive, inbox.head + 1)
-    return RoomWelcome(inbox.head, min(oldest, inbox.head + 1))
+    return RoomWelcome(inbox.head, min(oldest, inbox.head + 1), next_seq)

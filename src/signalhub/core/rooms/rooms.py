@@ -17,6 +17,7 @@ from signalhub.core.rooms import refusals
 from signalhub.core.rooms.accept import Acceptance
 from signalhub.core.rooms.access import ANYBODY, Access, Requester
 from signalhub.core.rooms.directory import RoomDirectory
+from signalhub.core.rooms.floor import EntriesLost, floor_after
 from signalhub.core.rooms.inbox import Inbox, Messages
 from signalhub.core.rooms.read import Pages
 from signalhub.core.rooms.room import Windows, welcome
@@ -188,7 +189,7 @@ class Rooms:
         if not room.enter(guest):
             return guest, effects
         inbox = room.inbox or directory.inboxes.get(directory.default_inbox(room_name))
-        return guest, [Answer(link, welcome(inbox, now))]
+        return guest, [Answer(link, welcome(inbox, directory.floor, now))]
 
     def leave(self, guest: Guest, now: int) -> list[Effect]:
         """Remove a socket. May be called more than once."""
@@ -223,6 +224,14 @@ class Rooms:
 
     # Lifecycle.
 
+    def enter_epoch(self, epoch: int, loss: EntriesLost | None, now: int) -> list[Effect]:
+        """The log is in this epoch, after a loss if one is given; call this after `use`."""
+        inboxes = self.directory.inboxes.values()
+        floor = self.directory.floor
+        if loss is not None:
+            floor = floor_after(loss, epoch, max([floor, *(one.head for one in inboxes)]))
+        return self.directory.enter_epoch(epoch, floor, now)
+
     def tick(self, now: int) -> list[Effect]:
         """Run once a second: handle alarms, and remove expired state."""
         self.messages.ids.sweep(now)
@@ -231,7 +240,12 @@ class Rooms:
         self._looks.sweep(self._mono_ms)
         self._pages.tick(self._mono_ms)
         self._acceptance.tick(self._mono_ms)
-        return [*self.access.take_notes(), *self._end_tokens(now), *self.state.tick(now)]
+        return [
+            *self.access.take_notes(),
+            *self._end_tokens(now),
+            *self.directory.tick(now),
+            *self.state.tick(now),
+        ]
 
     def drain(self) -> list[Effect]:
         """Close all sockets before the hub stops; clients reconnect."""

@@ -6,6 +6,7 @@ first. `caller` belongs to the shell, which receives an `Answer` for it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from signalhub.core.rooms.access import ANYBODY, Requester
-from signalhub.wire.entry import ProposalBody
+from signalhub.wire.entry import ProposalBody, Range
 from signalhub.wire.errors import RoomError
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class Page(msgspec.Struct, frozen=True):
     next_seq: int
     oldest: int | None  # The oldest readable position, if any.
     is_partial: bool = False
+    skipped: Sequence[Range] = ()  # Positions without a message, because the log lost entries.
 
 
 class RoomWelcome(msgspec.Struct, frozen=True):
@@ -125,6 +127,8 @@ class RoomWelcome(msgspec.Struct, frozen=True):
 
     last_seq: int
     oldest_seq: int
+    # The next message is at or above it, if positions are skipped; otherwise 0.
+    next_seq: int = 0
 
 
 class Blob(msgspec.Struct, frozen=True):

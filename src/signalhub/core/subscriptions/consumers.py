@@ -22,6 +22,7 @@ from signalhub.wire import envelope
 if TYPE_CHECKING:
     from signalhub.core.subscriptions.subscription import Subscription
     from signalhub.core.subscriptions.window import Flight
+    from signalhub.wire.errors import Refusal
 
 EXCLUSIVE: Final = "exclusive"
 SHARED: Final = "shared"
@@ -42,6 +43,7 @@ class Consumer:
         "name",
         "session",
         "subscription",
+        "told",
         "waiting",
         "window",
     )
@@ -68,6 +70,8 @@ class Consumer:
         self.auto_ack = auto_ack
         self.flights = 0
         self.bytes = 0
+        # The obstacle of its subscription that it was told about.
+        self.told: Refusal | None = None
         # Keys it owns that wait for room.
         self.waiting: deque[KeyQueue] = deque()
 

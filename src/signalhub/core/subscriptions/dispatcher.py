@@ -17,8 +17,10 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from signalhub.core import refusals
 from signalhub.core.effects import Append, Dispatch, Effect, Fetch, Note
 from signalhub.core.messages.ask import release
+from signalhub.core.replies import error_payload
 from signalhub.core.streams.streams import Mailbox
 from signalhub.core.subscriptions import progress, send
 from signalhub.core.subscriptions.subscription import Subscription
@@ -27,13 +29,16 @@ from signalhub.wire.entry import Outcome, StoredEntry
 
 if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
+    from signalhub.core.log_state import LogState
     from signalhub.core.messages.ask import Asks
+    from signalhub.core.replies import Replies
     from signalhub.core.streams.dead_letters import DeadLetters
     from signalhub.core.streams.retention import Pruning
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.consumers import Consumer
     from signalhub.core.wall_time import WallTime
     from signalhub.settings import model
+    from signalhub.wire.errors import Refusal
 
 FETCH_MESSAGES: Final = 256
 FETCH_SPARE: Final = 8
@@ -42,6 +47,8 @@ FETCH_BYTES: Final = 2**18
 _MAILBOX_CURSOR_MS: Final = 60_000
 _GRAIN_MS: Final = 10
 _RETRY_MS: Final = 1_000
+# Damage stays until a restart, but the disk may have failed only for a moment.
+_OBSTACLE_MS: Final = 30_000
 _SPARE_DEADLINES: Final = 64
 
 
@@ -191,9 +198,13 @@ class Passes:
         letters: DeadLetters,
         retention: Pruning,
         erasures: Erasures,
+        storage: LogState,
+        replies: Replies,
         wall: WallTime,
         settings: model.DispatchSettings,
     ) -> None:
+        self._storage = storage
+        self._replies = replies
         self._dispatcher = dispatcher
         self._asks = asks
         self._letters = letters
@@ -268,7 +279,9 @@ class Passes:
                 effects += progress.answer_all(waiters, 0, now)
         effects += appends
         backlog = subscription.backlog
-        if backlog.wanted is not None and not backlog.is_asked:
+        if backlog.obstacle is not None:
+            effects += self._tell_obstacle(subscription, backlog.obstacle, now)
+        if backlog.wanted is not None and not backlog.is_asked and now >= backlog.not_before_ms:
             backlog.is_asked = True
             effects.append(self._fetch(subscription, backlog.wanted))
         if isinstance(stream, Mailbox) and stream.fresh:
@@ -313,7 +326,16 @@ class Passes:
 
         def then(found: list[StoredEntry] | None, now: int) -> list[Effect]:
             effects: list[Effect] = []
-            # A failed read is retried like an empty one.
+            if found is None and self._storage.is_damaged:
+                assert self._storage.fault is not None
+                retry_ms = now + _OBSTACLE_MS
+                subscription.backlog.hold_up(seq, self._storage.fault, retry_ms)
+                self._dispatcher.schedule(subscription, retry_ms)
+                self._dispatcher.wake(subscription)
+                return []
+            if found:
+                subscription.backlog.obstacle = None
+            # Other failed reads are retried like empty ones.
             found = found or []
             first = found[0].seq if found else stream.first
             if first > seq:
@@ -328,6 +350,20 @@ class Passes:
         room = subscription.consumers.capacity - len(subscription.window)
         count = min(FETCH_MESSAGES, max(1, room) + FETCH_SPARE)
         return Fetch(stream.name, stream.id, seq, count, FETCH_BYTES, then)
+
+    def _tell_obstacle(
+        self, subscription: Subscription, obstacle: Refusal, now: int
+    ) -> list[Effect]:
+        """Tell the consumers why they get nothing more, each once."""
+        stream, name, seq = subscription.stream, subscription.name, subscription.next_seq
+        topic = None if isinstance(stream, Mailbox) else stream.name
+        payload = error_payload(refusals.held_up(topic, name, seq, obstacle))
+        effects: list[Effect] = []
+        for consumer in subscription.consumers:
+            if consumer.told is not obstacle:
+                consumer.told = obstacle
+                effects.append(self._replies.notice(consumer.session, "hub:error", payload, now))
+        return effects
 
     # Outcomes of deliveries.
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from signalhub.core.subscriptions.join import Subscriptions
 
 PAGE_MAX = 100
+# What the details of an obstacle say about its place.
+_WHERE = ("segment", "position")
 
 
 class Management:
@@ -299,7 +301,13 @@ def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dic
     definition, position = subscription.definition, subscription.position
     stream, window, stats = subscription.stream, subscription.window, subscription.stats
     lag = subscription.lag
-    is_late = lag > 0 and oldest_ms is not None
+    obstacle = subscription.backlog.obstacle
+    lag_s: float | None = 0
+    if lag and oldest_ms is not None:
+        lag_s = max(0, now - oldest_ms) / 1000
+    elif lag and obstacle is not None:
+        # The message cannot be read, and so neither can its age.
+        lag_s = None
     return {
         "topic": stream.name,
         "subscription": subscription.name,
@@ -321,7 +329,7 @@ def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dic
         "head": stream.head,
         "first": stream.first,
         "lag": lag,
-        "lagSeconds": max(0, now - (oldest_ms or now)) / 1000 if is_late else 0,
+        "lagSeconds": lag_s,
         "inFlight": window.count(SENT),
         "waitingRetry": window.count(WAITING),
         "exhausted": window.exhausted,
@@ -332,6 +340,7 @@ def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dic
         "lost": stats.lost,
         "paused": position.is_paused,
         "blocked": subscription.is_blocked,
+        "heldUp": None if obstacle is None else held_up(subscription, obstacle),
         "window": definition.window,
         "strict": definition.strict,
         "ackTimeoutMs": definition.ack_timeout_ms,
@@ -347,6 +356,13 @@ def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dic
         "backlogMax": definition.backlog_max,
         "backlogPolicy": definition.backlog_policy or None,
     }
+
+
+def held_up(subscription: Subscription, obstacle: Refusal) -> dict[str, object]:
+    """Where a subscription waits, and why."""
+    where = {name: obstacle.details[name] for name in _WHERE if name in obstacle.details}
+    why = {"code": obstacle.code, "reason": obstacle.message}
+    return {"seq": subscription.next_seq, **why, **where}
 
 
 def _moved(old: Position, floor: int, head: int) -> tuple[int, int]:

@@ -8,13 +8,13 @@ window, in exactly one phase, or settled above the floor. `lag` is for people; d
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from signalhub.core.limits.quotas import NOBODY
-from signalhub.core.streams.streams import Held, Mailbox, Stream, Topic, blank
+from signalhub.core.streams.streams import Held, Mailbox, Topic, blank
+from signalhub.core.subscriptions.backlog import Backlog
 from signalhub.core.subscriptions.consumers import FAILOVER, KEY_SHARED, Consumer, Consumers
 from signalhub.core.subscriptions.window import EXHAUSTED, SENT, Flight, Window, pause_ms
 from signalhub.counters import SubscriptionTally
@@ -173,55 +173,6 @@ class Position:
         self.is_paused = cursor.is_paused
         self.dead_lettered = cursor.dead_lettered
         self.letters_through = cursor.letters_through
-
-
-class Backlog:
-    """Messages read ahead, and the next position to fetch from the log."""
-
-    __slots__ = ("_ahead", "_stream", "is_asked", "wanted")
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._ahead: deque[Held] = deque()
-        self.wanted: int | None = None
-        # Has the fetch been issued?
-        self.is_asked = False
-
-    @property
-    def ahead(self) -> Iterable[Held]:
-        """The messages read ahead."""
-        return self._ahead
-
-    def get(self, seq: int) -> Held | None:
-        """The message if it is in memory; otherwise note that it must be fetched."""
-        held = self._stream.recent.get(seq)
-        if held is not None:
-            return held
-        ahead = self._ahead
-        while ahead and ahead[0].seq < seq:
-            ahead.popleft()
-        if ahead and ahead[0].seq == seq:
-            return ahead[0]
-        if self.wanted is None:
-            self.wanted = seq
-        return None
-
-    def answered(self, seq: int) -> bool:
-        """A fetch has finished; `False` if it is no longer needed."""
-        if self.wanted != seq:
-            return False
-        self.wanted = None
-        self.is_asked = False
-        return True
-
-    def extend(self, found: list[Held]) -> None:
-        """Keep messages that were read ahead."""
-        self._ahead.extend(found)
-
-    def clear(self) -> None:
-        self._ahead.clear()
-        self.wanted = None
-        self.is_asked = False
 
 
 _EMPTY_READ_MS: Final = 2
@@ -669,6 +620,7 @@ class Subscription:
             self.settlements = []
         self._drop_window()
         self.letters.clear()
+        self.backlog.obstacle = None
         self.position.seek(floor, generation)
         self.next_seq = floor + 1
         self.parked_due.clear()

@@ -75,22 +75,32 @@ def name_duplicates(entries: DataFrame, hours: Hours) -> None:
     hours.name(copies.select("number", "offset", text.alias("text")))
 
 
-def name_reorders(entries: DataFrame, hours: Hours, lineage: Column, *, is_complete: bool) -> None:
+def name_reorders(
+    entries: DataFrame, hours: Hours, lineage: Column, first_epoch: int, *, is_complete: bool
+) -> None:
     """Find entries whose seq does not follow that of the previous entry of their stream.
 
-    Only if the lake is complete from the beginning, the first seq of a stream must be 1.
+    Only if the lake is complete from the beginning, the first seq of a stream must be 1. Inboxes
+    skip positions in an epoch that follows a loss.
     """
     window = Window.partitionBy(lineage, "stream", "stream_epoch").orderBy("epoch", "offset")
     rows = (
         entries.where(F.col("kind").isin(*NUMBERED) & (F.col("seq") > 0))
-        .select("epoch", "offset", "accepted_at", "stream", "stream_epoch", "seq")
+        .select("kind", "epoch", "offset", "accepted_at", "stream", "stream_epoch", "seq")
         .withColumn("previous", F.lag("seq").over(window))
         .withColumn("previous_offset", F.lag("offset").over(window))
+        .withColumn("previous_epoch", F.lag("epoch").over(window))
     )
     is_first = F.col("previous").isNull()
     is_repeated = F.col("offset").eqNullSafe(F.col("previous_offset"))
-    is_late = is_first & (F.col("seq") != 1) if is_complete else F.lit(False)
-    is_astray = ~is_first & ~is_repeated & (F.col("seq") != F.col("previous") + 1)
+    is_of_room = F.col("kind") == "room_message"
+    is_late = F.lit(False)
+    if is_complete:
+        is_late = is_first & (F.col("seq") != 1) & ~(is_of_room & (F.col("epoch") > first_epoch))
+    is_skip = is_of_room & (F.col("epoch") > F.col("previous_epoch"))
+    is_next = F.col("seq") == F.col("previous") + 1
+    is_beyond = is_skip & (F.col("seq") > F.col("previous"))
+    is_astray = ~is_first & ~is_repeated & ~is_next & ~is_beyond
     # Streams are not named: reports are stored, and mailboxes may be named after people.
     text = F.when(
         is_first,

@@ -103,6 +103,13 @@ class Certificate(msgspec.Struct, kw_only=True):
     def is_about(self, kind: Subject, name: str) -> bool:
         return self.subject == kind and self.subject_sha256 == _hash(self.salt, name)
 
+    @property
+    def is_empty(self) -> bool:
+        """Was nothing found in log and lake?"""
+        log = self.log
+        in_log = log is not None and (log.entries or log.settled or log.mailbox or log.torn)
+        return not (in_log or self.positions or any(self.tables.values()))
+
     def count(self, tables: Mapping[str, int], positions: Sequence[tuple[int, int, int]]) -> None:
         """Add what one attempt has removed from the tables."""
         for name, rows in tables.items():

@@ -43,7 +43,7 @@ Step = Callable[[str], object]
 
 _ATTEMPTS: Final = 6
 _PAUSE_S: Final = 1.0
-_WAIT_S: Final = 300.0
+WAIT_S: Final = 300.0
 _AT: Final = "t.shard = s.shard AND t.epoch = s.epoch AND t.offset = s.offset"
 _RENAMES: Final = f"s.is_named AND NOT startswith(t.stream, '{PSEUDONYM_PREFIX}')"
 _EMPTIED: Final = (
@@ -88,7 +88,7 @@ def wait_for(
     hurry: Callable[[], object],
     *,
     shard: int = 0,
-    wait_s: float = _WAIT_S,
+    wait_s: float = WAIT_S,
     poll_s: float = 0.5,
 ) -> None:
     """Wait until a running pipeline is past a position: before that, it may write what it has read.

@@ -28,7 +28,7 @@ _KINDS: Final = {
     Kind.ROOM_BOUND: "a room was bound to its inbox; from here on the stream is the room",
     Kind.ROOM_BLOB: "one of a room's opaque blobs was written",
     Kind.ROOM_PROPOSAL: "a proposal changed without a message",
-    Kind.INBOX_KEY: "which key hashes the names of rooms and inboxes",
+    Kind.INBOX_KEY: "which key hashes the names of rooms, and where their positions continue",
     Kind.ERASED: "which entries were erased",
     Kind.REPLAYS_STAND: "positions of replay jobs, written again before old segments were deleted",
     Kind.PLACED: "a durable actor was placed, moved to another host, or its place was forgotten",

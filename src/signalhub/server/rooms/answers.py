@@ -101,6 +101,9 @@ def deposited(accepted: Accepted, timestamps: Timestamps) -> Response:
 def page(found: Page) -> Response:
     """Return the response with a page of an inbox, whose messages are already JSON."""
     end = b'],"nextSeq":%d,"partial":true}' if found.is_partial else b'],"nextSeq":%d}'
+    if found.skipped:
+        ranges = [{"fromSeq": first, "toSeq": last} for first, last in found.skipped]
+        end = b'],"nextSeq":%d,"skipped":' + msgspec.json.encode(ranges) + b"}"
     pieces = [b","] * (2 * len(found.messages))
     pieces[::2] = found.messages
     pieces[-1:] = [end % found.next_seq]

@@ -401,6 +401,12 @@ def _schemas(settings: RoomSettings) -> Json:
         "description": "Where to continue: after the last message, or `fromSeq` again.",
     }
     partial = {"const": True, "description": "Older messages are unavailable now: try again."}
+    skipped = {
+        "type": "array",
+        "items": _object(fromSeq=_SEQ, toSeq=_SEQ),
+        "description": "Positions without a message: the hub lost the end of its log, and with it "
+        "the messages that had them, if any. Continue at `nextSeq`.",
+    }
     messages = {"type": "array", "maxItems": PAGE_MAX, "items": _ref("Message")}
     return {
         "Envelope": _envelope(message_id, ciphertext),
@@ -410,7 +416,9 @@ def _schemas(settings: RoomSettings) -> Json:
         "Message": _object(
             {"createdAt": _TIME}, seq=_SEQ, messageId=message_id, ciphertext=_STORED
         ),
-        "Page": _object({"partial": partial}, messages=messages, nextSeq=next_seq),
+        "Page": _object(
+            {"partial": partial, "skipped": skipped}, messages=messages, nextSeq=next_seq
+        ),
         "Proposal": _object(
             {
                 "proposerPseudonymId": {"type": "string", "pattern": _pattern(PSEUDONYM_ID.form)},

@@ -307,10 +307,10 @@ def _readable(message_id: object) -> str:
 
 
 def _welcome(welcome: RoomWelcome) -> bytes:
-    return b'{"action":"welcome","lastSeq":%d,"oldestBufferedSeq":%d}' % (
-        welcome.last_seq,
-        welcome.oldest_seq,
-    )
+    members = b'"lastSeq":%d,"oldestBufferedSeq":%d' % (welcome.last_seq, welcome.oldest_seq)
+    if welcome.next_seq:
+        members += b',"nextSeq":%d' % welcome.next_seq
+    return b'{"action":"welcome",%b}' % members
 
 
 def _ack(accepted: Accepted) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from signalhub.core.effects import Consult, Fetch, FindTime
+from signalhub.core.rooms.floor import EntriesLost
 from signalhub.core.rooms.values import Archived
 from signalhub.wire.entry import StoredEntry
 from signalhub.wire.errors import RoomCode
@@ -561,3 +562,60 @@ def test_only_inboxes_of_which_something_was_archived_are_saved_again() -> None:
     shell.rooms.archived_to(shell.inbox(first).defined_at + 1)
 
     assert shell.rooms.directory.dirty == {shell.inbox(first)}
+
+
+# Positions that were skipped after a loss.
+
+
+def after_a_loss(kept: int = 5, lost: int = 3, **rooms: Any) -> tuple[RoomShell, int]:
+    """A room that continues above what may have been read; and the floor."""
+    shell = room_shell(**rooms)
+    shell.fill(kept)
+    # A loss is found at the start.
+    shell = shell.restarted()
+    shell.engine.has_lost = True
+    shell.perform(shell.rooms.enter_epoch(2, EntriesLost(lost), shell.now))
+    return shell, shell.rooms.directory.floor
+
+
+@restarts
+def test_skipped_positions_are_reported_once_passed_and_survive_a_restart(restart: Restart) -> None:
+    shell, floor = after_a_loss()
+    shell = restart(shell)
+    pending = shell.read(4)
+    first = shell.send("after").accepted.seq
+    shell = restart(shell)
+
+    assert first == floor + 1
+    assert (pending.seqs, pending.page.skipped) == ([4, 5], [(6, floor)])
+    assert list(shell.read(1, 5).page.skipped) == []
+    assert shell.read(1, 6).page.skipped == [(6, floor)]
+    assert shell.read(6).page.skipped == [(6, floor)]
+    assert list(shell.read(first).page.skipped) == []
+    assert shell.pages(2) == [1, 2, 3, 4, 5, first]
+
+
+def test_an_archive_may_have_what_the_log_has_lost() -> None:
+    shell, floor = after_a_loss(buffer=1)
+    shell.hub.rooms.archived_to(0)
+    shell.send("after")
+    shell.archive = holding(6, 7)
+    found = shell.read(4)
+    shell.archive = unreachable
+    partial = shell.read(4)
+
+    assert found.seqs == [4, 5, 6, 7, floor + 1]
+    assert (partial.page.is_partial, partial.page.next_seq) == (True, 4)
+    assert list(partial.page.skipped) == []
+
+
+def test_a_refused_message_takes_no_position_and_leaves_no_room_behind() -> None:
+    shell, floor = after_a_loss()
+    shell.engine.is_full = True
+    shell.send("a", room="another")
+    known = shell.known
+    shell.engine.is_full = False
+
+    assert shell.send("a", room="another").accepted.seq == floor + 1
+    assert shell.send("b", room="another").accepted.seq == floor + 2
+    assert known == (1, 1)
