@@ -95,6 +95,7 @@ _OTHERS: Final = "what somebody else made"
 _OWN: Final = "what one made oneself"
 _CONSUME: Final = frozenset({"consume"})
 _DELETE: Final = frozenset({"delete"})
+_READ: Final = frozenset({"read"})
 
 REQUESTS: Final = (
     # The session itself.
@@ -107,6 +108,7 @@ REQUESTS: Final = (
     Access("hub:limits", "", ("admin:limits",)),
     Access("hub:list_sessions", "", ("admin:sessions",)),
     Access("hub:close_session", "", ("admin:sessions",)),
+    Access("hub:list_jobs", "", ("admin:view",)),
     # Addresses.
     Access("hub:register", "the address of the token"),
     Access("hub:register", "another address", ("register",)),
@@ -127,6 +129,12 @@ REQUESTS: Final = (
     Access("hub:send", "`actors:batch`, `actors:move`, `actors:mark`", ("send + host",)),
     Access("hub:send", "`actors:control` to a host", ("send + control",)),
     Access("hub:send", "`actors:control`: purge", ("send + control + delete",), explicit=_DELETE),
+    Access(
+        "hub:send",
+        "`actors:control` that shows contents",
+        ("send + control + read",),
+        explicit=_READ,
+    ),
     Access("hub:broadcast", "", ("broadcast",)),
     Access("hub:publish", "", ("publish",)),
     Access("hub:publish", "durable, to a topic that does not exist", ("publish + create",)),
@@ -135,6 +143,7 @@ REQUESTS: Final = (
     Access("hub:subscribe", f"named, {_OTHERS}", ("consume", "manage"), explicit=_CONSUME),
     Access("hub:subscribe", f"named, {_OWN}"),
     Access("hub:subscribe", f"with other options than {_OTHERS}", ("manage",)),
+    Access("hub:subscribe", "changing options of what nobody owns", ("manage",)),
     Access("hub:subscribe", "in the place of somebody else's consumer", ("manage",)),
     Access(
         "hub:subscribe",
@@ -170,8 +179,15 @@ REQUESTS: Final = (
     ),
     Access("hub:credit", "as a consumer", ("consume", "manage"), explicit=_CONSUME),
     # What is stored.
-    Access("hub:replay", "", ("subscribe",)),
+    Access("hub:replay", "messages", ("subscribe",)),
+    Access("hub:replay", "dead letters", ("read",)),
     Access("hub:redrive", _OTHERS, ("manage", "subscribe + publish")),
+    Access("hub:redrive", "with `edits`", ("manage + read + publish",)),
+    Access(
+        "hub:redrive",
+        "`dryRun` that shows reasons, types and keys",
+        ("manage + read", "subscribe + publish + read"),
+    ),
     Access("hub:purge", _OTHERS, ("delete",)),
     Access("hub:purge", _OWN),
     Access("hub:republish", "to a topic", ("admin:republish + publish",)),

@@ -89,7 +89,7 @@ def test_a_closed_session_is_told_and_the_operation_is_on_record_first() -> None
     assert operator.take()[-1]["type"] == "hub:session_closed"
     (record,) = [one for one in shell.engine.entries if one.kind == Kind.OPERATED]
     assert decode_body(OperatedBody, record.body) == OperatedBody(
-        "@(ops/olga)", "@(ops/olga)", "admin", "@(local/alice)"
+        "@(ops/olga)", "@(ops/olga)", "admin", "@(local/alice)", request="hub:close_session"
     )
     assert code_of(close(operator, alice.session.id)) == "unknown_session"
     # Nothing keeps operators from their own sessions.

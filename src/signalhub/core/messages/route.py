@@ -140,9 +140,12 @@ class Router:
         now: int,
     ) -> list[Effect]:
         """Forward a command to a host, which gets it only if it is recorded."""
-        verbs = self._check_control(session, target, request.data, now)
+        verbs, name = self._check_control(session, target, request.data, now)
+        if not session.allowance.may_read(target):
+            request = msgspec.structs.replace(request, data=_without_contents(request.data))
         self._storage.check()
-        records = [one for verb in verbs for one in operated(session, verb, target, now)]
+        what = f"{CONTROL} {name}".rstrip()
+        records = [one for verb in verbs for one in operated(session, what, verb, target, now)]
         if message.pattern == ASK:
             # It waits for the log anyway, in the same batch.
             forwarded = self._forward(session, message, request, target, now)
@@ -212,8 +215,8 @@ class Router:
 
     def _check_control(
         self, session: Session, host: str, data: msgspec.Raw, now: int
-    ) -> tuple[str, ...]:
-        """Refuse a command to a host before the host sees it; the permissions it uses."""
+    ) -> tuple[tuple[str, ...], str]:
+        """Refuse a command to a host before the host sees it; the permissions it uses, its name."""
         allowance = session.allowance
         if not allowance.may_control(host):
             raise refusals.unauthorized("control", host)
@@ -221,14 +224,15 @@ class Router:
             command = _decode_command(data)
         except requests.UNFIT as error:
             if allowance is EVERYTHING:
-                return ("control",)
+                return ("control",), ""
             raise requests.unfit(error, "payload.data") from None
         if command.name == "purge" and not allowance.may_delete(host):
             raise refusals.unauthorized("delete", host)
         if command.name == "move" and allowance is not EVERYTHING:
             arguments = command.arguments
             self._placement.check_target(session, arguments.actor, arguments.to, now)
-        return ("control", "delete") if command.name == "purge" else ("control",)
+        verbs = ("control", "delete") if command.name == "purge" else ("control",)
+        return verbs, command.name
 
     def _expired(self, message: Envelope, is_ask: bool) -> list[Effect]:
         if not is_ask:
@@ -506,8 +510,14 @@ class _Command(msgspec.Struct, frozen=True):
 
 
 _decode_command = msgspec.json.Decoder(_Command).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_send = msgspec.json.Decoder(requests.SendRequest).decode
 _decode_publish = msgspec.json.Decoder(requests.PublishRequest).decode
+
+
+def _without_contents(command: msgspec.Raw) -> msgspec.Raw:
+    """Tell the host to show no contents, whatever the operator wrote."""
+    return msgspec.Raw(wire.encode(_decode_members(command) | {"contents": False}))
 
 
 def _hub_type() -> Refusal:
