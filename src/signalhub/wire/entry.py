@@ -25,7 +25,7 @@ ACTOR: Final = r"^[a-z][a-z0-9_-]{0,63}/[^\x00-\x1f\x7f-\x9f]{1,256}\Z"
 
 
 class Kind(IntEnum):
-    """The kind of an entry. Numbers are never reused."""
+    """The kind of an entry. Numbers are never reused, and 22 to 31 are reserved."""
 
     MAIL = 1  # A message for one actor.
     PUBLISHED = 2  # A message on a durable topic.
