@@ -169,14 +169,14 @@ class JobList:
         return [self._replies.reply(session, message, "hub:job_list", payload, now)]
 
     def _row(self, one: JobBody) -> dict[str, object]:
-        wall = self._replies.wall
+        # The times of its entries in the log.
         return {
             "job": one.job,
             "operation": one.operation,
             "state": self._jobs.state_of(one),
             "subject": one.by or None,
             "identity": one.address or None,
-            "beganAt": wall.shown(one.began_ms) if one.began_ms else None,
-            "endedAt": wall.shown(one.ended_ms) if one.ended_ms else None,
+            "beganAt": one.began_ms or None,
+            "endedAt": one.ended_ms or None,
             "detail": one.detail or None,
         }
