@@ -169,7 +169,7 @@ def redrive(
 ) -> None:
     """Put dead letters back where they came from, for redelivery."""
     name, seqs = checked_topic(topic), _chosen(seq, where, all=all)
-    choice: Redriving = {**_choice(where, through)}
+    choice = cast("Redriving", _choice(where, through))
     if edit:
         choice["edits"] = _edits(edit, seqs)
     if dry_run:
