@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import signalhub
+from signalhub.actors import Actor, ActorHub, Host, op, remote
 from signalhub.auth.matrix import VERBS
 from signalhub.auth.permissions import ROLES
 from signalhub.auth.tokens import mint
@@ -54,3 +56,37 @@ async def test_an_operator_reads_and_redrives_letters_without_being_a_subscriber
     assert (seen.code, "unauthorized" in seen.err or "permission" in seen.err) == (1, True)
     assert (back.out, again) == ("1 dead letter redriven\n", 7)
     assert (jobs.code, jobs.out) == (0, "")
+
+
+class Note(Actor):
+    @remote
+    def remind(self, text: str) -> None:
+        self.alarms.schedule(3_600, self.show, text)
+
+    @remote
+    def show(self, text: str) -> None:
+        pass
+
+
+async def test_a_host_shows_no_contents_to_an_operator_who_may_not_read(tmp_path: Path) -> None:
+    async with run_hub(auth={"enabled": True, "secret": SECRET}) as hub:
+
+        async def alarms(**more: tuple[str, ...]) -> Done:
+            basic = {one: ("*",) for one in ("send", "register", "discover", "control")}
+            variables = {"SIGNALHUB_TOKEN": token(basic | more)}
+            return await command(hub.url, "actors", "alarms", "--json", variables=variables)
+
+        everything = token(dict.fromkeys(VERBS, ("*",)), "shop/worker")
+        async with (
+            Host(Note, data=tmp_path, url=hub.url, name="a", token=everything),
+            ActorHub(hub.url, token=everything) as outside,
+        ):
+            await outside.ask("note/1", op(Note.remind, "secret"))
+            reader = await alarms(read=("actors/*",))
+            other = await alarms(read=("shop/*",))
+
+    (shown,), (row,) = reader.rows(), other.rows()
+    assert shown["continuation"]["a"] == ["secret"]
+    assert (row["actor"], row["continuation"]) == ("note/1", {"m": "show"})
+    assert "secret" not in other.out
+    assert "withheld" in other.err
