@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ class Case:
         self.authenticator = Authenticator(settings)
         self.lists: list[Denials] = []
         self.credentials = Credentials(
-            settings, data / "denied.jsonl", self.authenticator, self._deny
+            settings, data / "denied.jsonl", self.authenticator, self._deny, data
         )
         self.now = NOW
 
@@ -54,9 +55,10 @@ class Case:
         await self.credentials.start(self.now)
         return self
 
-    def tick(self, seconds: float = 1) -> list[str]:
+    async def tick(self, seconds: float = 1) -> list[str]:
         self.now += int(seconds * 1000)
         self.credentials.tick(self.now)
+        await eventually(lambda: not self.credentials.is_reading)
         return [*self.credentials.degradations(self.now)]
 
     def accepts(self, token: str = TOKEN) -> bool:
@@ -73,28 +75,28 @@ async def test_a_changed_denial_list_is_read_again_and_a_broken_one_changes_noth
     case = await Case(tmp_path).start()
     token = token_for("@(demo/alice)", FakeClock())
     path = tmp_path / "denied.jsonl"
-    assert (case.tick(), case.lists, case.accepts(token)) == ([], [], True)
+    assert (await case.tick(), case.lists, case.accepts(token)) == ([], [], True)
 
     path.write_bytes(denials.write([Denial(actor="@(demo/alice)")]))
-    assert (case.tick(), case.accepts(token)) == ([], False)
-    assert case.tick() == []
+    assert (await case.tick(), case.accepts(token)) == ([], False)
+    assert await case.tick() == []
     assert len(case.lists) == 1, "it is read only when it has changed"
 
     kept = path.rename(tmp_path / "kept")
-    assert (case.tick(), case.accepts(token)) == (["denial_list_unreadable"], False)
+    assert (await case.tick(), case.accepts(token)) == (["denial_list_unreadable"], False)
     kept.rename(path)
-    assert (case.tick(), case.accepts(token)) == ([], False)
+    assert (await case.tick(), case.accepts(token)) == ([], False)
 
     caplog.clear()
     path.write_text('{"jit": "misspelt"}')
     for _ in range(3):
-        assert (case.tick(), case.accepts(token)) == (["denial_list_unreadable"], False)
+        assert (await case.tick(), case.accepts(token)) == (["denial_list_unreadable"], False)
     assert len(caplog.records) == 1
     path.unlink()
-    assert (case.tick(), case.accepts(token)) == (["denial_list_unreadable"], False)
+    assert (await case.tick(), case.accepts(token)) == (["denial_list_unreadable"], False)
 
     path.write_text("# nobody any more\n")
-    assert (case.tick(), case.accepts(token)) == ([], True)
+    assert (await case.tick(), case.accepts(token)) == ([], True)
 
 
 async def test_a_hub_does_not_start_with_a_list_it_cannot_read(tmp_path: Path) -> None:
@@ -112,10 +114,10 @@ async def test_a_list_that_the_settings_name_is_missed_from_the_start(
     default, named = await Case(tmp_path).start(), Case(tmp_path, denied_file="denied.jsonl")
     await named.start()
 
-    assert default.tick() == []
-    assert named.tick() == ["denial_list_unreadable"]
+    assert await default.tick() == []
+    assert await named.tick() == ["denial_list_unreadable"]
     (tmp_path / "denied.jsonl").write_bytes(denials.write([Denial(sub="mallory")]))
-    assert named.tick() == []
+    assert await named.tick() == []
     assert [len(one) for one in named.lists] == [1]
 
 
@@ -126,11 +128,11 @@ async def test_a_key_set_in_a_file_rotates(tmp_path: Path) -> None:
     assert not case.accepts()
 
     path.write_bytes(key_set("other", "signed"))
-    assert (case.tick(), case.accepts()) == ([], True)
+    assert (await case.tick(), case.accepts()) == ([], True)
     path.write_text("{}")
-    assert (case.tick(), case.accepts()) == (["key_set_unavailable"], True)
+    assert (await case.tick(), case.accepts()) == (["key_set_unavailable"], True)
     path.write_bytes(key_set("other"))
-    assert (case.tick(), case.accepts()) == ([], False)
+    assert (await case.tick(), case.accepts()) == ([], False)
 
 
 class Issuer(ThreadingHTTPServer):
@@ -170,7 +172,7 @@ def issuer() -> Iterator[Issuer]:
 async def fetched(case: Case, issuer: Issuer, seconds: float) -> int:
     """Let time pass; the number of requests that the issuer gets."""
     before = issuer.requests
-    case.tick(seconds)
+    await case.tick(seconds)
     key_url = case.credentials._key_url
     assert key_url is not None
     await eventually(lambda: not key_url._is_fetching)
@@ -225,6 +227,64 @@ async def test_without_any_key_from_the_issuer_the_hub_starts_degraded(tmp_path:
     case = await Case(tmp_path, jwks_url="http://127.0.0.1:9/keys").start()
 
     assert case.credentials.degradations(case.now) == ["key_set_unavailable"]
+
+
+async def test_a_hub_starts_with_the_keys_it_had_while_its_issuer_is_away(
+    tmp_path: Path, issuer: Issuer, caplog: pytest.LogCaptureFixture
+) -> None:
+    issuer.body = key_set("signed")
+    await Case(tmp_path, jwks_url=issuer.url, jwks_refresh_s=100).start()
+    kept = tmp_path / "key-set.json"
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+    issuer.status = 500
+    again = await Case(tmp_path, jwks_url=issuer.url, jwks_refresh_s=100).start()
+
+    assert again.accepts()
+    assert again.credentials.degradations(again.now) == []
+    (told,) = [one for one in caplog.records if "earlier start" in one.message]
+    assert vars(told)["keys"] == ["signed"]
+    assert vars(told)["age_s"] in range(60)
+    # Its age counts.
+    await again.tick(301)
+    assert again.credentials.degradations(again.now) == ["key_set_unavailable"]
+
+
+async def test_keys_kept_of_another_issuer_or_that_others_may_write_are_not_used(
+    tmp_path: Path, issuer: Issuer
+) -> None:
+    issuer.body = key_set("signed")
+    await Case(tmp_path, jwks_url=issuer.url).start()
+    kept, issuer.status = tmp_path / "key-set.json", 500
+    content = kept.read_bytes()
+
+    async def accepts(url: str = issuer.url) -> bool:
+        return (await Case(tmp_path, jwks_url=url).start()).accepts()
+
+    assert not await accepts(f"{issuer.url}?other")
+    assert await accepts()
+    kept.chmod(0o620)
+    assert not await accepts()
+    kept.chmod(0o600)
+    for damaged in (content[:-9], b"", content.replace(b"Ed25519", b"Ed448")):
+        kept.write_bytes(damaged)
+        assert not await accepts()
+
+
+async def test_a_long_denial_list_does_not_hold_up_the_loop(tmp_path: Path) -> None:
+    case = await Case(tmp_path).start()
+    entries = [Denial(jti=f"token-{number:08}") for number in range(20_000)]
+    (tmp_path / "denied.jsonl").write_bytes(denials.write(entries))
+
+    case.credentials.tick(case.now + 1_000)
+
+    assert (case.credentials.is_reading, case.lists) == (True, [])
+    turns = 0
+    while case.credentials.is_reading:
+        await asyncio.sleep(0)
+        turns += 1
+    assert [len(one) for one in case.lists] == [20_000]
+    assert turns > 100, "the loop has gone on meanwhile"
 
 
 async def test_a_session_ends_when_its_token_is_written_into_the_list(tmp_path: Path) -> None:

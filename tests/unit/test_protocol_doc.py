@@ -219,6 +219,7 @@ PAYLOADS = {
     "hub:list_actors": payloads.ListActorsRequest,
     "hub:list_sessions": payloads.ListSessionsRequest,
     "hub:close_session": payloads.CloseSessionRequest,
+    "hub:list_jobs": payloads.ListJobsRequest,
     "hub:send": payloads.SendRequest,
     "hub:broadcast": payloads.BroadcastRequest,
     "hub:subscribe": payloads.SubscribeRequest,

@@ -95,6 +95,7 @@ _OTHERS: Final = "what somebody else made"
 _OWN: Final = "what one made oneself"
 _CONSUME: Final = frozenset({"consume"})
 _DELETE: Final = frozenset({"delete"})
+_READ: Final = frozenset({"read"})
 
 REQUESTS: Final = (
     # The session itself.
@@ -107,6 +108,7 @@ REQUESTS: Final = (
     Access("hub:limits", "", ("admin:limits",)),
     Access("hub:list_sessions", "", ("admin:sessions",)),
     Access("hub:close_session", "", ("admin:sessions",)),
+    Access("hub:list_jobs", "", ("admin:view",)),
     # Addresses.
     Access("hub:register", "the address of the token"),
     Access("hub:register", "another address", ("register",)),
@@ -127,6 +129,12 @@ REQUESTS: Final = (
     Access("hub:send", "`actors:batch`, `actors:move`, `actors:mark`", ("send + host",)),
     Access("hub:send", "`actors:control` to a host", ("send + control",)),
     Access("hub:send", "`actors:control`: purge", ("send + control + delete",), explicit=_DELETE),
+    Access(
+        "hub:send",
+        "`actors:control` that shows contents",
+        ("send + control + read",),
+        explicit=_READ,
+    ),
     Access("hub:broadcast", "", ("broadcast",)),
     Access("hub:publish", "", ("publish",)),
     Access("hub:publish", "durable, to a topic that does not exist", ("publish + create",)),
@@ -135,6 +143,7 @@ REQUESTS: Final = (
     Access("hub:subscribe", f"named, {_OTHERS}", ("consume", "manage"), explicit=_CONSUME),
     Access("hub:subscribe", f"named, {_OWN}"),
     Access("hub:subscribe", f"with other options than {_OTHERS}", ("manage",)),
+    Access("hub:subscribe", "changing options of what nobody owns", ("manage",)),
     Access("hub:subscribe", "in the place of somebody else's consumer", ("manage",)),
     Access(
         "hub:subscribe",
@@ -170,8 +179,15 @@ REQUESTS: Final = (
     ),
     Access("hub:credit", "as a consumer", ("consume", "manage"), explicit=_CONSUME),
     # What is stored.
-    Access("hub:replay", "", ("subscribe",)),
+    Access("hub:replay", "messages", ("subscribe",)),
+    Access("hub:replay", "dead letters", ("read",)),
     Access("hub:redrive", _OTHERS, ("manage", "subscribe + publish")),
+    Access("hub:redrive", "with `edits`", ("manage + read + publish",)),
+    Access(
+        "hub:redrive",
+        "`dryRun` that shows reasons, types and keys",
+        ("manage + read", "subscribe + publish + read"),
+    ),
     Access("hub:purge", _OTHERS, ("delete",)),
     Access("hub:purge", _OWN),
     Access("hub:republish", "to a topic", ("admin:republish + publish",)),
@@ -303,13 +319,22 @@ alone is enough. {older}: it is enough in a token that does not mention a younge
 Requests and routes that only show things show what the verb covers. An address that a token
 names is its own.
 
+`read` is about contents: payloads, keys and headers, reasons and errors, arguments of calls. In a
+replay, messages need `subscribe` and dead letters `read`; what is not permitted is left out and
+counted. Somebody with `control` and without `read` over a host gets its rows of calls, alarms and
+dead letters without contents. Consuming a topic of dead letters delivers them as messages, so
+grant `subscribe` and `consume` over it only to those who may read them. Edits of a redrive need
+`manage` and `read` over the dead letters and `publish` (for a mailbox `send`) over where each
+goes; a letter for another place stays. Options of a subscription that nobody owns are changed by
+those who may manage it; others join it with the options it has.
+
 ## What is recorded
 
 Whatever uses `manage`, `delete`, `control` or `admin` (`view` and `metrics` excepted) is
 recorded in the log, in the same batch as the change itself, as an entry of the kind `operated`:
-the subject of the token, the address of the session, the verb, and what it was used on.
-`signalhub log view --kind operated` shows them. Erasing an actor erases the entries that name
-it; nothing else erases one.
+the subject of the token, the address of the session, the verb, what it was used on, and the
+request. `signalhub log view --kind operated` shows them. Erasing an actor erases the entries that
+name it; nothing else erases one.
 
 - What one made oneself needs none of these verbs and is not recorded. Nor is what another verb
   permits, too, such as joining a subscription that is named in `consume`.
@@ -318,12 +343,16 @@ it; nothing else erases one.
   `hub:topic_delete`, `hub:purge`, `hub:redrive`, `hub:republish`, `hub:erase`,
   `hub:list_sessions`, `hub:close_session`, `hub:limits`, `hub:forget_place` and every
   `actors:control`.
+- What the permission `view` shows (`hub:list_jobs`) and a `dryRun` are not recorded.
+- An edited dead letter has an entry of its own, with the SHA-256 of its data before and after.
+- If the log takes nothing, `hub:close_session` is logged by the hub as a warning instead, and
+  `hub:limits` is not recorded; everything else is refused.
 - A purge on a host uses two verbs and leaves two entries. Looking at a host uses `control`,
   too, and looking at sessions and limits uses `admin`.
 - Redrives and purges of many letters are written in several batches; the entry is in the first.
 - `hub:republish` and `hub:erase` leave an entry when they begin and one when they end, with the
-  name of the job. One without an end was interrupted. A replay that is continued does not begin
-  again.
+  name of the job, or the phase `failed`. One without an end was interrupted, as `signalhub jobs`
+  shows. A replay that is continued does not begin again.
 - An actor that erases itself is not named by these entries.
 
 ## Roles

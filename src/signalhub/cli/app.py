@@ -17,7 +17,7 @@ from cyclopts import (
 )
 
 from signalhub.cli.actors import call, changes, host, views
-from signalhub.cli.hub import backup, limits, log, serve, session, settings, token
+from signalhub.cli.hub import backup, jobs, limits, log, serve, session, settings, token
 from signalhub.cli.lake import audit, erase, lake, pipeline, replay
 from signalhub.cli.messages import discovery, messages
 from signalhub.cli.rooms import inbox, room
@@ -101,7 +101,7 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
     },
 }
 _VERBS: dict[Group, tuple[Command, ...]] = {
-    _HUB: (serve.serve, limits.limits, backup.backup, backup.restore),
+    _HUB: (serve.serve, limits.limits, jobs.jobs, backup.backup, backup.restore),
     _MESSAGES: (messages.tell, messages.ask, messages.broadcast, messages.listen),
     _TOPICS: (publish.publish, subscribe.subscribe),
     _ACTORS: (discovery.discover, discovery.ls, discovery.ping),

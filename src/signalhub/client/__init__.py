@@ -4,10 +4,14 @@ from signalhub.client.answers import (
     Actor,
     ActorPage,
     BroadcastResult,
+    ChosenLetter,
     ConsumerInfo,
     Copied,
     Erased,
     Found,
+    Job,
+    JobPage,
+    LettersPreview,
     LimitUsage,
     ListedActor,
     Lost,
@@ -17,6 +21,7 @@ from signalhub.client.answers import (
     Placements,
     Published,
     QueueStats,
+    ReasonCount,
     Receipt,
     RefreshedToken,
     Registration,
@@ -40,13 +45,20 @@ from signalhub.client.replay import Replay
 from signalhub.client.rooms.answers import InboxPage, Missed, RoomMessage, Sent, Stored
 from signalhub.client.rooms.inbox import InboxAccess, InboxMessages
 from signalhub.client.rooms.room import Hub, Joining, Room, hub
-from signalhub.client.stream_requests import Definition, Serving
+from signalhub.client.stream_requests import (
+    Definition,
+    LetterChoice,
+    LetterEdit,
+    Redriving,
+    Serving,
+)
 from signalhub.pacing import Reconnect
 
 __all__ = [
     "Actor",
     "ActorPage",
     "BroadcastResult",
+    "ChosenLetter",
     "Client",
     "Consumer",
     "ConsumerInfo",
@@ -60,7 +72,12 @@ __all__ = [
     "InboxAccess",
     "InboxMessages",
     "InboxPage",
+    "Job",
+    "JobPage",
     "Joining",
+    "LetterChoice",
+    "LetterEdit",
+    "LettersPreview",
     "LimitUsage",
     "ListedActor",
     "Lost",
@@ -72,8 +89,10 @@ __all__ = [
     "Placements",
     "Published",
     "QueueStats",
+    "ReasonCount",
     "Receipt",
     "Reconnect",
+    "Redriving",
     "RefreshedToken",
     "Registration",
     "Replay",

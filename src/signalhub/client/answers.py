@@ -345,6 +345,63 @@ class Count(_Answer, frozen=True):
     count: int = 0
 
 
+class ReasonCount(_Answer, frozen=True):
+    """How many dead letters have one reason."""
+
+    reason: str = ""
+    count: int = 0
+
+
+class ChosenLetter(_Answer, frozen=True):
+    """One of the dead letters that were chosen; reason, type and key need `read`."""
+
+    seq: int = 0
+    stream: str | None = None
+    subscription: str | None = None
+    attempts: int = 0
+    last_failure: int = 0
+    reason: str | None = None
+    type: str | None = None
+    key: str | None = None
+
+
+class LettersPreview(_Answer, frozen=True):
+    """What a redrive or purge would do, up to the position `through`."""
+
+    count: int = 0
+    skipped: int = 0  # Their origin is gone, or closed to this session.
+    epoch: str = ""
+    through: int = 0
+    by_reason: tuple[ReasonCount, ...] | None = None  # `None` without `read`.
+    first: tuple[ChosenLetter, ...] = ()
+
+
+class Job(_Answer, frozen=True):
+    """A job of an operator, as `jobs` returns it."""
+
+    job: str
+    operation: str = ""
+    state: str = ""  # `running`, `done`, `failed` or `interrupted`.
+    subject: str | None = None
+    identity: str | None = None
+    began_at: int | None = None
+    ended_at: int | None = None
+    detail: str | None = None
+
+
+class JobPage(_Answer, frozen=True):
+    """The newest jobs of the hub, the last one first."""
+
+    jobs: tuple[Job, ...] = ()
+    total: int = 0
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self.jobs)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+
 class Original(msgspec.Struct, frozen=True, kw_only=True):
     """A message accepted earlier, and its position in the log."""
 

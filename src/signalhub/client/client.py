@@ -14,6 +14,8 @@ from signalhub.client.answers import (
     BroadcastResult,
     Erased,
     Found,
+    JobPage,
+    LettersPreview,
     LimitUsage,
     Original,
     Place,
@@ -55,6 +57,7 @@ from signalhub.client.requests import (
     CloseSession,
     Discover,
     ListActors,
+    ListJobs,
     ListSessions,
     Publish,
     RefreshToken,
@@ -78,12 +81,15 @@ from signalhub.client.stream_requests import (
     Erase,
     FindPlaces,
     ForgetPlace,
+    LetterChoice,
     ListSubscriptions,
     ListTopics,
     Move,
     Pause,
+    PreviewRedrive,
     Purge,
     Redrive,
+    Redriving,
     Republish,
     Resume,
     Seek,
@@ -474,6 +480,10 @@ class Client(Resource):
         """Return the hub's counters of the current minute."""
         return await self._answer(ShowMetrics())
 
+    async def jobs(self, *, limit: int = 100) -> JobPage:
+        """Return the newest jobs, the last one first, for operators (`admin: view`)."""
+        return await self._answer(ListJobs(limit))
+
     async def limits(self, identity: str | None = None, *, top: int = 10) -> LimitUsage:
         """Return the limits of the hub and who uses most, or what one identity uses.
 
@@ -618,13 +628,23 @@ class Client(Resource):
         """Delete a durable subscription and its position; the topic keeps its messages."""
         await self._answer(DeleteSubscription(topic, name))
 
-    async def redrive(self, topic: str, seqs: Iterable[int] | None = None) -> int:
-        """Send all dead letters, or the listed ones, back to their source; return how many."""
-        return await self._answer(Redrive.of(topic, seqs))
+    async def redrive(
+        self, topic: str, seqs: Iterable[int] | None = None, **choice: Unpack[Redriving]
+    ) -> int:
+        """Send all dead letters, or the chosen ones, back to their source; return how many."""
+        return await self._answer(Redrive.of(topic, seqs, choice))
 
-    async def purge(self, topic: str, seqs: Iterable[int] | None = None) -> int:
-        """Delete all dead letters, or the listed ones; return how many."""
-        return await self._answer(Purge.of(topic, seqs))
+    async def purge(
+        self, topic: str, seqs: Iterable[int] | None = None, **choice: Unpack[LetterChoice]
+    ) -> int:
+        """Delete all dead letters, or the chosen ones; return how many."""
+        return await self._answer(Purge.of(topic, seqs, choice))
+
+    async def preview_redrive(
+        self, topic: str, seqs: Iterable[int] | None = None, **choice: Unpack[Redriving]
+    ) -> LettersPreview:
+        """Return what `redrive` would do, and change nothing."""
+        return await self._answer(PreviewRedrive.of(topic, seqs, choice))
 
     async def republish(
         self,

@@ -16,6 +16,7 @@ from signalhub.client.answers import (
     ActorPage,
     BroadcastResult,
     Found,
+    JobPage,
     LimitUsage,
     Published,
     QueueStats,
@@ -231,6 +232,13 @@ class CloseSession(Payload[None]):
     ANSWER = "hub:session_closed"
 
     session_id: str
+
+
+class ListJobs(Payload[JobPage]):
+    TYPE = "hub:list_jobs"
+    ANSWER = "hub:job_list"
+
+    limit: int
 
 
 class ShowQueue(Payload[QueueStats]):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Self, TypedDict, get_args
+from datetime import datetime
+from typing import Any, Generic, NamedTuple, Self, TypedDict, cast, get_args
 
 from signalhub.client.answers import (
     Count,
     Erased,
+    LettersPreview,
     Original,
     Place,
     Placements,
@@ -29,6 +31,7 @@ from signalhub.client.arguments import (
     checked_address,
     checked_name,
     checked_topic,
+    epoch_ms,
     wire_position,
 )
 from signalhub.client.delivery import Delivery, Settled
@@ -192,30 +195,99 @@ class ReadTopic(_OfTopic[Replayed]):
         return self.topic
 
 
-class _DeadLetters(_OfTopic[int]):
-    """All dead letters, or the listed ones."""
+class LetterEdit(TypedDict, total=False):
+    """What a redriven message has instead of its dead letter; `None` removes key or headers."""
+
+    data: Any
+    type: str
+    key: str | None
+    headers: Mapping[str, str] | None
+
+
+class LetterChoice(TypedDict, total=False):
+    """Which dead letters are meant; what is given must all be so."""
+
+    reason: str
+    stream: str
+    """The topic they came from, or the address of the mailbox."""
+    subscription: str
+    type: str
+    died_from: datetime | float
+    died_to: datetime | float
+    through: int
+    """Nothing beyond this position; from a preview, together with `epoch`."""
+    epoch: str
+
+
+class Redriving(LetterChoice, total=False):
+    """Which dead letters are put back, and what is replaced in some of them, by position."""
+
+    edits: Mapping[int, LetterEdit]
+
+
+class _DeadLetters(_OfTopic[A], Generic[A]):
+    """All dead letters, or the chosen ones."""
 
     REPEATABLE = False
 
     all: bool | None = None
     seqs: Iterable[int] | None = None
+    filter: Mapping[str, Any] | None = None
+    through: int | None = None
+    epoch: str | None = None
+    edits: Mapping[int, LetterEdit] | None = None
+    dry_run: bool = False
 
     @classmethod
-    def of(cls, topic: str, seqs: Iterable[int] | None) -> Self:
-        return cls(topic, all=True) if seqs is None else cls(topic, seqs=list(seqs))
+    def of(
+        cls,
+        topic: str,
+        seqs: Iterable[int] | None,
+        choice: LetterChoice | Redriving,
+    ) -> Self:
+        dry_run = cls.READS is LettersPreview
+        listed = None if seqs is None else list(seqs)
+        if not choice and not dry_run:
+            return cls(topic, all=True) if listed is None else cls(topic, seqs=listed)
+        # A hub that knows none of this refuses a filter; it would do more if it ignored a part.
+        filter: dict[str, Any] = {name: choice[name] for name in _FILTERS if name in choice}  # type: ignore[literal-required]
+        for name, bound in (("from", choice.get("died_from")), ("to", choice.get("died_to"))):
+            if bound is not None:
+                filter[name] = epoch_ms(bound)
+        if listed is not None:
+            filter["seqs"] = listed
+        return cls(
+            topic,
+            filter=filter,
+            through=choice.get("through"),
+            epoch=choice.get("epoch"),
+            edits=cast(Redriving, choice).get("edits"),
+            dry_run=dry_run,
+        )
 
+
+_FILTERS = ("reason", "stream", "subscription", "type")
+
+
+class _Done(_DeadLetters[int]):
     def read(self, answer: Any, attempts: int) -> int:
         return answer_of(answer, Count).count
 
 
-class Redrive(_DeadLetters):
+class Redrive(_Done):
     TYPE = "hub:redrive"
     ANSWER = "hub:redriven"
 
 
-class Purge(_DeadLetters):
+class Purge(_Done):
     TYPE = "hub:purge"
     ANSWER = "hub:purged"
+
+
+class PreviewRedrive(_DeadLetters[LettersPreview]):
+    TYPE = "hub:redrive"
+    ANSWER = "hub:redriven"
+    REPEATABLE = True
 
 
 class Source(NamedTuple):

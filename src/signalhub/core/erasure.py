@@ -17,7 +17,7 @@ import msgspec
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, EraseEntries, Forget, Locate, Located, Match
-from signalhub.core.operations import Phase, operated_by_job
+from signalhub.core.jobs import Jobs, Phase
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Held, Mailbox, Topic, blank, held_of
 from signalhub.ranges import Ranges
@@ -193,6 +193,7 @@ class Eraser:
         storage: LogState,
         replies: Replies,
         ids: Ids,
+        jobs: Jobs,
     ) -> None:
         self.erasures = erasures
         self.streams = streams
@@ -203,6 +204,7 @@ class Eraser:
         self.storage = storage
         self.replies = replies
         self.ids = ids
+        self.jobs = jobs
 
     def handlers(self) -> dict[str, Handler]:
         return {"hub:erase": self.erase}
@@ -342,13 +344,24 @@ class _Erasing:
             mark.through = inbox.next_seq - 1
         self._clear(mark.through)
         append = Append(self._entry(mark, now), partial(self._marked, mark), self._not_begun)
+        eraser.jobs.drive(self._job)
         return [self._record("begin", now), *effects, append]
 
-    def _record(self, phase: Phase, now: int) -> Append:
+    def _record(self, phase: Phase, now: int, detail: str = "") -> Append:
         """The record of an erasure must not keep the name that was erased."""
         session = self._session
-        is_named = self._actor not in (session.address, f"@({session.allowance.subject})")
-        return operated_by_job(session, OPERATION, self._job, phase, now, is_named=is_named)
+        subject = session.allowance.subject
+        is_named = self._actor not in (session.address, subject, f"@({subject})")
+        return self._eraser.jobs.record(
+            session,
+            self._message.type,
+            OPERATION,
+            self._job,
+            phase,
+            now,
+            is_named=is_named,
+            detail=detail,
+        )
 
     def _entry(self, body: ErasedBody, now: int) -> Entry:
         return Entry(Kind.ERASED, self._inbox or "", 0, 0, now, encode_body(body))
@@ -363,6 +376,7 @@ class _Erasing:
             eraser.rooms.erase(inbox, through)
         if self._actor is None:
             return
+        eraser.jobs.forget(self._actor)
         streams, actor = eraser.streams, self._actor
         for stream in streams.every():
             stream.blank(lambda message: _is_of(message, actor))
@@ -512,6 +526,7 @@ class _Erasing:
         self._is_over = True
         for one in self._pending:
             one.is_claimed = False
+        record = self._record("failed", now, str(refusal.code))
         if self._session.state is not SessionState.CONNECTED:
-            return []
-        return [self._eraser.replies.refuse(self._session, self._message, refusal, now)]
+            return [record]
+        return [record, self._eraser.replies.refuse(self._session, self._message, refusal, now)]

@@ -19,6 +19,7 @@ from signalhub.clock import Ids
 from signalhub.core import refusals
 from signalhub.core.effects import Append, Close, Effect, Note, Reply
 from signalhub.core.erasure import Eraser, Erasures
+from signalhub.core.jobs import JobList
 from signalhub.core.limits.degradations import Degraded, near_capacity
 from signalhub.core.limits.quotas import Quotas
 from signalhub.core.limits.scans import Scans
@@ -88,7 +89,15 @@ ABOUT_THE_LOG: Final = frozenset(
         *("hub:list_topics", "hub:publish", "hub:replay", "hub:republish", "hub:erase"),
         *("hub:sub_info", "hub:sub_update", "hub:sub_pause", "hub:sub_resume", "hub:sub_delete"),
         *("hub:list_subs", "hub:seek", "hub:redrive", "hub:purge", "hub:place", "hub:move"),
-        *("hub:forget_place", "hub:limits", "hub:ack", "hub:nack", "hub:extend", "hub:term"),
+        *(
+            "hub:forget_place",
+            "hub:limits",
+            "hub:list_jobs",
+            "hub:ack",
+            "hub:nack",
+            "hub:extend",
+            "hub:term",
+        ),
     }
 )
 
@@ -178,7 +187,15 @@ class Hub:
             streams, subscriptions, dispatcher, storage, replies, quotas, scans, settings.topics
         )
         letters = DeadLetters(
-            streams, catalog, publisher, dispatcher, erasures, storage, replies, ids
+            streams,
+            catalog,
+            publisher,
+            dispatcher,
+            erasures,
+            storage,
+            replies,
+            ids,
+            self._forwarded_bytes_max,
         )
         self._passes = Passes(
             dispatcher,
@@ -261,13 +278,23 @@ class Hub:
             replays, streams, publisher, letters, asks, retention, erasures, storage, replies
         )
         eraser = Eraser(
-            erasures, streams, mailboxes, registry, rooms, dispatcher, storage, replies, ids
+            erasures,
+            streams,
+            mailboxes,
+            registry,
+            rooms,
+            dispatcher,
+            storage,
+            replies,
+            ids,
+            replays.jobs,
         )
         self.anchors = Anchors(streams, dispatcher, (self.replayer, placement, RoomAnchors(rooms)))
         self.parts = Parts(streams, mailboxes, asks, dedup, replays, placements, erasures, rooms)
         self.handlers: Final[dict[str, Handler]] = {
             **control.handlers(),
             **Administration(sessions, replies).handlers(),
+            **JobList(replays.jobs, replies).handlers(),
             **self._directory.handlers(),
             **placement.handlers(),
             **self._router.handlers(),

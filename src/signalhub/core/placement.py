@@ -392,7 +392,7 @@ class Placement:
         answer = self._replies.answer(session, message, "hub:place_forgotten", payload)
         forgotten = Place("", known.token)
         effects = self._answer_when_stored(answer, [actor], {actor: forgotten}, now)
-        return [*operated(session, "control", known.host, now), *effects]
+        return [*operated(session, message.type, "control", known.host, now), *effects]
 
     def check_fences(self, session: Session, fences: dict[str, int]) -> None:
         """Refuse a message whose sender knows an outdated place of an actor."""

@@ -124,6 +124,16 @@ def not_your_address(sender: str) -> Refusal:
     )
 
 
+def reserved_address(sender: str) -> Refusal:
+    """The `from` of a hello is an address that no client may have."""
+    return Refusal(
+        Code.UNAUTHORIZED,
+        f"{sender} is an address of the hub's own.",
+        "Connect with another address in `from`.",
+        details={"action": "speak as", "target": sender},
+    )
+
+
 def no_capabilities() -> Refusal:
     """`hub:connect` must announce the client's capabilities."""
     return Refusal(

@@ -11,8 +11,8 @@ import msgspec
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, Fetch, Reply
+from signalhub.core.jobs import Jobs, Phase
 from signalhub.core.messages import publish
-from signalhub.core.operations import operated_by_job
 from signalhub.core.replies import DeferredAnswer
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.catalog import check_may_read
@@ -79,7 +79,8 @@ class Replayer:
     def replay(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:replay`: send copies in order, then `hub:replayed` with the position reached."""
         request = requests.parse(requests.ReplayRequest, message.payload)
-        check_may_read(session, request.topic)
+        if not session.allowance.may_read(request.topic):
+            check_may_read(session, request.topic)
         topic = self._streams.find(request.topic)
         if request.epoch is not None and request.epoch != topic.epoch:
             raise refusals.wrong_epoch(topic.name, request.epoch, topic.epoch)
@@ -102,7 +103,7 @@ class Replayer:
         answer = self._answer(session, message, request, len(fresh))
         ending: list[Append] = []
         if request.ended and (fresh or newest is not None):
-            ending = [operated_by_job(session, OPERATION, request.job, "end", now)]
+            ending = [self._record(session, message, request.job, "end", now)]
         if not fresh and ending:
             self._storage.check()
             ending[0].follow(answer.committed, answer.refused)
@@ -121,9 +122,15 @@ class Replayer:
         on_its_way = OnItsWay(_replay(request, fresh[-1]), [answer])
         appends[-1].follow(on_its_way.committed, on_its_way.refused)
         self._replays.on_its_way[request.job] = on_its_way
+        self._replays.jobs.drive(request.job, session)
         if newest is None:
-            appends.insert(0, operated_by_job(session, OPERATION, request.job, "begin", now))
+            appends.insert(0, self._record(session, message, request.job, "begin", now))
         return [*appends, *ending]
+
+    def _record(
+        self, session: Session, message: Envelope, job: str, phase: Phase, now: int
+    ) -> Append:
+        return self._replays.jobs.record(session, message.type, OPERATION, job, phase, now)
 
     def _answer(
         self, session: Session, message: Envelope, request: requests.RepublishRequest, appended: int
@@ -185,19 +192,19 @@ class Replayer:
 
     def anchored(self) -> int | None:
         """The log from this offset on contains all progress; `None` if there is none."""
-        return self._replays.defined_at if self._replays.is_known else None
+        return self._replays.anchor_offset if self._replays.is_known else None
 
     def anchor(self, end: int, now: int) -> list[Effect]:
         """Rewrite the progress of jobs that the log is about to lose."""
         replays = self._replays
         # With copies pending the progress would be outdated; a later call writes it.
-        if not replays.is_known or replays.defined_at >= end or replays.on_its_way:
+        if not replays.is_known or replays.anchor_offset >= end or replays.on_its_way:
             return []
-        entry = Entry(Kind.REPLAYS_STAND, "", 0, 0, now, replays.state())
+        entry = Entry(Kind.REPLAYS_STAND, "", 0, 0, now, replays.state(is_named=False))
         return [Append(entry, self._anchored)]
 
     def _anchored(self, offset: int, now: int) -> list[Effect]:
-        self._replays.defined_at = offset
+        self._replays.anchored(offset)
         return []
 
 
@@ -223,6 +230,11 @@ class _Reading:
         self._last = last
         self._left = limit
         self._count = 0
+        # Messages need `subscribe`, dead letters `read`; the rest is left out.
+        allowance = session.allowance
+        self._sees_messages = allowance.may_subscribe(topic.name)
+        self._sees_letters = allowance.may_read(topic.name)
+        self._withheld = 0
 
     def go_on(self, now: int) -> list[Effect]:
         """The next page, or the end."""
@@ -252,6 +264,9 @@ class _Reading:
             if stored.seq in self._topic.removed or held.is_erased:
                 continue
             message = held.message
+            if not (self._sees_messages if message.dead is None else self._sees_letters):
+                self._withheld += 1
+                continue
             if message.expires_at is not None and message.expires_at < now:
                 continue
             if message.deliver_at is not None and message.deliver_at > now:
@@ -264,6 +279,10 @@ class _Reading:
         return [*copied, *self.go_on(now)]
 
     def _end(self, now: int) -> Reply:
+        if self._withheld and not self._count:
+            verb = "read" if self._sees_messages else "subscribe"
+            refusal = refusals.unauthorized(verb, self._topic.name)
+            return self._replayer.replies.refuse(self._session, self._message, refusal, now)
         is_complete = self._next > self._last and self._asked >= self._topic.first
         payload: dict[str, object] = {
             "topic": self._topic.name,
@@ -272,6 +291,8 @@ class _Reading:
             "complete": is_complete,
             "next": self._next,
         }
+        if self._withheld:
+            payload["withheld"] = self._withheld
         if self._asked < self._topic.first:
             payload |= {"lostFrom": self._asked, "lostTo": self._topic.first - 1}
         return self._replayer.replies.reply(
@@ -311,16 +332,17 @@ class OnItsWay(msgspec.Struct):
 
 
 class Replays:
-    """The progress of jobs: the last copy of each, committed and pending."""
+    """The progress of replays, the last copy of each, and with it the state of all jobs."""
 
     def __init__(self, jobs_max: int = JOBS_MAX) -> None:
+        self.jobs = Jobs()
         self._jobs_max = jobs_max
         self._last: dict[str, ReplayOrigin] = {}
         self._forgotten = _NOTHING
         self.on_its_way: dict[str, OnItsWay] = {}
         self.is_dirty = False
-        # The log from this offset on contains all of this.
-        self.defined_at = 0
+        # The log from this offset on contains all copies that count.
+        self._defined_at = 0
 
     def __len__(self) -> int:
         return len(self._last)
@@ -328,7 +350,21 @@ class Replays:
     @property
     def is_known(self) -> bool:
         """Is there any progress to keep?"""
+        return self._has_copies or bool(self.jobs)
+
+    @property
+    def _has_copies(self) -> bool:
         return bool(self._last) or self._forgotten != _NOTHING
+
+    @property
+    def anchor_offset(self) -> int:
+        """The log from this offset on contains all of this."""
+        known = [self._defined_at] if self._has_copies else []
+        return min(known + ([self.jobs.defined_at] if self.jobs else []))
+
+    def anchored(self, offset: int) -> None:
+        """All of it was written again at this offset."""
+        self._defined_at = self.jobs.defined_at = offset
 
     def last(self, job: str) -> ReplayOrigin | None:
         """The last copy of a job that is on disk."""
@@ -360,8 +396,8 @@ class Replays:
         known = self._last.get(replay.job)
         if known is not None and original_of(known) >= original_of(replay):
             return
-        if not self.is_known:
-            self.defined_at = offset
+        if not self._has_copies:
+            self._defined_at = offset
         self._last[replay.job] = replay
         self.is_dirty = True
         if len(self._last) > self._jobs_max:
@@ -389,15 +425,16 @@ class Replays:
 
     # Across restarts.
 
-    def state(self) -> bytes:
+    def state(self, *, is_named: bool = True) -> bytes:
         """The progress of all jobs, for a snapshot or an anchor."""
-        return encode_body(ReplaysStandBody([*self._last.values()], *self._forgotten))
+        jobs = self.jobs.state(is_named=is_named)
+        return encode_body(ReplaysStandBody([*self._last.values()], *self._forgotten, jobs))
 
     def take_state(self, *, is_whole: bool) -> bytes | None:
         """The progress of all jobs if it changed since the last call, or if `is_whole`."""
-        if not (self.is_dirty or is_whole):
+        if not (self.is_dirty or self.jobs.is_dirty or is_whole):
             return None
-        self.is_dirty = False
+        self.is_dirty = self.jobs.is_dirty = False
         return self.state()
 
     def restore(self, state: bytes, offset: int = 0, *, is_saved: bool = False) -> None:
@@ -406,6 +443,7 @@ class Replays:
         Raises `msgspec.MsgspecError`.
         """
         stands = decode_body(ReplaysStandBody, state)
+        self.jobs.restore(stands.jobs, offset, is_saved=is_saved)
         for one in stands.last:
             self.note(one, offset)
         forgotten = (stands.forgotten_epoch, stands.forgotten_offset)

@@ -25,6 +25,7 @@ Type = Annotated[str, Meta(min_length=1, max_length=TYPE_CHARS_MAX)]
 _ABSENT = Raw(b"")
 
 SEQS_MAX = 10_000
+EDITS_MAX = 100
 JOB_CHARS_MAX = 128
 ACTORS_MAX = 1_000
 FENCES_MAX = 2_000
@@ -106,6 +107,12 @@ class CloseSessionRequest(RequestPayload):
     """Payload of `hub:close_session`."""
 
     session_id: Id
+
+
+class ListJobsRequest(RequestPayload):
+    """Payload of `hub:list_jobs`."""
+
+    limit: Number | None = None
 
 
 class SendRequest(RequestPayload):
@@ -268,12 +275,49 @@ class ReplayRequest(RequestPayload):
     epoch: str | None = None
 
 
+class LetterFilter(RequestPayload, forbid_unknown_fields=True):
+    """Chooses dead letters; what is given must all be so.
+
+    An unknown member is refused, because without it the filter would choose more.
+    """
+
+    seqs: Annotated[list[Position], Meta(max_length=SEQS_MAX)] | None = None
+    reason: str | None = None
+    stream: str | None = None
+    """The topic or mailbox they came from."""
+    subscription: str | None = None
+    type: str | None = None
+    died_from: Number | None = msgspec.field(name="from", default=None)
+    died_to: Number | None = msgspec.field(name="to", default=None)
+
+
+class LetterEdit(RequestPayload, forbid_unknown_fields=True):
+    """What a redriven copy has instead of its letter; null removes key or headers."""
+
+    data: Raw = _ABSENT
+    type: Type | msgspec.UnsetType = msgspec.UNSET
+    key: str | msgspec.UnsetType | None = msgspec.UNSET
+    headers: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
+
+    @property
+    def changed(self) -> list[str]:
+        """The members it replaces."""
+        given = {"type": self.type, "key": self.key, "headers": self.headers}
+        names = [name for name, value in given.items() if value is not msgspec.UNSET]
+        return ["data", *names] if self.data else names
+
+
 class LettersRequest(RequestPayload):
     """Payload of `hub:redrive` and `hub:purge`: all dead letters of a topic, or some."""
 
     topic: str
     seqs: Annotated[list[Position], Meta(max_length=SEQS_MAX)] | None = None
     all: bool | None = None
+    filter: LetterFilter | None = None
+    through: Position | None = None
+    epoch: str | None = None
+    edits: Annotated[dict[Position, LetterEdit], Meta(max_length=EDITS_MAX)] | None = None
+    dry_run: bool | None = None
 
 
 class Destination(RequestPayload):

@@ -212,7 +212,9 @@ class App:
     async def _open_credentials(self) -> None:
         if self._authenticator is not None:
             auth, denied = self.settings.auth, Path(self.settings.denial_list)
-            self._credentials = Credentials(auth, denied, self._authenticator, self._deny)
+            self._credentials = Credentials(
+                auth, denied, self._authenticator, self._deny, self._folder.path
+            )
             await self._credentials.start(self._clock.now_ms())
 
     def _deny(self, denials: Denials) -> None:

@@ -1,9 +1,10 @@
 """Keys and denials that change while the hub runs.
 
-Files are looked at once a second and read again when they have changed. A key set behind a URL is
-fetched in a thread: at intervals, and soon after a token named a key that is not in it. What cannot
-be read leaves everything as it was, is logged, and degrades the health: a broken list must neither
-admit those it denied nor lock everybody out.
+Files are looked at once a second and read again when they have changed; the denial list, which may
+be long, in a thread. A key set behind a URL is fetched in a thread: at intervals, and soon after a
+token named a key that is not in it. The last one is kept in the data folder, so that a hub can
+start while its issuer is away. What cannot be read leaves everything as it was, is logged, and
+degrades the health: a broken list must neither admit those it denied nor lock everybody out.
 """
 
 from __future__ import annotations
@@ -11,21 +12,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import stat
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from signalhub.auth import denials, key_sets
-from signalhub.auth.denials import Denials
+from signalhub.auth.denials import Denial, Denials
 from signalhub.auth.tokens import Authenticator
 from signalhub.core.limits.degradations import Degraded
+from signalhub.privacy import opener
 from signalhub.settings.model import AuthSettings
 from signalhub.wire.authority import is_loopback
 from signalhub.wire.errors import SettingsError
@@ -38,6 +43,12 @@ _PAUSE_MS: Final = 10_000
 # A key set that is older than this many intervals is a degradation.
 _STALE_INTERVALS: Final = 3
 
+# After so many entries of the denial list its thread lets others run.
+_ENTRIES: Final = 128
+_PAUSE_S: Final = 0.0005
+KEPT_NAME: Final = "key-set.json"
+
+T = TypeVar("T")
 KeySet = dict[str, Ed25519PublicKey]
 
 
@@ -79,18 +90,23 @@ class Credentials:
         denied: Path,
         authenticator: Authenticator,
         deny: Callable[[Denials], None],
+        data: Path,
     ) -> None:
         """`denied` is the denial list; `deny` hands a new one to the hub, which ends sessions."""
         self._authenticator = authenticator
         self._deny = deny
         self._denied = _WatchedFile(denied, denials.LIST_BYTES_MAX)
         self._has_list = False
+        self.is_reading = False
         # The default one is made with its first entry, but whoever names a file has it.
         self._is_list_expected = bool(auth.denied_file)
         self._key_file = (
             _WatchedFile(Path(auth.jwks_file), key_sets.SET_BYTES_MAX) if auth.jwks_file else None
         )
-        self._key_url = _FetchedKeySet(auth, authenticator) if auth.jwks_url else None
+        self._key_url = None
+        if auth.jwks_url:
+            kept = _KeptKeySet(data / KEPT_NAME, auth.jwks_url)
+            self._key_url = _FetchedKeySet(auth, authenticator, kept)
 
     async def start(self, now: int) -> None:
         """Read everything for the first time; raises `SettingsError` if a file is broken."""
@@ -134,23 +150,40 @@ class Credentials:
         return found
 
     def _look_at_list(self) -> None:
-        watched = self._denied
+        if self.is_reading:
+            return
         try:
-            content = watched.changed()
-            if content is None:
-                # As it was when it was read, or when it could not be.
-                return
-            listed = Denials(denials.read(content))
+            content = self._denied.changed()
         except FileNotFoundError as error:
             if self._has_list:
-                watched.failed(_reason(error))
-        except (OSError, SettingsError) as error:
-            watched.failed(_reason(error))
+                self._denied.failed(_reason(error))
+        except OSError as error:
+            self._denied.failed(_reason(error))
         else:
-            self._has_list = True
-            watched.error = None
-            log.info("the denial list was read", extra={"entries": len(listed)})
-            self._deny(listed)
+            # Otherwise it is as it was when it was read, or when it could not be.
+            if content is not None:
+                self._read_list(content)
+
+    def _read_list(self, content: bytes) -> None:
+        self.is_reading = True
+
+        def read() -> Denials | str:
+            try:
+                return Denials(_unhurried(denials.entries_of(content)))
+            except SettingsError as error:
+                return _reason(error)
+
+        _in_thread("denial-list", read, self._list_read)
+
+    def _list_read(self, listed: Denials | str) -> None:
+        self.is_reading = False
+        if isinstance(listed, str):
+            self._denied.failed(listed)
+            return
+        self._has_list = True
+        self._denied.error = None
+        log.info("the denial list was read", extra={"entries": len(listed)})
+        self._deny(listed)
 
     def _look_at_keys(self, watched: _WatchedFile) -> None:
         try:
@@ -169,8 +202,9 @@ class Credentials:
 class _FetchedKeySet:
     """A key set behind a URL."""
 
-    def __init__(self, auth: AuthSettings, authenticator: Authenticator) -> None:
+    def __init__(self, auth: AuthSettings, authenticator: Authenticator, kept: _KeptKeySet) -> None:
         self._url = auth.jwks_url
+        self._kept = kept
         self._interval_ms = int(auth.jwks_refresh_s * 1000)
         self._authenticator = authenticator
         self._is_wanted = False
@@ -181,13 +215,20 @@ class _FetchedKeySet:
         self._error: str | None = None
 
     async def start(self, now: int) -> None:
-        """Fetch it, and go on without it if that takes too long."""
+        """Fetch it, and go on with the one that was kept if that fails or takes too long."""
         done = asyncio.Event()
         self._fetch(now, done)
         try:
             await asyncio.wait_for(done.wait(), _FETCH_S)
         except TimeoutError:
             log.warning("the key set has not arrived yet", extra={"url": self._url})
+        if self._fetched_at_ms is None and (kept := self._kept.load()) is not None:
+            keys, age_ms = kept
+            self._fetched_at_ms = now - age_ms
+            facts = {"keys": sorted(keys), "age_s": age_ms // 1000}
+            log.warning("the key set of an earlier start is used", extra=facts)
+            self._known = keys
+            self._authenticator.use_key_set(keys)
 
     def tick(self, now: int) -> None:
         self._is_wanted |= self._authenticator.take_missed_key()
@@ -203,7 +244,6 @@ class _FetchedKeySet:
         return now - self._fetched_at_ms > _STALE_INTERVALS * self._interval_ms
 
     def _fetch(self, now: int, done: asyncio.Event | None = None) -> None:
-        loop = asyncio.get_running_loop()
         self._is_fetching, self._is_wanted = True, False
         self._tried_at_ms = now
 
@@ -212,14 +252,10 @@ class _FetchedKeySet:
             if done is not None:
                 done.set()
 
-        def work() -> None:
-            found = _fetched(self._url)
-            # The hub may have stopped meanwhile.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(finish, found)
+        def fetch() -> KeySet | str:
+            return _fetched(self._url, self._kept.save)
 
-        # A daemon, so that a slow issuer does not delay the end of the process.
-        threading.Thread(target=work, name="key-set", daemon=True).start()
+        _in_thread("key-set", fetch, finish)
 
     def _finish(self, found: KeySet | str, now: int) -> None:
         self._is_fetching = False
@@ -236,6 +272,62 @@ class _FetchedKeySet:
         self._authenticator.use_key_set(found)
 
 
+class _Kept(msgspec.Struct):
+    """The content of the file: which URL the set was fetched from, and when."""
+
+    url: str
+    fetched_at_ms: int
+    set: str
+
+
+class _KeptKeySet:
+    """The last key set of an issuer, in a file of the data folder.
+
+    Whoever can write the file can sign tokens, so one that others may write is not used.
+    """
+
+    def __init__(self, path: Path, url: str) -> None:
+        self._path = path
+        self._url = url
+        self._is_told = False
+
+    def save(self, content: bytes) -> None:
+        """Keep a set that was just fetched, whole or not at all; called on a thread."""
+        kept = _Kept(self._url, time.time_ns() // 1_000_000, content.decode())
+        draft = self._path.with_name(f".{self._path.name}.tmp")
+        try:
+            draft.unlink(missing_ok=True)
+            with open(draft, "xb", opener=opener) as file:
+                file.write(msgspec.json.encode(kept))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._path)
+        except OSError as error:
+            if not self._is_told:
+                self._is_told = True
+                facts = {"file": str(self._path), "error": _reason(error)}
+                log.warning("the key set could not be kept for the next start", extra=facts)
+
+    def load(self) -> tuple[KeySet, int] | None:
+        """The set and its age in milliseconds; `None` if there is none of this URL."""
+        try:
+            with self._path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                    raise SettingsError("others may write it")
+                kept = msgspec.json.decode(file.read(2 * key_sets.SET_BYTES_MAX), type=_Kept)
+            if kept.url != self._url:
+                return None
+            age_ms = time.time_ns() // 1_000_000 - kept.fetched_at_ms
+            return key_sets.read(kept.set.encode()), max(0, age_ms)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, SettingsError) as error:
+            facts = {"file": str(self._path), "error": _reason(error)}
+            log.warning("the key set of an earlier start cannot be used", extra=facts)
+            return None
+
+
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Whoever answers for the URL of the settings must not be able to name another one."""
 
@@ -243,7 +335,29 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _fetched(url: str) -> KeySet | str:
+def _in_thread(name: str, work: Callable[[], T], done: Callable[[T], object]) -> None:
+    """Do something without holding up the loop, which gets the result."""
+    loop = asyncio.get_running_loop()
+
+    def run() -> None:
+        found = work()
+        # The hub may have stopped meanwhile.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(done, found)
+
+    # A daemon, so that a slow issuer does not delay the end of the process.
+    threading.Thread(target=run, name=name, daemon=True).start()
+
+
+def _unhurried(entries: Iterable[Denial]) -> Iterator[Denial]:
+    """Let the loop run in between; a thread that only computes keeps it waiting."""
+    for number, one in enumerate(entries):
+        if number % _ENTRIES == 0:
+            time.sleep(_PAUSE_S)
+        yield one
+
+
+def _fetched(url: str, keep: Callable[[bytes], None]) -> KeySet | str:
     """Return the keys behind a URL, or why there are none."""
     is_near = is_loopback(urlsplit(url).hostname or "")
     proxies = urllib.request.ProxyHandler({} if is_near else None)
@@ -262,7 +376,9 @@ def _fetched(url: str) -> KeySet | str:
                     break
                 if time.monotonic() > ends_s:
                     return "the answer takes too long"
-        return key_sets.read(content)
+        found = key_sets.read(content)
+        keep(content)
+        return found
     except Exception as error:
         # Whatever an issuer answers, the known keys hold.
         return _reason(error)

@@ -25,7 +25,7 @@ ACTOR: Final = r"^[a-z][a-z0-9_-]{0,63}/[^\x00-\x1f\x7f-\x9f]{1,256}\Z"
 
 
 class Kind(IntEnum):
-    """The kind of an entry. Numbers are never reused."""
+    """The kind of an entry. Numbers are never reused, and 22 to 31 are reserved."""
 
     MAIL = 1  # A message for one actor.
     PUBLISHED = 2  # A message on a durable topic.
@@ -47,7 +47,7 @@ class Kind(IntEnum):
     # is empty.
     INBOX_KEY = 17
     ERASED = 18  # An erasure of entries.
-    REPLAYS_STAND = 19  # The progress of replay jobs, rewritten before old segments are deleted.
+    REPLAYS_STAND = 19  # The progress of jobs, rewritten before old segments are deleted.
     PLACED = 20  # A durable actor got a place; its stream is empty.
     OPERATED = 21  # Somebody used a permission over what is not theirs; its stream is empty.
 
@@ -101,6 +101,7 @@ class RedrivenOrigin(Body):
     id: str
     epoch: str
     seq: int
+    is_edited: bool = False
 
 
 class ReplayOrigin(Body):
@@ -349,12 +350,26 @@ class ErasedBody(Body):
     through: int = 0  # The last position of the inbox that is erased.
 
 
+class JobBody(Body):
+    """A job in REPLAYS_STAND: who began it, and how it ended."""
+
+    job: str
+    operation: str
+    by: str  # Empty in the log, which is not searched for names here; a snapshot has it.
+    address: str
+    began_ms: int = 0
+    ended_ms: int = 0
+    phase: str = ""  # `end` or `failed`.
+    detail: str = ""
+
+
 class ReplaysStandBody(Body):
-    """Body of REPLAYS_STAND: the last copy of each job, and the newest forgotten one."""
+    """Body of REPLAYS_STAND: the last copy of each replay, and the newest forgotten one."""
 
     last: list[ReplayOrigin]
     forgotten_epoch: int
     forgotten_offset: int
+    jobs: list[JobBody] = msgspec.field(default_factory=list)  # Replays and others.
 
 
 class PlacedBody(Body):
@@ -374,8 +389,11 @@ class OperatedBody(Body):
     address: str  # The identity of the session.
     verb: str
     over: str
-    phase: str = ""  # Of a job: `begin` or `end`; one that has no end was interrupted.
+    # Of a job: `begin`, `end` or `failed`; one that has no end was interrupted.
+    phase: str = ""
     job: str = ""
+    request: str = ""  # Empty in older entries.
+    detail: str = ""  # What else is worth knowing, without contents.
 
 
 # The bytes of a body.

@@ -249,6 +249,51 @@ async def test_dead_letters_are_put_back_for_the_subscription_that_gave_them_up(
     assert [row["payload"] for row in again.rows()] == [2, 1, 3]
 
 
+async def test_dead_letters_are_chosen_previewed_and_edited(run: Run, me: Client) -> None:
+    await bury(me, 3)
+    redrive = ("dlq", "redrive", "orders")
+
+    planned = await run(*redrive, "--where", "reason=no such item", "--through", "2", "--dry-run")
+    plan = await run(*redrive, "--where", "reason=other", "--dry-run", "--json")
+    listed = await run("dlq", "ls", "orders", "--json")
+    edited = await run(*redrive, "--seq", "1", "--edit", '1={"data": 10, "key": "k"}')
+    rest = await run(*redrive, "--where", "type=n", "--where", "from=2020-01-01T00:00Z")
+    again = await run(*SUBSCRIBE, "--count", "3", "--json")
+
+    assert planned.out == "2 dead letters up to 2 would be redriven\n2\tno such item\n"
+    assert "--through 2" in planned.err
+    (facts,) = plan.rows()
+    assert (facts["count"], facts["through"], facts["byReason"]) == (0, 3, [])
+    assert len(listed.rows()) == 3, "a preview changes nothing"
+    assert (edited.code, edited.out) == (0, "1 dead letter redriven\n")
+    assert (rest.code, rest.out) == (0, "2 dead letters redriven\n")
+    assert [row["payload"] for row in again.rows()] == [10, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "no dead letters chosen"),
+        (("--where", "raeson=x"), "invalid --where 'raeson=x'"),
+        (("--where", "reason"), "invalid --where"),
+        (("--where", "type=a", "--where", "type=b"), "given twice"),
+        (("--where", "from=yesterday"), "invalid time 'yesterday'"),
+        (("--seq", "1", "--edit", "x={}"), "invalid --edit"),
+        (("--seq", "1", "--edit", '2={"data":1}'), "add --seq 2"),
+        (("--seq", "1", "--edit", '1={"data":}'), "begins like JSON"),
+        (("--seq", "1", "--edit", '1={"payload":1}'), "data, type, key or headers"),
+        (("--all", "--edit", '1={"data":1}'), "add --seq 1"),
+    ],
+)
+async def test_a_choice_of_dead_letters_that_cannot_be_meant_is_refused(
+    run: Run, options: tuple[str, ...], words: str
+) -> None:
+    refused = await run("dlq", "redrive", "orders", *options)
+
+    assert refused.code == 2
+    assert words in refused.err
+
+
 async def test_dead_letters_are_deleted_when_that_is_confirmed(run: Run, me: Client) -> None:
     await bury(me, 3, dead_letter="graveyard")
     purge = ("dlq", "purge", "orders")

@@ -130,9 +130,12 @@ def test_a_file_can_be_read_while_it_is_written_and_at_rest(local: Stage, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["a.db"], "no trace is left beside it"
 
 
-def ask(local: Stage, name: str, **arguments: Any) -> dict[str, Any]:
+def ask(
+    local: Stage, name: str, *, shows_contents: bool = True, **arguments: Any
+) -> dict[str, Any]:
     """The answer of a whole turn."""
-    effects = local.kernel.turn([Commanded(name, arguments, "who")], 1_760_000_000_000)
+    command = Commanded(name, arguments, "who", shows_contents)
+    effects = local.kernel.turn([command], 1_760_000_000_000)
     (answer,) = (effect for effect in effects if isinstance(effect, CommandAnswer))
     return answer.result
 
@@ -193,6 +196,54 @@ def test_an_answer_is_as_long_as_a_message_may_be_and_the_rest_has_an_offset(loc
 
     assert seen == [f"n-{number:03}" for number in range(12)]
     assert pages > 2
+
+
+def test_an_operator_who_may_not_read_sees_rows_without_contents(local: Stage) -> None:
+    local.do("desk/1", set_alarms, 5, 1)
+    call_id = local.do("desk/1", calling("later", key="secret-key"))
+    local.kernel.store.execute(
+        "INSERT INTO dead VALUES ('desk/1', 'x', 'alarm', ?, x'c1', 'secret-error', 1, 1)",
+        (call_id,),
+    )
+    local.kernel.store.execute(
+        "INSERT INTO finished (call_id, actor, caller, method, error, ended_ms)"
+        " VALUES ('c', 'desk/1', '', 'm', 'secret-error', 1)"
+    )
+    hidden = ("secret", "xxxxx", "notes")
+
+    for name, arguments in (
+        ("actor", {"actor": "desk/1"}),
+        ("alarms", {}),
+        ("calls", {}),
+        ("call", {"call": call_id}),
+        ("dead", {}),
+        ("finished", {}),
+    ):
+        shown = msgspec.json.encode(ask(local, name, **arguments)).decode()
+        answer = ask(local, name, shows_contents=False, **arguments)["result"]
+        withheld = msgspec.json.encode(answer).decode()
+        assert any(one in shown for one in hidden), name
+        assert not any(one in withheld for one in hidden), name
+        assert '"withheld":true' in withheld
+        assert len(answer) >= len(ask(local, name, **arguments)["result"]), name
+    (alarm,) = ask(local, "alarms", shows_contents=False)["result"]
+    assert (alarm["id"], alarm["continuation"]) == ("n-000", '{"m":"note"}')
+    assert "error" in ask(local, "letter", actor="desk/1", id="x")
+    assert ask(local, "dead", id="x", shows_contents=False)["result"][0]["error"] is None
+    newest = ask(local, "finished", shows_contents=False)["result"][0]
+    assert newest["outcome"] == "failed"
+
+
+def test_the_content_of_a_letter_is_not_shown_to_whoever_may_not_read(local: Stage) -> None:
+    local.kernel.store.execute(
+        "INSERT INTO dead VALUES ('desk/1', 'x', 'unreadable', 'c', x'736563726574', 'no', 1, 1)"
+    )
+
+    assert ask(local, "letter", actor="desk/1", id="x")["result"] == {"data": "secret"}
+    shown = ask(local, "letter", shows_contents=False, actor="desk/1", id="x")
+    assert shown == {"result": None}
+    # What is no view is as it was.
+    assert ask(local, "purge", shows_contents=False, actor="desk/1", id="x") == {"result": True}
 
 
 def test_a_row_that_is_too_long_by_itself_is_cut(local: Stage) -> None:

@@ -75,6 +75,7 @@ class Scene:
             host = admitted(self.shell, address[2:-1], ALL)
             fine(host.register(**OF_HOST))
             if address == A:
+                self.host = host
                 fine(host.ask("hub:place", {"actors": ["order/17"], "host": A}))
         return self.eve()
 
@@ -124,6 +125,21 @@ def controls(scene: Scene, name: str) -> bool:
     return may(scene.hosts().ask("hub:send", given))
 
 
+def sees_contents(scene: Scene) -> bool:
+    if not controls(scene, "dead"):
+        return False
+    (command,) = [one for one in scene.host.take() if one["type"] == "actors:control"]
+    return command["payload"].get("contents", True) is True
+
+
+def changes_unowned(scene: Scene) -> bool:
+    scene.topic()
+    scene.shell.hub.streams.topics[ORDERS].subscriptions["billing"].definition.owner = ""
+    given = BILLING | {"mode": "shared", "consumer": "eve", "maxDeliveries": 9}
+    reply = scene.eve().ask("hub:subscribe", given)
+    return may(reply) and "kept" not in reply["payload"]
+
+
 def joins(scene: Scene, subscription: str, **options: Any) -> bool:
     payload = BILLING | {"subscription": subscription, "mode": "shared", "consumer": "eve"}
     return may(scene.topic().ask("hub:subscribe", payload | options))
@@ -157,9 +173,22 @@ def redrives(scene: Scene) -> bool:
     return may(reply) and bool(reply["payload"]["count"])
 
 
-def replays(scene: Scene) -> bool:
-    replies = scene.topic().request("hub:replay", {"topic": ORDERS, "fromSeq": 1})
-    return may(replies[-1])
+def edits(scene: Scene) -> bool:
+    chosen = {"topic": "orders.dlq", "seqs": [1], "edits": {"1": {"data": 2}}}
+    reply = scene.topic().ask("hub:redrive", chosen)
+    return may(reply) and bool(reply["payload"]["count"])
+
+
+def previews(scene: Scene) -> bool:
+    reply = scene.topic().ask("hub:redrive", LETTERS | {"dryRun": True})
+    return may(reply) and bool(reply["payload"]["count"]) and "byReason" in reply["payload"]
+
+
+def replays(topic: str) -> Callable[[Scene], bool]:
+    def tried(scene: Scene) -> bool:
+        return may(scene.topic().request("hub:replay", {"topic": topic, "fromSeq": 1})[-1])
+
+    return tried
 
 
 def renews(scene: Scene) -> bool:
@@ -216,6 +245,7 @@ TRIALS: dict[str, list[Callable[[Scene], bool]]] = {
     "hub:metrics": [plainly("hub:metrics")],
     "hub:limits": [plainly("hub:limits")],
     "hub:list_sessions": [plainly("hub:list_sessions")],
+    "hub:list_jobs": [plainly("hub:list_jobs")],
     "hub:close_session": [
         lambda scene: may(scene.eve().ask("hub:close_session", {"sessionId": scene.ann.session.id}))
     ],
@@ -249,6 +279,7 @@ TRIALS: dict[str, list[Callable[[Scene], bool]]] = {
         lambda scene: may(scene.hosts().ask("hub:send", {"to": A, "type": "actors:batch"})),
         lambda scene: controls(scene, "actors"),
         lambda scene: controls(scene, "purge"),
+        sees_contents,
     ],
     "hub:broadcast": [plainly("hub:broadcast", {"type": "note"})],
     "hub:publish": [
@@ -261,6 +292,7 @@ TRIALS: dict[str, list[Callable[[Scene], bool]]] = {
         lambda scene: joins(scene, "billing"),
         on_own("hub:subscribe"),
         lambda scene: joins(scene, "billing", maxDeliveries=9),
+        changes_unowned,
         lambda scene: joins(scene, "billing", consumer="ann"),
         lambda scene: joins(scene, "fresh", deadLetter="letters"),
         lambda scene: joins(scene, "fresh", backlogMax=5, backlogPolicy="refuse"),
@@ -292,8 +324,8 @@ TRIALS: dict[str, list[Callable[[Scene], bool]]] = {
     "hub:extend": [settles("hub:extend", ms=1_000)],
     "hub:term": [settles("hub:term")],
     "hub:credit": [credits],
-    "hub:replay": [replays],
-    "hub:redrive": [redrives],
+    "hub:replay": [replays(ORDERS), replays("orders.dlq")],
+    "hub:redrive": [redrives, edits, previews],
     "hub:purge": [
         on_topic("hub:purge", all=True),
         lambda scene: may(scene.owned().ask("hub:purge", {"topic": MINE, "all": True})),

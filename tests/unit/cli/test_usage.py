@@ -32,7 +32,7 @@ from signalhub.wire.errors import (
 )
 
 VERBS = (
-    "serve limits backup restore sql audit replay erase tell ask broadcast listen publish"
+    "serve limits jobs backup restore sql audit replay erase tell ask broadcast listen publish"
     " subscribe discover ls ping"
 )
 NOUNS = {

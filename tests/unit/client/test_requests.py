@@ -240,6 +240,43 @@ ROWS = {
         {"count": 4},
         4,
     ),
+    "hub:redrive chosen": Row(
+        lambda me: me.redrive(
+            "t.dlq", [3], reason="busy", died_to=1_760_000_000_000, edits={3: {"data": 1}}
+        ),
+        {
+            "topic": "t.dlq",
+            "filter": {"reason": "busy", "to": 1_760_000_000_000, "seqs": [3]},
+            "edits": {"3": {"data": 1}},
+        },
+        "hub:redriven",
+        {"count": 1},
+        1,
+    ),
+    "hub:redrive planned": Row(
+        lambda me: me.preview_redrive("t.dlq", through=7, epoch="e"),
+        {"topic": "t.dlq", "filter": {}, "through": 7, "epoch": "e", "dryRun": True},
+        "hub:redriven",
+        {
+            "count": 1,
+            "through": 7,
+            "byReason": [{"reason": "a", "count": 1}],
+            "first": [{"seq": 1, "type": None}],
+        },
+        answers.LettersPreview(
+            count=1,
+            through=7,
+            by_reason=(answers.ReasonCount(reason="a", count=1),),
+            first=(answers.ChosenLetter(seq=1),),
+        ),
+    ),
+    "hub:list_jobs": Row(
+        lambda me: me.jobs(),
+        {"limit": 100},
+        "hub:job_list",
+        {"jobs": [{"job": "j", "state": "done", "beganAt": 5}], "total": 1},
+        answers.JobPage(jobs=(answers.Job(job="j", state="done", began_at=5),), total=1),
+    ),
     "hub:purge": Row(
         lambda me: me.purge("t.dlq", [1, 3]),
         {"topic": "t.dlq", "seqs": [1, 3]},
@@ -300,6 +337,7 @@ ROWS = {
 ONCE = {
     *("hub:publish", "hub:publish later", "hub:topic_delete", "hub:sub_delete"),
     *("hub:sub_delete elsewhere", "hub:seek", "hub:redrive", "hub:purge", "hub:forget_place"),
+    "hub:redrive chosen",
 }
 
 

@@ -55,6 +55,22 @@ def test_a_consumer_knows_what_the_hub_said_and_a_loss_is_a_warning(scene: Scene
     assert warned.facts == BILLING | {"lost": Lost(1, 3)}
 
 
+def test_options_that_were_not_taken_are_a_warning_and_the_client_settles_accordingly(
+    scene: Scene,
+) -> None:
+    seat = scene.consume()
+    seat.terms["autoAck"] = True
+    assert seat.is_auto_acked
+
+    seat.taken({"kept": ["autoAck", "maxDeliveries"]})
+
+    assert not seat.is_auto_acked
+    (warned,) = [one for one in seat.taken({"kept": ["autoAck"]}) if isinstance(one, Warned)]
+    assert warned.facts == BILLING | {"options": ["autoAck"]}
+    assert seat.taken({}) == []
+    assert seat.is_auto_acked
+
+
 def test_consumers_join_again_last_and_traffic_waits_for_them(scene: Scene) -> None:
     scene.consume()
     scene.subscribe("news")

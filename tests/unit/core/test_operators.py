@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from signalhub.auth.denials import Denial, Denials
+from signalhub.core import refusals
 from signalhub.settings.model import Settings
 from signalhub.wire.entry import Kind, OperatedBody, decode_body
 from tests.support.memory.shell import HELLO, MemoryShell, Message, Peer
@@ -89,13 +90,46 @@ def test_a_closed_session_is_told_and_the_operation_is_on_record_first() -> None
     assert operator.take()[-1]["type"] == "hub:session_closed"
     (record,) = [one for one in shell.engine.entries if one.kind == Kind.OPERATED]
     assert decode_body(OperatedBody, record.body) == OperatedBody(
-        "@(ops/olga)", "@(ops/olga)", "admin", "@(local/alice)"
+        "@(ops/olga)", "@(ops/olga)", "admin", "@(local/alice)", request="hub:close_session"
     )
     assert code_of(close(operator, alice.session.id)) == "unknown_session"
     # Nothing keeps operators from their own sessions.
     operator.request("hub:close_session", {"sessionId": operator.session.id})
     assert [one["type"] for one in operator.take()[-2:]] == ["hub:session_closed", "hub:disconnect"]
     assert operator.closed == (1001, "closed_by_operator")
+
+
+def test_a_session_is_closed_although_the_log_is_full_and_the_output_says_so() -> None:
+    shell = guarded()
+    operator, alice = admitted(shell, "ops/olga", OPERATOR), admitted(shell)
+    shell.engine.is_full = True
+
+    reply = close(operator, alice.session.id)
+
+    assert reply["payload"] == {
+        "sessionId": alice.session.id,
+        "identity": "@(local/alice)",
+        "recorded": False,
+    }
+    assert alice.closed == (1001, "closed_by_operator")
+    (note,) = shell.notes
+    assert note.text == "an operator closed a session, which could not be recorded"
+    assert note.facts == {
+        "session": alice.session.id,
+        "identity": "@(local/alice)",
+        "by": "@(ops/olga)",
+        "operator": "@(ops/olga)",
+        "reason": "storage_full",
+    }
+
+
+def test_a_session_is_closed_although_the_log_has_failed() -> None:
+    shell = guarded()
+    operator, alice = admitted(shell, "ops/olga", OPERATOR), admitted(shell)
+    shell.engine.refuse(refusals.storage_failed(), is_final=True)
+
+    assert close(operator, alice.session.id)["payload"]["recorded"] is False
+    assert alice.closed == (1001, "closed_by_operator")
 
 
 def test_others_neither_see_nor_close_sessions() -> None:

@@ -401,6 +401,18 @@ def test_the_addresses_of_the_hub_are_nobodys(address: str) -> None:
     assert code_of(reply) == "unauthorized"
 
 
+@pytest.mark.parametrize(
+    "address", ["@(cloudflare/signal-hub)", "@(unknown/unknown)", "@(hub/admin.0)"]
+)
+def test_nobody_connects_as_the_hub(address: str) -> None:
+    """A record of operations would name the hub as the operator."""
+    peer = MemoryShell().open()
+
+    assert code_of(peer.hello(address)) == "unauthorized"
+    assert peer.session.identity is None
+    assert peer.hello("@(me/me)")["type"] == "hub:connected"
+
+
 def test_a_host_can_still_be_registered_without_authentication() -> None:
     shell = MemoryShell()
 

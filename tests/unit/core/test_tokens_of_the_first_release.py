@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from signalhub.auth.permissions import EVERYTHING, Allowance, Permissions
+from signalhub.wire.entry import Kind, OperatedBody, decode_body
 from tests.support.memory.hosts import ACTOR, A, place, register
 from tests.support.memory.shell import MemoryShell, Message, Peer
 from tests.support.memory.tokens import admitted, guarded
@@ -48,6 +49,44 @@ def test_an_old_token_goes_on_consuming_settling_and_redriving() -> None:
     done(worker, "hub:subscribe", subscription="own")
     for request in ("hub:sub_pause", "hub:sub_resume", "hub:sub_update", "hub:sub_delete"):
         done(worker, request, subscription="own")
+
+
+def test_an_old_consumer_with_other_options_is_served_with_those_that_hold_and_told() -> None:
+    shell = upgraded()
+    worker = admitted(shell, "people/worker", WORKER)
+    billing = shell.hub.streams.topics[ORDERS].subscriptions["billing"]
+    before = billing.definition
+    options = {"maxDeliveries": 9, "ratePerSecond": 5.0, "strict": False, "window": 7}
+
+    reply = worker.ask("hub:subscribe", BILLING | options)
+
+    assert reply["type"] == "hub:subscribed"
+    # The window is the consumer's own.
+    assert reply["payload"]["kept"] == ["maxDeliveries", "ratePerSecond"]
+    assert billing.definition == before
+    (consumer,) = billing.consumers
+    assert consumer.window == 7
+    # As before, those who may create topics change what nobody owns. It is on record.
+    maker = admitted(shell, "people/maker", MAKER)
+    reply = maker.ask("hub:subscribe", BILLING | {"maxDeliveries": 9, "consumer": "m"})
+    assert "kept" not in reply["payload"]
+    assert billing.definition.max_deliveries == 9
+    (record,) = [one for one in shell.engine.entries if one.kind == Kind.OPERATED]
+    body = decode_body(OperatedBody, record.body)
+    assert (body.request, body.verb, body.over) == ("hub:subscribe", "manage", "orders/billing")
+
+
+def test_without_authentication_whoever_joins_changes_the_options_as_before() -> None:
+    shell = MemoryShell()
+    peer = shell.connect()
+    peer.ask("hub:topic_create", {"topic": ORDERS})
+    peer.ask("hub:subscribe", BILLING | {"mode": "shared"})
+
+    reply = shell.connect("@(a/b)").ask("hub:subscribe", BILLING | {"maxDeliveries": 9})
+
+    assert "kept" not in reply["payload"]
+    assert shell.hub.streams.topics[ORDERS].subscriptions["billing"].definition.max_deliveries == 9
+    assert not [one for one in shell.engine.entries if one.kind == Kind.OPERATED]
 
 
 def test_an_old_token_that_may_create_goes_on_managing_and_deleting() -> None:

@@ -468,6 +468,7 @@ def _commanded(message: Message) -> Commanded:
         name if isinstance(name, str) else "",
         arguments if isinstance(arguments, dict) else {},
         message,
+        shows_contents=body.get("contents") is not False,
     )
 
 

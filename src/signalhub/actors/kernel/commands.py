@@ -1,7 +1,8 @@
 """Commands of operators to a running host: show something, redrive, move an actor.
 
-With authentication the hub lets only those with `control` over the host send commands. No command,
-however malformed, stops the host.
+With authentication the hub lets only those with `control` over the host send commands, and marks
+those of operators without `read`, who see no contents. No command, however malformed, stops the
+host.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ CUT_CHARS: Final = 1_000
 # In the table `meta`: the hub has known this folder by its name.
 NAME_KEPT: Final = "name_kept"
 
+# Members of views that show what actors work on.
+_CONTENTS: Final = ("continuation", "error", "key", "lastError")
+
 Arguments = dict[str, Any]
 Rows = list[views.View]
 
@@ -42,7 +46,8 @@ class BadCommand(ValueError):
 def obey(kernel: Kernel, event: Commanded) -> None:
     """Execute a command within the turn, and answer after the commit."""
     try:
-        result = {"result": _carried_out(kernel, event.name, event.arguments)}
+        found = _carried_out(kernel, event.name, event.arguments)
+        result = {"result": found if event.shows_contents else _withheld(event.name, found)}
     except (BadCommand, CannotMove) as refusal:
         result = {"error": str(refusal)}
     except msgspec.DecodeError as error:
@@ -58,6 +63,33 @@ def _carried_out(kernel: Kernel, name: str, arguments: Arguments) -> Any:
     if name == "actor" and found is not None:
         found["moveFailed"] = kernel.moves.failures.get(found["actor"])
     return found
+
+
+def _withheld(name: str, found: Any) -> Any:
+    """An answer without contents: arguments, errors, keys of calls and of states."""
+    if name == "letter":
+        return None
+    if isinstance(found, list):
+        return [_withheld(name, one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    row = {member: _withheld("", value) for member, value in found.items()}
+    hidden: views.View = {one: None for one in _CONTENTS if row.get(one) is not None}
+    if "continuation" in hidden:
+        hidden["continuation"] = _method_of(row["continuation"])
+    if name == "actor" and row["state"]:
+        hidden["state"] = {}
+    if name == "finished" and row["outcome"] not in ("returned", "deferred"):
+        hidden["outcome"] = "failed"
+    return row | hidden | ({"withheld": True} if hidden else {})
+
+
+def _method_of(continuation: str) -> str:
+    try:
+        method = msgspec.json.decode(continuation)["m"]
+    except (ValueError, KeyError, TypeError):
+        return "{}"
+    return msgspec.json.encode({"m": method}).decode()
 
 
 def look(store: HostStore, name: str, arguments: Arguments) -> Any:

@@ -95,6 +95,8 @@ class Commanded(msgspec.Struct):
     name: str
     arguments: dict[str, Any]
     answer: Any
+    # The hub says whether the operator may see arguments, errors and the like.
+    shows_contents: bool = True
 
 
 Event = (

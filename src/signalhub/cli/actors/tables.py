@@ -108,7 +108,7 @@ def dead_row(row: Row) -> Row:
         **row,
         "actor": row["actor"] or "-",
         "died": _clock(row["deadMs"]),
-        "error": _cut(row["error"]),
+        "error": _cut(row["error"] or ""),
     }
 
 
@@ -153,10 +153,12 @@ def written_operation(stored: str) -> str:
     """A stored continuation as a method call."""
     try:
         found = msgspec.json.decode(stored)
+        if found.keys() == {"m"}:
+            return f"{found['m']}(…)"  # The arguments are withheld.
         parts = [msgspec.json.encode(one).decode() for one in found["a"]]
         parts += [f"{key}={msgspec.json.encode(one).decode()}" for key, one in found["k"].items()]
         return f"{found['m']}({', '.join(parts)})"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return stored
 
 
@@ -307,6 +309,6 @@ def sheet_of(facts: Mapping[str, Any]) -> dict[str, Any]:
     sheet |= {name: shown_time(facts[key]) for name, key in times.items() if facts[key]}
     if dead is not None:
         sheet["given up"] = shown_time(dead["deadMs"])
-        sheet["error"] = dead["error"]
+        sheet["error"] = dead["error"] or "-"
         sheet["dead letter"] = f"signalhub actors dead {dead['actor']} --id {dead['id']}"
     return sheet

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
@@ -104,6 +104,7 @@ def show(actor: ActorName, /, *, connection: ViewOptions = VIEW_DEFAULTS) -> Non
         connection.output.sheet({**facts, "alarmList": listed})
     else:
         _print_actor(connection, facts, host)
+    _tell_withheld(connection, [facts, *facts["alarmList"], *facts["deadLetters"]])
     source.check(connection.timeout_s)
 
 
@@ -300,9 +301,11 @@ def _one_letter(address: str | None, id: str, connection: ViewOptions) -> None:
             "list them with `signalhub actors dead`",
         )
     contents: Row | None = found["contents"]
+    _tell_withheld(connection, [found])
     if connection.as_json:
         connection.output.sheet({**found, "contents": contents and nested(contents)})
         return
+    found.pop("withheld", None)
     del found["contents"]
     found["died"] = shown_time(found.pop("deadMs"))
     for name, value in (contents or {}).items():
@@ -343,7 +346,16 @@ def _print(
 def _end(connection: ViewOptions, found: HostRows, source: Hosts) -> None:
     if found.has_more:
         connection.remark({"has_more": True}, "there are more; raise --limit to see them")
+    _tell_withheld(connection, found.rows)
     source.check(connection.timeout_s)
+
+
+def _tell_withheld(connection: ViewOptions, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Hosts show no contents to operators without the permission `read`."""
+    if any(row.get("withheld") for row in rows):
+        connection.remark(
+            {"withheld": True}, "contents are not shown: that needs `read` over the host"
+        )
 
 
 def _by(*names: str) -> Callable[[Row], tuple[Any, ...]]:

@@ -6,22 +6,29 @@ came from.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from signalhub.cli.messages.messages import each, message_facts
-from signalhub.cli.terminal.arguments import checked_topic
+from signalhub.cli.terminal.arguments import checked_topic, decoded
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Exit, Failure, Yes, confirm, usage
 from signalhub.cli.terminal.output import OutputColumn, counted, shown
-from signalhub.cli.terminal.quantities import shown_time
+from signalhub.cli.terminal.quantities import moment, shown_time
 from signalhub.wire.errors import Code, Refused
 
 if TYPE_CHECKING:
     from signalhub import client
-    from signalhub.client import Client, Message
+    from signalhub.client import (
+        Client,
+        LetterChoice,
+        LetterEdit,
+        LettersPreview,
+        Message,
+        Redriving,
+    )
 
 LIMIT = 100
 
@@ -40,6 +47,24 @@ Seqs = Annotated[
 ]
 All = Annotated[
     bool, Parameter(name="--all", negative=(), show_default=False, help="All dead letters.")
+]
+
+Where = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--where",
+        negative=(),
+        show_default=False,
+        help="Only dead letters with NAME=VALUE: reason, subscription, stream, type, or from and"
+        " to, the times between which they died; repeatable.",
+    ),
+]
+Through = Annotated[
+    int | None,
+    Parameter(
+        validator=Number(gte=1),
+        help="Nothing beyond this position; the last one by default.",
+    ),
 ]
 
 _COLUMNS = (
@@ -120,16 +145,44 @@ def show(
 
 
 def redrive(
-    topic: Topic, /, *, seq: Seqs = (), all: All = False, connection: HubConnection = LOCAL
+    topic: Topic,
+    /,
+    *,
+    seq: Seqs = (),
+    all: All = False,
+    where: Where = (),
+    through: Through = None,
+    edit: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Replace parts of a dead letter given with --seq: SEQ=JSON, an object with data,"
+            " type, key or headers; repeatable.",
+        ),
+    ] = (),
+    dry_run: Annotated[
+        bool,
+        Parameter(negative=(), show_default=False, help="Only show what would be redriven."),
+    ] = False,
+    connection: HubConnection = LOCAL,
 ) -> None:
     """Put dead letters back where they came from, for redelivery."""
-    name, seqs = checked_topic(topic), _chosen(seq, all=all)
+    name, seqs = checked_topic(topic), _chosen(seq, where, all=all)
+    choice = cast("Redriving", _choice(where, through))
+    if edit:
+        choice["edits"] = _edits(edit, seqs)
+    if dry_run:
+        _preview(name, seqs, choice, connection)
+        return
 
     async def work(me: Client) -> int:
         letters = await _letters_of(me, name, connection)
-        return 0 if letters is None else await connection.in_time(me.redrive(letters, seqs))
+        if letters is None:
+            return 0
+        return await connection.in_time(me.redrive(letters, seqs, **choice))
 
-    _count(connection, {"redriven": run(connection, work)}, "redriven", seqs)
+    _count(connection, {"redriven": run(connection, work)}, "redriven", None if where else seqs)
 
 
 def purge(
@@ -138,19 +191,25 @@ def purge(
     *,
     seq: Seqs = (),
     all: All = False,
+    where: Where = (),
+    through: Through = None,
     yes: Yes = False,
     connection: HubConnection = LOCAL,
 ) -> None:
     """Delete dead letters permanently."""
-    name, seqs = checked_topic(topic), _chosen(seq, all=all)
+    name, seqs = checked_topic(topic), _chosen(seq, where, all=all)
+    choice = _choice(where, through)
     chosen = "all dead letters" if seqs is None else f"dead letters {', '.join(map(str, seqs))}"
+    chosen += "".join(f" with {one}" for one in where)
     confirm(f"delete {chosen} of {name}", yes=yes)
 
     async def work(me: Client) -> int:
         letters = await _letters_of(me, name, connection)
-        return 0 if letters is None else await connection.in_time(me.purge(letters, seqs))
+        if letters is None:
+            return 0
+        return await connection.in_time(me.purge(letters, seqs, **choice))
 
-    _count(connection, {"purged": run(connection, work)}, "deleted", seqs)
+    _count(connection, {"purged": run(connection, work)}, "deleted", None if where else seqs)
 
 
 async def _letters_of(me: Client, name: str, connection: HubConnection) -> str | None:
@@ -160,7 +219,13 @@ async def _letters_of(me: Client, name: str, connection: HubConnection) -> str |
     if name.endswith(LETTERS_SUFFIX) or name == MAILBOX_LETTERS:
         # If it does not exist, the request for it fails.
         return name
-    origin = await _definition(me, name, connection)
+    try:
+        origin = await _definition(me, name, connection)
+    except Refused as refused:
+        # Operators may read and redrive letters without being subscribers.
+        if refused.code != Code.UNAUTHORIZED:
+            raise
+        return name + LETTERS_SUFFIX
     letters = (origin and origin.dead_letter) or name + LETTERS_SUFFIX
     if await _definition(me, letters, connection) is not None:
         return letters
@@ -216,13 +281,84 @@ def _row(message: Message) -> dict[str, Any]:
     }
 
 
-def _chosen(seqs: tuple[int, ...], *, all: bool) -> list[int] | None:
+def _chosen(seqs: tuple[int, ...], where: tuple[str, ...], *, all: bool) -> list[int] | None:
     """`None` means all."""
     if all and seqs:
         raise usage("--seq and --all exclude each other", "give one of them")
-    if not all and not seqs:
-        raise usage("no dead letters chosen", "give --seq, once or more, or --all")
-    return None if all else sorted(set(seqs))
+    if not all and not seqs and not where:
+        raise usage("no dead letters chosen", "give --seq, once or more, --where or --all")
+    return sorted(set(seqs)) or None
+
+
+_TIMES = {"from": "died_from", "to": "died_to"}
+_WHERE = ("reason", "subscription", "stream", "type", *_TIMES)
+
+
+def _choice(where: tuple[str, ...], through: int | None) -> LetterChoice:
+    chosen: dict[str, Any] = {} if through is None else {"through": through}
+    for one in where:
+        name, sign, value = one.partition("=")
+        if not sign or name not in _WHERE:
+            raise usage(
+                f"invalid --where {one!r}",
+                f"write NAME=VALUE with one of {', '.join(_WHERE)}",
+            )
+        if (member := _TIMES.get(name, name)) in chosen:
+            raise usage(f"--where {name} is given twice", "give it once")
+        chosen[member] = moment(value) if name in _TIMES else value
+    return cast("LetterChoice", chosen)
+
+
+_EDITABLE = {"data", "type", "key", "headers"}
+
+
+def _edits(edits: tuple[str, ...], seqs: list[int] | None) -> dict[int, LetterEdit]:
+    found: dict[int, LetterEdit] = {}
+    for one in edits:
+        number, sign, text = one.partition("=")
+        if not sign or not number.isascii() or not number.isdigit():
+            raise usage(f"invalid --edit {one!r}", 'write it like 3=\'{"data": {"n": 1}}\'')
+        seq, edit = int(number), decoded(text, as_text=False)
+        if seq not in (seqs or ()):
+            raise usage(f"--edit of {seq}, which is not chosen", f"add --seq {seq}")
+        if not isinstance(edit, dict) or not edit.keys() <= _EDITABLE:
+            raise usage(
+                f"invalid --edit of {seq}", "give an object with data, type, key or headers"
+            )
+        found[seq] = cast("LetterEdit", edit)
+    return found
+
+
+_REASONS = (OutputColumn("count", style="bold"), OutputColumn("reason", style="red"))
+
+
+def _preview(
+    name: str, seqs: list[int] | None, choice: Redriving, connection: HubConnection
+) -> None:
+    """What a redrive would do, and how to do exactly that."""
+
+    async def work(me: Client) -> LettersPreview | None:
+        letters = await _letters_of(me, name, connection)
+        if letters is None:
+            return None
+        return await connection.in_time(me.preview_redrive(letters, seqs, **choice))
+
+    from msgspec import to_builtins
+
+    from signalhub.client import LettersPreview as Preview
+
+    found = run(connection, work) or Preview()
+    output = connection.output
+    if output.as_json:
+        output.sheet(to_builtins(found))
+        return
+    stay = f", {found.skipped} would stay" if found.skipped else ""
+    counts = counted(found.count, "dead letter")
+    output.fact({}, f"{counts} up to {found.through} would be redriven{stay}")
+    rows = [{"count": one.count, "reason": one.reason} for one in found.by_reason or ()]
+    output.table(_REASONS, rows)
+    if found.count:
+        connection.note(f"to redrive these only, whatever arrives: --through {found.through}")
 
 
 def _count(

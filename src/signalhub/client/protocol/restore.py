@@ -42,11 +42,13 @@ class Seat:
         self.lag = 0
         self.recovered = True
         self.lost: Lost | None = None
+        # Options we asked for and may not change.
+        self.kept: frozenset[str] = frozenset()
 
     @property
     def is_auto_acked(self) -> bool:
         """Whether the hub settles messages as soon as they are written."""
-        return self.terms.get("autoAck") is True
+        return (self.terms.get("autoAck") is True) is not ("autoAck" in self.kept)
 
     def request(self, frames: FrameWriter, now_ms: int) -> Request:
         """Return the request that joins the subscription, or joins it again."""
@@ -71,10 +73,17 @@ class Seat:
         self.lost = Lost(first, last) if last else None
         if self.epoch and self.epoch != self.progress.epoch:
             self.progress.restart(self.epoch)
-        if self.recovered:
-            return []
-        loss = {"topic": self.key.topic, "subscription": self.key.subscription, "lost": self.lost}
-        return [Warned("Messages of a durable subscription were deleted unread", loss)]
+        warnings: list[Effect] = []
+        kept = facts.get("kept")
+        self.kept = frozenset(kept if isinstance(kept, list) else ())
+        name = {"topic": self.key.topic, "subscription": self.key.subscription}
+        if self.kept:
+            options = {"options": sorted(map(str, self.kept))}
+            warnings.append(Warned("A durable subscription keeps its own options", name | options))
+        if not self.recovered:
+            loss = name | {"lost": self.lost}
+            warnings.append(Warned("Messages of a durable subscription were deleted unread", loss))
+        return warnings
 
     def withdrawn(self, reason: str) -> ConsumerEnded:
         """The hub has ended it."""

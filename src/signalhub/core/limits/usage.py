@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Effect
+from signalhub.core.effects import Append, Effect
 from signalhub.core.limits.quotas import Quotas, Resource, holder_of
 from signalhub.core.limits.scans import Scans, Steps, steps_of
 from signalhub.core.operations import operated
@@ -58,7 +58,9 @@ class Usage:
         steps = self._steps(request.identity, top)
         size = sum(self._quotas.total(one) for one in (Resource.SESSIONS, Resource.REGISTRATIONS))
         # It is answered even if nothing can be recorded: a full disk is a reason to ask.
-        recorded = operated(session, "admin", OPERATION, now) if self._storage.fault is None else []
+        recorded: list[Append] = []
+        if self._storage.fault is None:
+            recorded = operated(session, message.type, "admin", OPERATION, now)
         return [*recorded, *self._scans.run(session, message, steps, now, size=size)]
 
     def _steps(self, identity: str | None, top: int) -> Steps:

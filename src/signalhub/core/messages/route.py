@@ -112,11 +112,15 @@ class Router:
         }
 
     def send(
-        self, session: Session, message: Envelope, now: int, is_recorded: bool = False
+        self,
+        session: Session,
+        message: Envelope,
+        now: int,
+        command: requests.SendRequest | None = None,
     ) -> list[Effect]:
-        """Forward one message to one actor; `is_recorded` if it is a command that may go on."""
+        """Forward one message to one actor, or a `command` that is recorded."""
         try:
-            request = _decode_send(message.payload)
+            request = command or _decode_send(message.payload)
         except requests.UNFIT as error:
             raise requests.unfit(error) from None
         type = request.type
@@ -131,7 +135,7 @@ class Router:
                 self._check_host(session, type, request.data, target)
         if message.sender != session.claimed:
             _claim(session, message.sender)
-        if type == CONTROL and not is_recorded:
+        if type == CONTROL and command is None:
             return self._command(session, message, request, target, now)
         is_ask = message.pattern == ASK
         key = b""
@@ -181,24 +185,27 @@ class Router:
         now: int,
     ) -> list[Effect]:
         """Forward a command to a host, which gets it only if it is recorded."""
-        verbs = self._check_control(session, target, request.data, now)
+        verbs, name = self._check_control(session, target, request.data, now)
+        if not session.allowance.may_read(target):
+            request = msgspec.structs.replace(request, data=_without_contents(request.data))
         self._storage.check()
-        records = [one for verb in verbs for one in operated(session, verb, target, now)]
+        what = f"{CONTROL} {name}".rstrip()
+        records = [one for verb in verbs for one in operated(session, what, verb, target, now)]
         if message.pattern == ASK:
             # It waits for the log anyway, in the same batch. A repeat does not get there.
-            forwarded = self.send(session, message, now, is_recorded=True)
+            forwarded = self.send(session, message, now, request)
             is_accepted = any(isinstance(one, Append) for one in forwarded)
             return [*records, *forwarded] if is_accepted else forwarded
         expires_at = self._deadline(session, message)
         is_late = expires_at is not None and expires_at < now
         if is_late or self._registry.find(target, now) is None:
-            return self.send(session, message, now, is_recorded=True)
+            return self.send(session, message, now, request)
         if request.fences:
             self._placement.check_fences(session, request.fences)
 
         def recorded(offset: int, later: int) -> list[Effect]:
             try:
-                return self.send(session, message, later, is_recorded=True)
+                return self.send(session, message, later, request)
             except Refusal as refusal:
                 return unrecorded(refusal, later)
 
@@ -226,8 +233,8 @@ class Router:
 
     def _check_control(
         self, session: Session, host: str, data: msgspec.Raw, now: int
-    ) -> tuple[str, ...]:
-        """Refuse a command to a host before the host sees it; the permissions it uses."""
+    ) -> tuple[tuple[str, ...], str]:
+        """Refuse a command to a host before the host sees it; the permissions it uses, its name."""
         allowance = session.allowance
         if not allowance.may_control(host):
             raise refusals.unauthorized("control", host)
@@ -235,14 +242,15 @@ class Router:
             command = _decode_command(data)
         except requests.UNFIT as error:
             if allowance is EVERYTHING:
-                return ("control",)
+                return ("control",), ""
             raise requests.unfit(error, "payload.data") from None
         if command.name == "purge" and not allowance.may_delete(host):
             raise refusals.unauthorized("delete", host)
         if command.name == "move" and allowance is not EVERYTHING:
             arguments = command.arguments
             self._placement.check_target(session, arguments.actor, arguments.to, now)
-        return ("control", "delete") if command.name == "purge" else ("control",)
+        verbs = ("control", "delete") if command.name == "purge" else ("control",)
+        return verbs, command.name
 
     def _expired(self, message: Envelope, is_ask: bool) -> list[Effect]:
         if not is_ask:
@@ -542,8 +550,14 @@ class _Part(msgspec.Struct, frozen=True):
 
 _decode_part = msgspec.json.Decoder(_Part).decode
 _decode_command = msgspec.json.Decoder(_Command).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_send = msgspec.json.Decoder(requests.SendRequest).decode
 _decode_publish = msgspec.json.Decoder(requests.PublishRequest).decode
+
+
+def _without_contents(command: msgspec.Raw) -> msgspec.Raw:
+    """Tell the host to show no contents, whatever the operator wrote."""
+    return msgspec.Raw(wire.encode(_decode_members(command) | {"contents": False}))
 
 
 def _hub_type() -> Refusal:

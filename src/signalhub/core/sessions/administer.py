@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Effect
+from signalhub.core.effects import Effect, Note
 from signalhub.core.operations import operated
 from signalhub.wire import envelope as wire
 from signalhub.wire.names import Pattern
@@ -62,35 +62,42 @@ class Administration:
             "next": last if has_more else None,
         }
         reply = self._replies.reply(session, message, "hub:session_list", wire.encode(payload), now)
-        return [*operated(session, "admin", OPERATION, now), reply]
+        return [*operated(session, message.type, "admin", OPERATION, now), reply]
 
     def close_session(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:close_session`: recorded first, then the session is told and closed."""
+        """`hub:close_session`: recorded first, then the session is told and closed.
+
+        If it cannot be recorded, it is closed all the same: on a full disk an operator must be able
+        to end whoever fills it.
+        """
         _authorize(session)
         wanted = requests.parse(requests.CloseSessionRequest, message.payload).session_id
         target = self._sessions.get(wanted)
         if target is None:
             raise refusals.unknown_session(wanted)
         closing = _Closing(self, session, message, target)
-        (record,) = operated(session, "admin", target.address, now)
+        (record,) = operated(session, message.type, "admin", target.address, now)
         record.follow(closing.committed, closing.refused)
         return [record]
 
-    def end(self, session: Session, message: Envelope, target: Session, now: int) -> list[Effect]:
+    def end(
+        self,
+        session: Session,
+        message: Envelope,
+        target: Session,
+        now: int,
+        *,
+        is_recorded: bool = True,
+    ) -> list[Effect]:
         """Answer, then close; one may close one's own session, too."""
-        payload = wire.encode({"sessionId": target.id, "identity": target.identity})
+        facts: dict[str, object] = {"sessionId": target.id, "identity": target.identity}
+        payload = wire.encode(facts if is_recorded else facts | {"recorded": False})
         reply = self._replies.reply(session, message, "hub:session_closed", payload, now)
         effects: list[Effect] = [] if session.is_over else [reply]
         if not target.is_over:
             text = "An operator has closed the session."
             effects += self._sessions.dismiss(target, "closed_by_operator", text, _GOING_AWAY, now)
         return effects
-
-    def refuse(
-        self, session: Session, message: Envelope, refusal: Refusal, now: int
-    ) -> list[Effect]:
-        """The record could not be written, so the session stays."""
-        return [] if session.is_over else [self._replies.refuse(session, message, refusal, now)]
 
 
 class _Closing:
@@ -110,7 +117,19 @@ class _Closing:
         return self._administration.end(self._session, self._message, self._target, now)
 
     def refused(self, refusal: Refusal, now: int) -> list[Effect]:
-        return self._administration.refuse(self._session, self._message, refusal, now)
+        """The log takes nothing, so the hub's own output has to do."""
+        facts: dict[str, object] = {
+            "session": self._target.id,
+            "identity": self._target.identity,
+            "by": self._session.allowance.subject,
+            "operator": self._session.address,
+            "reason": str(refusal.code),
+        }
+        note = Note("an operator closed a session, which could not be recorded", facts)
+        ended = self._administration.end(
+            self._session, self._message, self._target, now, is_recorded=False
+        )
+        return [note, *ended]
 
 
 def _authorize(session: Session) -> None:

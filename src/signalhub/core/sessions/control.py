@@ -15,6 +15,7 @@ from signalhub.pacing import Period
 from signalhub.wire import envelope as wire
 from signalhub.wire.envelope import PROTOCOL_VERSION, Envelope
 from signalhub.wire.errors import Refusal
+from signalhub.wire.names import is_reserved
 
 if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator, SessionTokens
@@ -141,6 +142,8 @@ class Control:
                     self._replies.refuse(session, message, refusal, now),
                     *self._logins.refused(session.source, "hub:connect", refusal.message, now),
                 ]
+        elif is_reserved(message.sender):
+            raise refusals.reserved_address(message.sender)
         if not isinstance(hello.capabilities, list) or not hello.capabilities:
             raise refusals.no_capabilities()
         self._sessions.count(session, "" if claims is None else claims.subject)

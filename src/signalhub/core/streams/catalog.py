@@ -258,7 +258,10 @@ class Catalog:
         append = Append(entry, done, undo)
         append.follow(answer.committed, answer.refused)
         topic.changing = append
-        return [*operated_unless_owned(session, "delete", topic.name, owner, now), append]
+        return [
+            *operated_unless_owned(session, message.type, "delete", topic.name, owner, now),
+            append,
+        ]
 
     def remove(self, topic: Topic, now: int) -> list[Effect]:
         """Remove a topic and tell its consumers."""

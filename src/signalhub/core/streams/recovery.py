@@ -29,6 +29,7 @@ from signalhub.wire.entry import (
     Kind,
     LostBody,
     MessageBody,
+    OperatedBody,
     Outcome,
     PlacedBody,
     Range,
@@ -215,7 +216,8 @@ class Recovery:
         elif kind == Kind.ERASED:
             self._erased(entry)
         elif kind == Kind.OPERATED:
-            pass  # A record for people.
+            record = decode_body(OperatedBody, entry.body)
+            self._parts.replays.jobs.note(record, entry.at_ms, entry.offset)
         elif kind in recovery.ROOM_KINDS:
             recovery.apply(self._parts.rooms, entry, self._now)
         else:

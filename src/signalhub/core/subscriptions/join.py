@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import fields
 
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
@@ -368,15 +369,21 @@ class ConsumerJoin:
             is_managed |= self._is_others(held, owner)
         # The window belongs to the consumer, all other options to the subscription.
         update = msgspec.structs.replace(changed(definition, request), window=definition.window)
-        if update != definition:
-            if owner and not session.allowance.may_manage(self._topic.name, owner):
+        kept: list[str] = []
+        if update != definition and not session.allowance.may_manage(self._topic.name, owner):
+            if owner:
                 raise refusals.unauthorized("manage", self._topic.name)
-            is_managed |= bool(owner) and not session.allowance.owns(owner)
+            # Nobody owns those of earlier versions, whose consumers come back as they were: they
+            # are served, and told which of their options do not hold.
+            kept = _differing(definition, update)
+            update = definition
+        if update != definition and not session.allowance.owns(owner):
+            is_managed |= bool(owner) or session.allowance is not EVERYTHING
         if is_managed:
             # What cannot be recorded is not done.
             subscriptions.storage.check()
             over = f"{self._topic.name}/{subscription.name}"
-            effects += operated(session, "manage", over, now)
+            effects += operated(session, self._message.type, "manage", over, now)
         if update != definition:
             effects.append(subscriptions.redefine(subscription, update, now))
         if held is not None:
@@ -393,7 +400,8 @@ class ConsumerJoin:
             auto_ack=update.auto_ack,
         )
         subscriptions.add(consumer, now)
-        payload = wire.encode(self._welcome(subscription, consumer))
+        welcome = self._welcome(subscription, consumer)
+        payload = wire.encode(welcome | {"kept": kept} if kept else welcome)
         reply = subscriptions.replies.reply(session, self._message, "hub:subscribed", payload, now)
         return [*effects, reply]
 
@@ -545,6 +553,13 @@ def changed(
     elif given.backlog_policy is not None and not definition.backlog_max:
         raise refusals.structural("payload.backlogPolicy needs payload.backlogMax")
     return msgspec.structs.replace(definition, **chosen)
+
+
+def _differing(one: SubscriptionDefinitionBody, other: SubscriptionDefinitionBody) -> list[str]:
+    """The options that two definitions differ in, as requests name them."""
+    names = {one.name: one.encode_name for one in fields(requests.SubscriptionOptions)}
+    names["rate_s"] = names.pop("rate_per_second")
+    return [wire for name, wire in names.items() if getattr(one, name) != getattr(other, name)]
 
 
 def check_options(session: Session, topic: str, given: requests.SubscriptionOptions) -> None:

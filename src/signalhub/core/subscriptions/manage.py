@@ -195,7 +195,7 @@ class Management:
         )
         append = Append(entry, done, undo)
         append.follow(answer.committed, answer.refused)
-        return [*_record(session, "manage", subscription, now), append]
+        return [*_record(session, message, "manage", subscription, now), append]
 
     def update(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:sub_update`: change the options of a running subscription."""
@@ -223,7 +223,7 @@ class Management:
             return answer.refused(refusal, later)
 
         append.follow(answer.committed, undo)
-        return [*_record(session, "manage", subscription, now), append]
+        return [*_record(session, message, "manage", subscription, now), append]
 
     def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:sub_delete`."""
@@ -233,7 +233,7 @@ class Management:
         answer = self._replies.answer(session, message, "hub:sub_info_response", payload)
         append = self._subscriptions.delete(subscription, now)
         append.follow(answer.committed, answer.refused)
-        return [*_record(session, "delete", subscription, now), append]
+        return [*_record(session, message, "delete", subscription, now), append]
 
     def seek(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:seek`: continue from another position; acks of earlier deliveries are ignored."""
@@ -283,7 +283,7 @@ class Management:
             answer = self._replies.answer(session, message, "hub:sought", payload)
             append = Append(entry, done, undo)
             append.follow(answer.committed, answer.refused)
-            return [*_record(session, "manage", subscription, later), append]
+            return [*_record(session, message, "manage", subscription, later), append]
 
         def unread(later: int) -> list[Effect]:
             return refuse(refusals.storage_unreadable(), later)
@@ -291,9 +291,11 @@ class Management:
         return find_start(topic, request.to, then, unread, now)
 
 
-def _record(session: Session, verb: str, subscription: Subscription, now: int) -> list[Append]:
-    over = f"{subscription.stream.name}/{subscription.name}"
-    return operated_unless_owned(session, verb, over, subscription.definition.owner, now)
+def _record(
+    session: Session, message: Envelope, verb: str, subscription: Subscription, now: int
+) -> list[Append]:
+    over, owner = f"{subscription.stream.name}/{subscription.name}", subscription.definition.owner
+    return operated_unless_owned(session, message.type, verb, over, owner, now)
 
 
 def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dict[str, object]:

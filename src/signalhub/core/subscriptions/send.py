@@ -368,7 +368,8 @@ def original(replay: ReplayOrigin) -> dict[str, Any]:
 
 def redriven(origin: RedrivenOrigin) -> dict[str, Any]:
     """`metadata.redriven`: the message that became a dead letter before."""
-    return {"id": origin.id, "epoch": origin.epoch, "seq": origin.seq}
+    found = {"id": origin.id, "epoch": origin.epoch, "seq": origin.seq}
+    return found | {"edited": True} if origin.is_edited else found
 
 
 def _split(message: MessageBody, metadata: bytes, stamp_ms: int) -> tuple[bytes, bytes]:
