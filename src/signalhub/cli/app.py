@@ -209,7 +209,7 @@ def _failure(error: Exception) -> Failure | None:
                 Exit.USAGE,
                 "extra_missing",
                 f"this needs {error.name}, which is not installed",
-                f"install the pipeline: {packages.INSTALL}",
+                f"install the pipeline: `{packages.INSTALL}`",
             )
         case _:
             return None

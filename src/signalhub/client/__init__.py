@@ -36,6 +36,18 @@ from signalhub.client.client import Client, Subscription, connect
 from signalhub.client.consumers import Consumer
 from signalhub.client.delivery import DeadLetter, Delivery, Settled
 from signalhub.client.message import Message
+from signalhub.client.protocol.events import (
+    ClientEvent,
+    Connected,
+    ConnectionLost,
+    Disconnected,
+    Listener,
+    MessageRefused,
+    MessagesDeleted,
+    ReconnectFailed,
+    RoomRewound,
+    WaitingForHub,
+)
 from signalhub.client.replay import Replay
 from signalhub.client.rooms.answers import InboxPage, Missed, RoomMessage, Sent, Stored
 from signalhub.client.rooms.inbox import InboxAccess, InboxMessages
@@ -48,12 +60,16 @@ __all__ = [
     "ActorPage",
     "BroadcastResult",
     "Client",
+    "ClientEvent",
+    "Connected",
+    "ConnectionLost",
     "Consumer",
     "ConsumerInfo",
     "Copied",
     "DeadLetter",
     "Definition",
     "Delivery",
+    "Disconnected",
     "Erased",
     "Found",
     "Hub",
@@ -63,8 +79,11 @@ __all__ = [
     "Joining",
     "LimitUsage",
     "ListedActor",
+    "Listener",
     "Lost",
     "Message",
+    "MessageRefused",
+    "MessagesDeleted",
     "Missed",
     "Original",
     "OriginalPosition",
@@ -74,6 +93,7 @@ __all__ = [
     "QueueStats",
     "Receipt",
     "Reconnect",
+    "ReconnectFailed",
     "RefreshedToken",
     "Registration",
     "Replay",
@@ -81,6 +101,7 @@ __all__ = [
     "Retention",
     "Room",
     "RoomMessage",
+    "RoomRewound",
     "Sent",
     "Serving",
     "SessionInfo",
@@ -94,6 +115,7 @@ __all__ = [
     "Topic",
     "TopicPage",
     "Unplaced",
+    "WaitingForHub",
     "connect",
     "hub",
     "new_message_id",

@@ -133,6 +133,10 @@ def digest_of(path: Path) -> str:
 
 
 def _work_folder(target: Path) -> Path:
+    if target.resolve() == Path.cwd():
+        raise InvalidArgument(
+            f"{target} is the current folder", "name a folder that does not exist yet"
+        )
     if target.is_dir() and not any(target.iterdir()):
         target.rmdir()
     if target.exists():

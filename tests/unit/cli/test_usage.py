@@ -19,6 +19,7 @@ from signalhub.cli.app import build, run
 from signalhub.cli.hub import serve
 from signalhub.cli.terminal.connection import LOCAL, RefusalLog, failure_of
 from signalhub.cli.terminal.failures import EXIT_CODES, Exit, Failure
+from signalhub.client.protocol.events import MessageRefused
 from signalhub.client.transport.link import NotOpened
 from signalhub.wire.errors import (
     ClientError,
@@ -331,12 +332,12 @@ def test_each_outcome_has_its_exit_code_and_advice(
         ({"detail": "No send.", "resolution": "Ask Ann."}, ("No send — Ask Ann.",)),
     ],
 )
-def test_a_refused_tell_is_told_in_the_hub_s_words_if_the_log_has_them(
+def test_a_refused_tell_is_told_in_the_hub_s_words_if_it_has_any(
     facts: dict[str, str], words: tuple[str, ...]
 ) -> None:
-    with RefusalLog() as refusals:
-        refusals.sender = "@(demo/alice)"
-        logging.getLogger("signalhub.client").warning("x", extra={"code": "unauthorized", **facts})
+    refusals = RefusalLog()
+    refusals.sender = "@(demo/alice)"
+    refusals(MessageRefused("unauthorized", **facts))
 
     with pytest.raises(Failure, match=r"from @\(demo/alice\)") as caught:
         refusals.check()

@@ -50,8 +50,8 @@ _COLUMNS = (
     OutputColumn("bytes"),
     OutputColumn("sealed"),
     OutputColumn("from_time", title="from", style="dim"),
-    OutputColumn("to_time", title="to", style="dim", is_spare=True),
-    OutputColumn("chain", style="cyan", is_spare=True),
+    OutputColumn("to_time", title="to", style="dim", spare=1),
+    OutputColumn("chain", style="cyan", spare=1),
 )
 
 
