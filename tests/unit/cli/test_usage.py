@@ -443,3 +443,21 @@ def test_a_settings_file_that_is_wrong_is_named_in_text_and_json(
     assert (failure["error"], captured.out) == ("settings", "")
     assert "/no/such/file.toml" in failure["message"]
     assert failure["resolution"].endswith("`signalhub settings show`")
+
+
+def test_settings_are_checked_together_with_the_key_set_they_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, keys = tmp_path / "hub.toml", tmp_path / "keys.json"
+    config.write_text(f'[auth]\nenabled = true\njwks_file = "{keys}"\n')
+    check = ["settings", "check", "--config", str(config)]
+
+    assert run(check) == 2
+    missing = capsys.readouterr().err
+    keys.write_text("not a key set")
+    assert run(check) == 2
+    broken = capsys.readouterr().err
+
+    assert f"auth.jwks_file {keys}: No such file or directory" in missing
+    assert f"auth.jwks_file {keys}: " in broken
+    assert "signalhub token jwks" in broken
