@@ -51,6 +51,7 @@ from signalhub.state.clock_offset import ClockOffset
 from signalhub.state.store import StateStore
 from signalhub.wire import envelope as wire
 from signalhub.wire.frames import CloseCode
+from signalhub.wire.release import __version__
 from signalhub.wire.room_ids import Names
 
 if TYPE_CHECKING:
@@ -336,6 +337,7 @@ class App:
         if self._access.sees_details(request):
             body["service"] = "signal-hub"
             body["version"] = wire.PROTOCOL_VERSION
+            body["release"] = __version__
             body["timestamp"] = self._clock.wall_ms()
             if self._engine.log.fault is not None:
                 body["storage"] = _described(self._engine.log.fault)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from signalhub import __version__
 from signalhub.cli.app import build, run
 from signalhub.cli.hub import serve
 from signalhub.cli.terminal.connection import LOCAL, RefusalLog, failure_of
@@ -88,7 +89,7 @@ def test_help_works_and_names_the_exit_codes(capsys: pytest.CaptureFixture[str])
         assert f"Usage: {' '.join(['signalhub', *command])}" in text
         assert all(f"{int(code)} {meaning}" in text for code, meaning in EXIT_CODES.items())
     assert run(["--version"]) == 0
-    assert capsys.readouterr().out == "Signal Hub 0.1.0\n"
+    assert capsys.readouterr().out == f"Signal Hub {__version__}\n"
 
 
 def test_help_needs_none_of_the_heavy_modules() -> None:
