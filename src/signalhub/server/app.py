@@ -443,7 +443,7 @@ class App:
             return
         now = self._clock.now_ms()
         self.runner.perform(self.hub.retention.cut(firsts, now), now)
-        self.hub.rooms.messages.pins.cut(self._engine.first)
+        self.hub.rooms.messages.cut(self._engine.first)
         self._save_snapshot()
 
     def _every(self, slot: int, period_s: float, work: Callable[[], None]) -> None:
