@@ -72,7 +72,9 @@ def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> No
         if subscription.settlements:
             hub.dispatcher.wake(subscription)
     facts = {"head": engine.head, "applied": applied, "epoch": engine.epoch}
-    log.info("the log is recovered", extra=facts)
+    is_whole = hub.storage.gap is None
+    message = "the log is recovered" if is_whole else "the log is recovered up to the damage"
+    log.info(message, extra=facts)
 
 
 def room_names(hub: Hub, folder: Path) -> Names:

@@ -187,6 +187,7 @@ def test_broken_json_is_refused_with_its_position_unless_it_is_meant_as_text(
     with pytest.raises(Failure, match=where) as refused:
         arguments.data(text, as_text=False)
 
+    assert "at at" not in str(refused.value)
     assert refused.value.exit == Exit.USAGE
     assert "--text" in str(refused.value.resolution)
     assert arguments.data(text, as_text=True) == text
