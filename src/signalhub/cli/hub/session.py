@@ -21,7 +21,7 @@ _PREFIX = "session-"
 
 COLUMNS = (
     OutputColumn("session", style="cyan", is_whole=True),
-    OutputColumn("identity", style="green"),
+    OutputColumn("identity", style="green", word_chars=30),
     OutputColumn("subject", spare=3),
     OutputColumn("source", spare=2),
     OutputColumn("connected_s", title="connected, s", spare=1),

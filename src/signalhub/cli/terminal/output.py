@@ -38,7 +38,8 @@ class OutputColumn:
     """One column of a table; `name` is the member of the JSON object, `title` is for people.
 
     A column that `is_whole` is never wrapped. Those that are `spare` are omitted on a terminal that
-    is too narrow: the one with the highest number first, and of equal ones the last.
+    is too narrow: the one with the highest number first, and of equal ones the last. Words longer
+    than `word_chars` may be broken: payloads, and names that nobody reads aloud.
     """
 
     name: str
@@ -46,6 +47,7 @@ class OutputColumn:
     style: str = ""
     is_whole: bool = False
     spare: int = 0
+    word_chars: int = 40
 
     @property
     def head(self) -> str:
@@ -145,7 +147,7 @@ class Output:
         for texts in zip(*(cells[column.name] for column in kept), strict=True):
             table.add_row(*map(Text, texts))
         if left_out := [column.head for column in columns if column not in kept]:
-            table.caption = f"omitted: {', '.join(left_out)}"
+            table.caption = f"omitted: {'; '.join(left_out)} (--json prints all)"
         self.console.print(table)
 
     def _draw_records(self, columns: Sequence[OutputColumn], cells: Cells, count: int) -> None:
@@ -182,8 +184,6 @@ def shown(value: Any) -> str:
     return text if text.isprintable() else json.dumps(value, separators=(",", ":"), default=str)
 
 
-# Longer words are payloads, which may be broken; times, ids and names never are.
-_WORD_CHARS: Final = 40
 # What a table adds to the width of its columns.
 PADDING: Final = (0, 1, 0, 0)
 _EDGES: Final = 2
@@ -226,7 +226,7 @@ def _least(column: OutputColumn, texts: Sequence[str]) -> int:
     if column.is_whole:
         return _longest([column.head, *texts])
     words = (word for text in texts for word in text.split())
-    return max(_longest(column.head.split()), min(_WORD_CHARS, _longest(words)))
+    return max(_longest(column.head.split()), min(column.word_chars, _longest(words)))
 
 
 def _longest(texts: Iterable[str]) -> int:
