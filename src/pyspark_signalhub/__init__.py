@@ -25,7 +25,7 @@ def _choose_this_python() -> None:
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         return
     session = SparkSession.getActiveSession()
-    if session is not None and session.sparkContext.master.startswith("local"):
+    if session is not None and (session.sparkContext.master or "").startswith("local"):
         # Spark has looked already, or will look with the other Python; a source that is registered
         # needs no looking.
         session.sparkContext.pythonExec = sys.executable
