@@ -21,7 +21,6 @@ _STORED_AS_JSON: Final = frozenset(
 # Those that name a method and its arguments.
 CONTINUATIONS: Final = frozenset({"continuation", "then", "catch"})
 
-HOST = OutputColumn("host", style="green")
 HOST_IF_ROOM = OutputColumn("host", style="green", spare=1)
 ACTOR = OutputColumn("actor", style="cyan")
 ACTORS = (
