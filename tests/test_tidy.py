@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import signalhub
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "signalhub"
 FOLDERS = ("src", "tests", "bench", "docs", "examples", "deploy", "tools")
@@ -248,6 +250,15 @@ def test_links_in_the_documentation_lead_somewhere(path: Path) -> None:
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md"])
 def test_the_project_says_what_it_is_and_what_changed(name: str) -> None:
     assert len(text_of(ROOT / name)) > 200
+
+
+def test_the_changelog_begins_with_the_version_that_is_built() -> None:
+    newest = re.search(r"^## (\S+)(.*)$", text_of(ROOT / "CHANGELOG.md"), re.MULTILINE)
+    assert newest is not None
+    number, dev, _ = signalhub.__version__.partition(".dev")
+
+    assert newest[1] == number
+    assert ("unreleased" in newest[2]) is bool(dev)
 
 
 def test_tests_wait_for_events_and_not_for_time() -> None:

@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final
 
+from signalhub import __version__
 from signalhub.pipeline.run.java import expected_jars
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -43,7 +44,7 @@ def bill() -> dict[str, Any]:
             "component": {
                 "type": "application",
                 "name": project["name"],
-                "version": project["version"],
+                "version": __version__,
                 "licenses": [{"license": {"id": project["license"]}}],
             }
         },

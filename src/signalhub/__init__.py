@@ -20,6 +20,7 @@ from signalhub.wire.errors import (
     UnknownActor,
     Unsubscribed,
 )
+from signalhub.wire.release import __version__
 
 if TYPE_CHECKING:
     from signalhub.client import (
@@ -61,6 +62,7 @@ __all__ = [
     "Unavailable",
     "UnknownActor",
     "Unsubscribed",
+    "__version__",
     "connect",
     "hub",
     "new_message_id",

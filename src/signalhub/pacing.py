@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import msgspec
@@ -241,8 +240,6 @@ class Backoff:
 BASE_S = 0.1
 CAP_S = 10.0
 
-log = logging.getLogger("signalhub.client")
-
 
 def retry_wait_s(retry_after_s: float, attempts: int, random: Callable[[], float]) -> float:
     """Return a wait with jitter, not shorter than the hub asked for.
@@ -251,12 +248,6 @@ def retry_wait_s(retry_after_s: float, attempts: int, random: Callable[[], float
     """
     step_s = grown(BASE_S, CAP_S, attempts)
     return max(retry_after_s, step_s / 2) + random() * max(step_s / 2, retry_after_s / 4)
-
-
-def log_wait(error: ClientError, wait_s: float) -> None:
-    """Log why the client waits."""
-    reason = error.message if isinstance(error, Refused) else str(error)
-    log.info("Waiting for the hub", extra={"reason": reason, "wait_s": wait_s})
 
 
 class Attempts:

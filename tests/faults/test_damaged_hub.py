@@ -6,6 +6,7 @@ Every door is tried with every kind of damage. What could lie behind the damage 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -182,9 +183,13 @@ async def answers(web: Web) -> list[Answer]:
 
 @pytest.mark.parametrize("damage", HIDING)
 async def test_what_could_lie_behind_the_damage_is_refused_at_every_door(
-    damage: Callable[[Path], None],
+    damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "signalhub.server")
     async with damaged(damage) as stage:
+        # The hub has started twice: before the damage and after it.
+        said = [line for line in caplog.messages if line.startswith("the log is recovered")]
+        assert said[-1] == "the log is recovered up to the damage"
         peer = await stage.connect()
         replies = {
             f"{type} {payload}": code_of(await peer.ask(type, payload))

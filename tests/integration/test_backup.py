@@ -313,6 +313,20 @@ async def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+async def test_the_current_folder_is_not_replaced_by_a_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(tmp_path / "data")
+    here = tmp_path / "empty"
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    for target in (".", "../empty", str(here)):
+        with pytest.raises(InvalidArgument, match=r"current folder.*does not exist yet"):
+            back_up(settings(tmp_path / "data"), Path(target))
+    assert here.is_dir()
+
+
 async def test_a_restore_that_was_interrupted_is_used_by_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+import pyspark_signalhub
 from signalhub.log.disk import SystemDisk
 from signalhub.log.erasure import SegmentErasure
 from signalhub.log.errors import EntriesGone, LogDamaged
@@ -326,6 +329,18 @@ def test_every_entry_is_a_row(spark: SparkSession, scene: LogScene) -> None:
     assert [row.offset for row in rows] == list(range(COUNT))
     assert {row.kind for row in rows} == {"published"}
     assert (rows[7].id, rows[7].seq) == ("orders-8", 8)
+
+
+def test_a_session_whose_python_is_another_one_finds_the_source_after_an_import(
+    spark: SparkSession, scene: LogScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
+
+    importlib.reload(pyspark_signalhub)
+
+    assert spark.sparkContext.pythonExec == sys.executable
+    assert spark.read.format("signalhub").load(str(scene.data)).count() > 0
 
 
 def test_a_stream_goes_on_after_a_restart(

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import signalhub
 from signalhub.testing import FakeClock
 from tests.support.peer import code_of
 from tests.support.socket import frames
@@ -40,11 +41,14 @@ async def test_1_1_health_answers_every_method_with_service_version_and_time() -
             assert answer.headers["content-type"].startswith("application/json")
         health = await stage.health()
 
-    named = {name: health[name] for name in ("status", "service", "version", "timestamp")}
+    named = {
+        name: health[name] for name in ("status", "service", "version", "release", "timestamp")
+    }
     assert named == {
         "status": "ok",
         "service": "signal-hub",
-        "version": "0.1.0",
+        "version": "0.1.0",  # Of the protocol.
+        "release": signalhub.__version__,
         "timestamp": clock.now_ms(),
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.cli.actors.host import _RepeatFilter, classes_of
+from signalhub.cli.actors.host import classes_of
 from signalhub.cli.actors.tables import (
     alarm_row,
     call_row,
@@ -95,24 +94,6 @@ def test_a_class_that_cannot_be_loaded_is_refused_with_the_place(
     assert caught.value.exit == 2
     assert message in caught.value.message
     assert resolution in caught.value.resolution
-
-
-def test_what_is_tried_again_and_again_is_logged_once() -> None:
-    passes = _RepeatFilter().filter
-
-    def record(message: str, *arguments: str) -> logging.LogRecord:
-        return logging.LogRecord("x", logging.INFO, "", 0, message, arguments, None)
-
-    no_hub = ("no hub at %s yet: %s", "ws://x/ws", "connection refused")
-    first = record(*no_hub)
-    assert passes(first)
-    assert first.getMessage() == "no hub yet: connection refused; retrying until it is available"
-    assert not passes(record("Disconnected"))
-    assert not passes(record(*no_hub))
-    for _ in range(2):
-        assert passes(record("Connected"))
-        assert passes(record("Reconnecting failed"))
-        assert not passes(record("Reconnecting failed"))
 
 
 CALL = "01M7J0XH11HVJDPJH52Y9PDARE"

@@ -106,6 +106,7 @@ class Authenticator:
         self._refresh_s_max = auth.refresh_max_s
         self._has_key_set = bool(auth.jwks_file or auth.jwks_url)
         self._key_set: dict[str, _VerifyingKey] = {}
+        self.key_sets_used = 0  # Whoever remembers a verified token forgets it when this changes.
         self._denials = NOBODY_DENIED
         self._is_key_missed = False
         self._keys = {
@@ -124,6 +125,7 @@ class Authenticator:
     def use_key_set(self, keys: Mapping[str, Ed25519PublicKey]) -> None:
         """Replace the keys of the key set; those of the settings come first."""
         self._key_set = {kid: _VerifyingKey(EDDSA, key) for kid, key in keys.items()}
+        self.key_sets_used += 1
 
     def take_missed_key(self) -> bool:
         """Did a token since the last call name a key that may be in a newer key set?"""

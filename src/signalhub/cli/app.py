@@ -33,6 +33,7 @@ from signalhub.cli.terminal.failures import (
 from signalhub.cli.topics import dlq, publish, sub, subscribe, topic
 from signalhub.pipeline import packages
 from signalhub.wire.errors import SettingsError
+from signalhub.wire.release import __version__
 
 Command = Callable[..., object]
 
@@ -137,9 +138,7 @@ def build() -> App:
 
 
 def _version() -> str:
-    from importlib.metadata import version
-
-    return f"Signal Hub {version('signalhub')}"
+    return f"Signal Hub {__version__}"
 
 
 def run(argv: Sequence[str]) -> int:
@@ -209,7 +208,7 @@ def _failure(error: Exception) -> Failure | None:
                 Exit.USAGE,
                 "extra_missing",
                 f"this needs {error.name}, which is not installed",
-                f"install the pipeline: {packages.INSTALL}",
+                f"install the pipeline: `{packages.INSTALL}`",
             )
         case _:
             return None

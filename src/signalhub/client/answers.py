@@ -113,14 +113,32 @@ class ListedActor(_Answer, frozen=True):
     version: int = 1
 
 
-class ActorPage(_Answer, frozen=True):
+class _OffsetPage(_Answer, frozen=True):
+    """A page of a list whose rows are counted."""
+
+    offset: int = 0
+    limit: int = 0
+    has_more: bool = False
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def after(self, at: int) -> int | None:
+        """Return the offset of the page after this one, which began at `at`; `None` if none."""
+        return at + len(self) if self.has_more and len(self) else None
+
+
+class ActorPage(_OffsetPage, frozen=True):
     """A page of the registry."""
 
     actors: tuple[ListedActor, ...] = ()
     total: int = 0
-    offset: int = 0
-    limit: int = 0
-    has_more: bool = False
+
+    def __iter__(self) -> Iterator[ListedActor]:
+        return iter(self.actors)
+
+    def __len__(self) -> int:
+        return len(self.actors)
 
 
 class SessionInfo(_Answer, frozen=True):
@@ -153,6 +171,10 @@ class SessionPage(_Answer, frozen=True):
 
     def __len__(self) -> int:
         return len(self.sessions)
+
+    def after(self, _at: int) -> int | None:
+        """Return where the page after this one begins; `None` if there is none."""
+        return self.next
 
 
 class QueueStats(_Answer, frozen=True):
@@ -228,13 +250,10 @@ class Topic(_Answer, frozen=True):
     subscriptions: tuple[str, ...] = ()
 
 
-class TopicPage(_Answer, frozen=True):
+class TopicPage(_OffsetPage, frozen=True):
     """A page of the durable topics."""
 
     topics: tuple[Topic, ...] = ()
-    offset: int = 0
-    limit: int = 0
-    has_more: bool = False
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self.topics)
@@ -305,13 +324,10 @@ class SubscriptionInfo(_Answer, frozen=True):
     backlog_policy: str | None = None
 
 
-class SubscriptionPage(_Answer, frozen=True):
+class SubscriptionPage(_OffsetPage, frozen=True):
     """Durable subscriptions, of one topic or of all."""
 
     subscriptions: tuple[SubscriptionInfo, ...] = ()
-    offset: int = 0
-    limit: int = 0
-    has_more: bool = False
 
     def __iter__(self) -> Iterator[SubscriptionInfo]:
         return iter(self.subscriptions)

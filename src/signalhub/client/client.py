@@ -46,6 +46,7 @@ from signalhub.client.consumers import Consumer, join
 from signalhub.client.lifecycle import Opening, Resource
 from signalhub.client.message import Message
 from signalhub.client.protocol.effects import Instant
+from signalhub.client.protocol.events import Listener
 from signalhub.client.protocol.frame import FrameWriter, Payload, RequestOptions
 from signalhub.client.protocol.protocol import LinkPhase, Protocol
 from signalhub.client.protocol.restore import Membership, Seat, SeatKey
@@ -130,6 +131,7 @@ def connect(
     reconnect: Reconnect | None = RECONNECT,
     inbox_max: int = INBOX_MAX,
     ssl: SSLContext | None = None,
+    listener: Listener | None = None,
 ) -> Connecting:
     """Connect to a hub and register `address` there, unless `register` is `False`.
 
@@ -155,6 +157,7 @@ def connect(
         reconnect: How to reconnect after a lost connection; `None` does not reconnect.
         inbox_max: How many received messages may be queued before the client stops reading.
         ssl: For `wss://` with custom certificates.
+        listener: Called with each event of the connection, such as `ConnectionLost`.
 
     Raises:
         ValueError: The address, the URL or the lease is invalid, or options of a registration are
@@ -183,7 +186,14 @@ def connect(
         protocol = Protocol(frames, membership, Instant.of(clock))
         backoff = Backoff(reconnect or Reconnect(attempts_max=0), random.random)
         runner = ClientRunner(
-            url, protocol, backoff, clock, token=token, ssl=ssl, inbox_max=inbox_max
+            url,
+            protocol,
+            backoff,
+            clock,
+            token=token,
+            ssl=ssl,
+            inbox_max=inbox_max,
+            listener=listener,
         )
         await runner.start()
         return Client(address, runner, ssl)
@@ -740,7 +750,8 @@ class Client(Resource):
     @property
     def _hub(self) -> Hub:
         if self._rooms is None:
-            self._rooms = rooms_of(self._runner.url, token=self._room_token(), ssl=self._ssl)
+            runner, token = self._runner, self._room_token()
+            self._rooms = rooms_of(runner.url, token=token, ssl=self._ssl, listener=runner.listener)
         return self._rooms
 
     def _room_token(self) -> Token:

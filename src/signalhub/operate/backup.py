@@ -35,6 +35,7 @@ from signalhub.sqlite import PinnedFile, frozen
 from signalhub.state import clock_offset, inbox_key, losses
 from signalhub.state.schema import SCHEMA as STATE_SCHEMA
 from signalhub.wire.errors import SignalHubError
+from signalhub.wire.release import __version__
 
 MANIFEST: Final = "manifest.json"
 SUMS: Final = "SHA256SUMS"
@@ -133,6 +134,10 @@ def digest_of(path: Path) -> str:
 
 
 def _work_folder(target: Path) -> Path:
+    if target.resolve() == Path.cwd():
+        raise InvalidArgument(
+            f"{target} is the current folder", "name a folder that does not exist yet"
+        )
     if target.is_dir() and not any(target.iterdir()):
         target.rmdir()
     if target.exists():
@@ -156,8 +161,6 @@ def _work_folder(target: Path) -> Path:
 def _written(
     settings: Settings, data: Path, work: Path, hosts: Sequence[Path], progress: Progress
 ) -> Manifest:
-    from importlib.metadata import version
-
     hub = work / HUB
     make_folder(hub)
     progress("sealed segments")
@@ -181,7 +184,7 @@ def _written(
         )
     listed = list(files_in(work))
     manifest = Manifest(
-        version=version("signalhub"),
+        version=__version__,
         taken_ms=SystemClock().now_ms(),
         log=copied,
         lake=tables,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from signalhub.client import Client, Original, OriginalPosition, Republished
+    from signalhub.client.protocol.events import Listener
     from signalhub.settings.model import Settings
 
 RATE: Final = 1_000.0
@@ -119,6 +120,7 @@ def replay(
     url: str = DEFAULT_URL,
     token: str | None = None,
     timeout_s: float = TIMEOUT_S,
+    listener: Listener | None = None,
     progress: Progress = lambda event: None,
     open_spark: OpenSpark = spark_session,
 ) -> ReplayResult:
@@ -134,6 +136,7 @@ def replay(
         url: The hub.
         token: A token with the permission `admin` for `republish`, if the hub asks for one.
         timeout_s: How long to wait for one answer of the hub.
+        listener: Called with events of the connection, as for `connect`.
         progress: Called with `Behind`, `Sending` and `HubBusy`.
         open_spark: Opens the Spark session.
 
@@ -145,7 +148,7 @@ def replay(
         LakeEmpty: No message has reached the lake.
         ClientError: The hub refused or could not be reached; the same call continues the job.
     """
-    access = HubAccess(url=url, token=token, timeout_s=timeout_s)
+    access = HubAccess(url=url, token=token, timeout_s=timeout_s, listener=listener)
     work = _Replay(settings, access, where, to, job, include_replays=include_replays)
     if work.known is not None and work.known.ended_ms is not None:
         return _result(work.known, LeftOut(), was_done=True)

@@ -13,6 +13,7 @@ from signalhub.wire.errors import OutcomeUnknown, Unavailable
 
 if TYPE_CHECKING:
     from signalhub.client import Client, Reconnect
+    from signalhub.client.protocol.events import Listener
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ class HubAccess:
     url: str = DEFAULT_URL
     token: str | None = None
     timeout_s: float = TIMEOUT_S
+    listener: Listener | None = None
 
     async def in_time(self, step: Awaitable[T]) -> T:
         """Wait for one answer of the hub; raises `OutcomeUnknown` if it does not arrive in time."""
@@ -76,6 +78,7 @@ class HubAccess:
             register=address is not None,
             token=self.token,
             reconnect=reconnect,
+            listener=self.listener,
             **options,
         )
         try:

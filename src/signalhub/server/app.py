@@ -55,6 +55,7 @@ from signalhub.state.clock_offset import ClockOffset
 from signalhub.state.store import StateStore
 from signalhub.wire import envelope as wire
 from signalhub.wire.frames import CloseCode
+from signalhub.wire.release import __version__
 from signalhub.wire.room_ids import Names
 
 if TYPE_CHECKING:
@@ -368,6 +369,7 @@ class App:
         if self._access.sees_details(request):
             body["service"] = "signal-hub"
             body["version"] = wire.PROTOCOL_VERSION
+            body["release"] = __version__
             body["timestamp"] = self._clock.wall_ms()
             if self._engine.log.fault is not None:
                 body["storage"] = _described(self._engine.log.fault)
@@ -493,7 +495,7 @@ class App:
             return
         now = self._clock.now_ms()
         self.runner.perform(self.hub.retention.cut(firsts, now), now)
-        self.hub.rooms.messages.pins.cut(self._engine.first)
+        self.hub.rooms.messages.cut(self._engine.first)
         self._save_snapshot()
 
     def _every(self, slot: int, period_s: float, work: Callable[[], None]) -> None:

@@ -421,7 +421,7 @@ _ROOMS: Final[tuple[Declaration[Gauges], ...]] = (
     gauge(
         "room_disk_bytes",
         lambda of: of.hub.rooms.messages.disk_bytes,
-        "Messages of rooms in the log that have neither expired nor been archived.",
+        "Messages and blobs of rooms in the log, neither expired nor archived.",
     ),
     counter(
         "room_ids_dropped",

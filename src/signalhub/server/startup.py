@@ -81,7 +81,9 @@ def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> Co
         if subscription.settlements:
             hub.dispatcher.wake(subscription)
     facts = {"head": engine.head, "applied": applied, "epoch": engine.epoch}
-    log.info("the log is recovered", extra=facts)
+    is_whole = hub.storage.gap is None
+    message = "the log is recovered" if is_whole else "the log is recovered up to the damage"
+    log.info(message, extra=facts)
     return Continued() if snapshot is None else Continued(snapshot.epoch, snapshot.offset)
 
 

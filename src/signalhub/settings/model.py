@@ -411,8 +411,8 @@ class RoomsSettings(Group, frozen=True, kw_only=True):
     disk_bytes_max: Annotated[
         Bytes,
         _about(
-            "Bytes of messages of all rooms in the log that have neither expired nor been "
-            "archived; beyond it, answer 503."
+            "Bytes of messages and blobs of all rooms in the log that have neither expired nor "
+            "been archived or deleted; beyond it, answer 503."
         ),
     ] = 10 * 2**30
     always_query_store: Annotated[

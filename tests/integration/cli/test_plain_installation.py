@@ -21,6 +21,7 @@ COMMANDS = {
     "pipeline up": ("pipeline", "up"),
     "pipeline status": ("pipeline", "status"),
     "pipeline maintain": ("pipeline", "maintain"),
+    "pipeline redrive": ("pipeline", "redrive"),
     "sql": ("sql", "SELECT 1"),
     "sql shell": ("sql",),
     "audit": ("audit",),

@@ -36,7 +36,9 @@ async def test_serve_says_where_it_listens_and_stops_when_told(
 ) -> None:
     serve = ("serve", "--port", "0", "--data", str(tmp_path))
     async with started("", *serve) as process:
-        line = await line_of(process.stdout, "Signal Hub 0.1.0 listening on ws://127.0.0.1:")
+        line = await line_of(
+            process.stdout, f"Signal Hub {signalhub.__version__} listening on ws://127.0.0.1:"
+        )
         url = line.split()[-1]
         assert not url.endswith(":0/ws")
         assert (await command(url, "ping", "--count", "1")).code == 0

@@ -6,7 +6,7 @@ import pytest
 
 import signalhub
 from signalhub.testing import RunningHub
-from tests.support.process.command import Run
+from tests.support.process.command import Run, columns
 
 
 async def test_sessions_are_listed_and_closed_by_identity_or_id(hub: RunningHub, run: Run) -> None:
@@ -15,6 +15,7 @@ async def test_sessions_are_listed_and_closed_by_identity_or_id(hub: RunningHub,
         signalhub.connect(hub.url, "@(demo/bob)", reconnect=None) as bob,
     ):
         listed = (await run("session", "ls", "demo/*", "--json")).rows()
+        piped = await run("session", "ls", "demo/*")
         by_pattern = await run("session", "close", "demo/*")
         by_name = await run("session", "close", "demo/alice")
         with pytest.raises(signalhub.GaveUp, match="closed_by_operator"):
@@ -28,6 +29,7 @@ async def test_sessions_are_listed_and_closed_by_identity_or_id(hub: RunningHub,
         ("@(demo/bob)", "127.0.0.1"),
     ]
     assert listed[0]["registrations"] == 1
+    assert (listed[0]["subject"], columns(piped)[0][2]) == (None, "")
     assert (by_pattern.code, by_pattern.err.partition(" — ")[0]) == (
         1,
         "signalhub: @(demo/*) has no session",

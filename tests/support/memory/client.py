@@ -17,9 +17,9 @@ from signalhub.client.protocol.effects import (
     Failed,
     Instant,
     Ready,
+    Reported,
     SendFrame,
     Stop,
-    Warned,
 )
 from signalhub.client.protocol.frame import FrameWriter, Payload, Request
 from signalhub.client.protocol.protocol import Protocol
@@ -148,8 +148,8 @@ class Scene(Stage):
         assert text in str(error)
 
     def warned(self, word: str) -> None:
-        (warned,) = self.of(Warned)
-        assert word in warned.sentence
+        (reported,) = self.of(Reported)
+        assert word in reported.event.SENTENCE
 
     def submit(self, payload: Payload[Any], **options: Any) -> Request:
         request = self.protocol.frames.request(payload, self.now.wall_ms, **options)

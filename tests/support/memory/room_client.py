@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, TypeVar
 
-from signalhub.client.protocol.effects import Drop, Failed, SendFrame, Stop, Warned
+from signalhub.client.protocol.effects import Drop, Failed, Reported, SendFrame, Stop
+from signalhub.client.protocol.events import MessagesDeleted, PositionsSkipped
 from signalhub.client.rooms.answers import InboxPage, Missed, RoomMessage
 from signalhub.client.rooms.protocol import Effect, FetchPage, MessageAccepted, RoomProtocol
 from signalhub.wire.base64url import encoded
@@ -169,8 +170,13 @@ class Member(Stage):
         assert list(self.protocol.reading.missed) == pairs
 
     def warned(self, *ends: int) -> None:
-        """The log names these ranges."""
-        facts = [(one.facts["first"], one.facts["last"]) for one in self.of(Warned)]
+        """A listener is told of these ranges."""
+        events = [one.event for one in self.of(Reported)]
+        facts = [
+            (one.first, one.last)
+            for one in events
+            if isinstance(one, MessagesDeleted | PositionsSkipped)
+        ]
         assert facts == list(zip(ends[::2], ends[1::2], strict=True))
 
     def position(self, seq: int) -> None:

@@ -148,6 +148,18 @@ def test_a_torn_end_is_mentioned_and_no_damage(log: Log) -> None:
     assert last.name in log.rows("info")[0]["torn"]
 
 
+def test_damage_of_the_last_segment_is_not_called_a_torn_end(log: Log) -> None:
+    last = log.segments[-1]
+    content = bytearray(last.read_bytes())
+    content[log.rows("ls")[-1]["bytes"] // 2] ^= 1
+    last.write_bytes(content)
+
+    out, _ = log.said("verify", code=1)
+
+    assert out.startswith("damaged: ")
+    assert "torn" not in out
+
+
 def test_no_command_changes_a_byte(log: Log) -> None:
     def snapshot() -> dict[str, tuple[bytes, int]]:
         files = (log.data / "log").iterdir()

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import sys
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
@@ -15,9 +16,11 @@ import pytest
 
 from signalhub.cli.actors.hosts import Row
 from signalhub.cli.actors.tables import ACTORS, ALARMS, CALLS, DEAD, alarm_row, call_row, dead_row
+from signalhub.cli.hub import session
 from signalhub.cli.messages.messages import follow, message_facts, parts
 from signalhub.cli.terminal import arguments
-from signalhub.cli.terminal.failures import Exit, Failure, confirm
+from signalhub.cli.terminal.connection import LOCAL
+from signalhub.cli.terminal.failures import Exit, Failure, confirm, report
 from signalhub.cli.terminal.output import Output, OutputColumn, counted, fitted, shown
 from signalhub.cli.terminal.progress import bar
 from signalhub.cli.terminal.quantities import (
@@ -30,6 +33,7 @@ from signalhub.cli.terminal.quantities import (
     shown_size,
     shown_time,
 )
+from signalhub.cli.terminal.sentences import wrapped
 from signalhub.client import Delivery, Message
 from tests.support.process.terminal import Terminal
 
@@ -183,6 +187,7 @@ def test_broken_json_is_refused_with_its_position_unless_it_is_meant_as_text(
     with pytest.raises(Failure, match=where) as refused:
         arguments.data(text, as_text=False)
 
+    assert "at at" not in str(refused.value)
     assert refused.value.exit == Exit.USAGE
     assert "--text" in str(refused.value.resolution)
     assert arguments.data(text, as_text=True) == text
@@ -334,7 +339,7 @@ LISTED |= {"actor": "payment/a1b2c3d4-4000000000000119", "host": "host-1a2b3c4d"
         (CALLS, CALL, [ID, "order/17", "accepted", "state"]),
         (ALARMS, ALARM, [ID, "order/17", "pending", "status", "2026-01-31"]),
         (DEAD, LETTER, [ID, "order/17", "continuation", "KeyError:", "2026-01-31"]),
-        (ACTORS, LISTED, ["host-1a2b3c4d", "here", "status", "outbox", "12"]),
+        (ACTORS, LISTED, ["host-1a2b3c4d", "here", "status", "calls", "12"]),
     ],
     ids=["calls", "alarms", "dead", "ls"],
 )
@@ -367,7 +372,7 @@ def test_with_80_columns_ids_and_short_words_are_whole(
 def test_the_last_spare_columns_are_left_out_first(
     room: int, names: str, widths: list[int]
 ) -> None:
-    spare = (OutputColumn("a"), OutputColumn("b", is_spare=True), OutputColumn("c", is_spare=True))
+    spare = (OutputColumn("a"), OutputColumn("b", spare=1), OutputColumn("c", spare=1))
     cells = {"a": ["seven words"], "b": ["one"], "c": ["apart"]}
 
     fit = fitted(spare, cells, room)
@@ -391,7 +396,7 @@ def test_a_terminal_too_narrow_for_a_table_gets_records_with_whole_words(
 
 def test_what_is_left_out_is_named(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
-    columns = (OutputColumn("id", is_whole=True), OutputColumn("b", title="host", is_spare=True))
+    columns = (OutputColumn("id", is_whole=True), OutputColumn("b", title="host", spare=1))
 
     Output(as_json=False, stream=terminal).table(columns, [{"id": "x" * 16, "b": "shop"}])
 
@@ -438,6 +443,110 @@ def test_a_message_is_an_object_with_its_position_key_headers_and_original() -> 
     assert (facts["key"], facts["headers"]) == ("k", {"a": "b"})
     assert message_facts(copy)["original"] == original | {"shard": 0}
     assert not {"seq", "original"} & message_facts(message()).keys()
+
+
+def test_a_stored_message_has_the_time_of_its_publication_and_a_copy_says_so() -> None:
+    today_ms = int(time.time() * 1000)
+    delivery = Delivery(epoch="1.1", seq=3, subscription="billing", published_at=NOON_MS)
+    old = msgspec.structs.replace(message(3), timestamp=today_ms, delivery=delivery)
+    live = msgspec.structs.replace(message(), timestamp=today_ms)
+    copy = msgspec.structs.replace(message(3), metadata={"original": {"job": "again"}})
+
+    local = datetime.fromtimestamp(NOON_MS / 1000).strftime("%Y-%m-%d %H:%M:%S.000")
+    assert line_of(old, is_terminal=True)[0] == local
+    assert line_of(live, is_terminal=True)[0].count("-") == 0
+    assert line_of(copy)[-1] == line_of(copy, is_terminal=True)[-1] == "copy by again"
+    assert line_of(copy)[:-1] == line_of(message(3))
+
+
+SENTENCE = (
+    "signalhub: unknown topic 'my orders' — list topics with `signalhub topic ls --json`, create"
+    " one with `signalhub topic create my-orders`, see https://signalhub.example/a/rather/long/path,"
+    " or continue with --from 4711 (the hub's log says more)"
+)
+PIECES = (
+    "'my orders'",
+    "`signalhub topic ls --json`,",
+    "`signalhub topic create my-orders`,",
+    "https://signalhub.example/a/rather/long/path,",
+    "--from 4711",
+    "hub's log",
+)
+
+
+@pytest.mark.parametrize("width", [80, 60, 40, 30])
+def test_sentences_are_wrapped_at_words_and_never_inside_what_may_be_copied(width: int) -> None:
+    lines = wrapped(SENTENCE, width).splitlines()
+
+    assert " ".join(line.strip() for line in lines) == SENTENCE
+    assert all(any(piece in line for line in lines) for piece in PIECES[:-1])
+    too_long = [line for line in lines if len(line) > width]
+    assert all(line.strip() in PIECES for line in too_long)
+    assert all(line.startswith("  ") for line in lines[1:])
+
+
+def test_errors_notes_and_results_are_wrapped_on_a_terminal_only(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failure = Failure(Exit.FAILED, "unknown_topic", "unknown topic " + "orders " * 20, "try again")
+    report(failure, as_json=False)
+    report(failure, as_json=True)
+    LOCAL.note("note: " + "word " * 30)
+    whole = capsys.readouterr().err.splitlines()
+    monkeypatch.setattr(sys, "stderr", terminal)
+
+    report(failure, as_json=False)
+    LOCAL.note("note: " + "word " * 30)
+    LOCAL.remark({}, "note: " + "word " * 30)
+
+    assert len(whole) == 3
+    lines = terminal.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) == 7
+    report(failure, as_json=True)
+    assert json.loads(terminal.getvalue().splitlines()[-1])["error"] == "unknown_topic"
+
+
+LONG_SESSION = {
+    "session": "session-55d851ff-4774-4f17-aeec-b178c720b7f2",
+    "identity": "@(local/client-cd7201c3-947b-465a-acde-000000000000)",
+    "subject": "someone@a-long-company-name.example",
+    "source": "2001:db8:85a3:8d3:1319:8a2e:370:7348",
+    "connected_s": 123456,
+    "registrations": 1,
+    "subscriptions": 12,
+    "queued_bytes": 123456,
+}
+LONG_ACTOR = {
+    "actor": "order/7f1c9a52-2f4f-4a0b-8a53-3f6f2f1f9a52",
+    "host": "shop-berlin-1",
+    "status": "active",
+    "inbox": 0,
+    "outbox": 3,
+    "pending": 1,
+    "alarms": 12,
+    "dead": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "kept"),
+    [
+        (session.COLUMNS, LONG_SESSION, (str(LONG_SESSION["session"]), "@(local")),
+        (ACTORS, LONG_ACTOR, ("shop-berlin-1", "active", "dead")),
+    ],
+    ids=["sessions", "actors"],
+)
+def test_a_row_of_a_long_list_takes_two_lines_at_most_on_80_columns(
+    columns: tuple[OutputColumn, ...], row: Row, kept: tuple[str, ...], terminal: Terminal
+) -> None:
+    Output(as_json=False, stream=terminal).table(columns, [row] * 10)
+
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    _, _, *rows = (line for line in plain.partition("omitted: ")[0].splitlines() if line.strip())
+    assert len(rows) <= 20
+    assert all(word in plain for word in kept)
+    assert max(map(len, plain.splitlines())) <= 80
 
 
 async def test_each_message_is_settled_after_it_was_printed(

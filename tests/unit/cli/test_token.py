@@ -242,3 +242,17 @@ def test_keys_are_printed_as_a_set_that_tokens_are_checked_with(
     assert private.private_bytes_raw().hex() not in keys.read_text()
     assert run(["token", "jwks", str(sealed)]) == 2
     assert run(["token", "jwks"]) == 2
+
+
+def test_minting_for_a_hub_with_a_key_set_only_asks_for_the_private_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "hub.toml"
+    config.write_text('[auth]\nenabled = true\njwks_url = "https://issuer.example/keys"\n')
+
+    said = Tokens(config, capsys).refusal()
+
+    assert "only a key set" in said
+    assert "--kid" in said
+    assert "--private-key" in said
+    assert "auth.secret" not in said

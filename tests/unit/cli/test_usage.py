@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from signalhub import __version__
 from signalhub.cli.app import build, run
 from signalhub.cli.hub import serve
 from signalhub.cli.terminal.connection import LOCAL, RefusalLog, failure_of
 from signalhub.cli.terminal.failures import EXIT_CODES, Exit, Failure
+from signalhub.client.protocol.events import MessageRefused
 from signalhub.client.transport.link import NotOpened
 from signalhub.wire.errors import (
     ClientError,
@@ -87,7 +89,7 @@ def test_help_works_and_names_the_exit_codes(capsys: pytest.CaptureFixture[str])
         assert f"Usage: {' '.join(['signalhub', *command])}" in text
         assert all(f"{int(code)} {meaning}" in text for code, meaning in EXIT_CODES.items())
     assert run(["--version"]) == 0
-    assert capsys.readouterr().out == "Signal Hub 0.1.0\n"
+    assert capsys.readouterr().out == f"Signal Hub {__version__}\n"
 
 
 def test_help_needs_none_of_the_heavy_modules() -> None:
@@ -331,12 +333,12 @@ def test_each_outcome_has_its_exit_code_and_advice(
         ({"detail": "No send.", "resolution": "Ask Ann."}, ("No send — Ask Ann.",)),
     ],
 )
-def test_a_refused_tell_is_told_in_the_hub_s_words_if_the_log_has_them(
+def test_a_refused_tell_is_told_in_the_hub_s_words_if_it_has_any(
     facts: dict[str, str], words: tuple[str, ...]
 ) -> None:
-    with RefusalLog() as refusals:
-        refusals.sender = "@(demo/alice)"
-        logging.getLogger("signalhub.client").warning("x", extra={"code": "unauthorized", **facts})
+    refusals = RefusalLog()
+    refusals.sender = "@(demo/alice)"
+    refusals(MessageRefused("unauthorized", **facts))
 
     with pytest.raises(Failure, match=r"from @\(demo/alice\)") as caught:
         refusals.check()
@@ -442,3 +444,21 @@ def test_a_settings_file_that_is_wrong_is_named_in_text_and_json(
     assert (failure["error"], captured.out) == ("settings", "")
     assert "/no/such/file.toml" in failure["message"]
     assert failure["resolution"].endswith("`signalhub settings show`")
+
+
+def test_settings_are_checked_together_with_the_key_set_they_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, keys = tmp_path / "hub.toml", tmp_path / "keys.json"
+    config.write_text(f'[auth]\nenabled = true\njwks_file = "{keys}"\n')
+    check = ["settings", "check", "--config", str(config)]
+
+    assert run(check) == 2
+    missing = capsys.readouterr().err
+    keys.write_text("not a key set")
+    assert run(check) == 2
+    broken = capsys.readouterr().err
+
+    assert f"auth.jwks_file {keys}: No such file or directory" in missing
+    assert f"auth.jwks_file {keys}: " in broken
+    assert "signalhub token jwks" in broken

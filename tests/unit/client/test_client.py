@@ -240,7 +240,7 @@ async def test_tokens_and_payloads_are_never_logged(caplog: pytest.LogCaptureFix
         await reconnected(hub)
 
     texts = [str(vars(record)) for record in caplog.records if "signalhub" in record.name]
-    assert any("The hub refused a tell" in text for text in texts)
+    assert any("The hub refused a message" in text for text in texts)
     assert not [text for text in texts if "SECRET" in text]
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.client.protocol.effects import Failed, Warned
+from signalhub.client.protocol.effects import Failed, Reported
+from signalhub.client.protocol.events import MessageRefused
 from signalhub.client.protocol.frame import FrameWriter
 from signalhub.client.protocol.pending import (
     EMPTY_MIN,
@@ -84,7 +85,7 @@ STORIES = {
         tell x; wrote x; refuse x rate_limited 100; lose; connect; wrote x; done x
     """,
     "a rate-limited tell that cannot be sent again is reported lost": """
-        tell x; wrote x; refuse x rate_limited 100; lose; time 61; warned lost; failed 0
+        tell x; wrote x; refuse x rate_limited 100; lose; time 61; warned refused; failed 0
     """,
     **{
         f"a refusal as {code} is waited out within the time there is": f"""
@@ -126,9 +127,10 @@ def test_a_tell_says_to_whom_and_a_refusal_of_it_is_reported_without_its_payload
 
     assert told["pattern"] == "tell"
     assert told["payload"] == {"to": BOB, "type": "note", "data": "the secret"}
-    (warned,) = scene.of(Warned)
-    assert warned.facts["code"] == "unauthorized"
-    assert "the secret" not in str(warned)
+    (reported,) = scene.of(Reported)
+    assert isinstance(reported.event, MessageRefused)
+    assert reported.event.code == "unauthorized"
+    assert "the secret" not in str(reported)
 
 
 def test_one_id_is_on_its_way_once(scene: Scene) -> None:
@@ -241,7 +243,7 @@ def test_a_rate_limited_tell_is_sent_again_after_the_wait_the_hub_asks_for(
 
     assert scene.sent_one("hub:send") == told
     scene.done("x")
-    assert not scene.of(Warned)
+    assert not scene.of(Reported)
 
 
 def test_restoring_waits_out_the_rate_limit_too() -> None:
@@ -268,7 +270,7 @@ def test_only_the_last_tells_are_remembered_for_the_rate_limit(
     scene.refuse(first, "rate_limited", 1)
     scene.time(1)
     assert scene.sent() == []
-    assert len(scene.of(Warned)) == 1
+    assert len(scene.of(Reported)) == 1
     scene.refuse(last, "rate_limited", 1)
     scene.time(1)
 

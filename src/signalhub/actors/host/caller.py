@@ -20,6 +20,7 @@ from signalhub.actors.api.errors import CallTimeout, CallUndeliverable
 from signalhub.actors.api.names import Ref, parse_ref
 from signalhub.actors.api.operation import Operation, encode_operation, op
 from signalhub.client import Client, Message, Reconnect, connect
+from signalhub.client.protocol.events import Listener
 from signalhub.client.transport.token import Token
 from signalhub.wire.errors import Code
 from signalhub.wire.errors import Refused as HubRefused
@@ -33,18 +34,32 @@ _RETRIED: Final = frozenset(
 class ActorHub:
     """Calls actors through a hub. Use it as `async with ActorHub(url) as hub:`."""
 
-    def __init__(self, url: str, *, address: str | None = None, token: Token = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        address: str | None = None,
+        token: Token = None,
+        listener: Listener | None = None,
+    ) -> None:
         """`address` receives the outcomes; by default one is generated per process."""
         self._url = url
         self._address = address or f"@(callers/{uuid4().hex})"
         self._token = token
+        self._listener = listener
         self._client: Client | None = None
         self._waiting: dict[str, asyncio.Future[Any]] = {}
 
     async def __aenter__(self) -> Self:
         # A caller waits, so reconnect sooner than clients usually do.
         again = Reconnect(first_jitter_s=1.0)
-        self._client = await connect(self._url, self._address, token=self._token, reconnect=again)
+        self._client = await connect(
+            self._url,
+            self._address,
+            token=self._token,
+            reconnect=again,
+            listener=self._listener,
+        )
         self._client.on(wire.RESULT, self._answered)
         self._client.on(wire.ANSWER, self._commanded)
         return self

@@ -137,6 +137,8 @@ class Host:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._is_closed = False
+        # Does somebody wait in `run`, who gets the error that stops the host?
+        self._is_watched = False
         self.is_connected = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -160,6 +162,7 @@ class Host:
 
     async def run(self) -> None:
         """Wait until the host stops; raises the error that stopped it, unless it was closed."""
+        self._is_watched = True
         await self._ended.wait()
         if self._turning.fault is not None:
             raise self._turning.fault
@@ -197,12 +200,14 @@ class Host:
             raise
         except Exception as error:
             # A host that no longer receives anything must not appear to be running.
-            log.error("the hub does not serve this host: %s", error)
+            if not self._is_watched:
+                log.error("the hub does not serve this host: %s", error)
             self._turning.fault = error
             self._ended.set()
 
     async def _connected(self) -> Client:
         attempts = 0
+        problem = ""
         while True:
             try:
                 await self._check_name()
@@ -220,7 +225,10 @@ class Host:
                     reconnect=Reconnect(first_jitter_s=1.0, cap_s=_CONNECT_S_MAX),
                 )
             except Unavailable as error:
-                log.warning("no hub at %s yet: %s", self._url, error)
+                # The same again is no news.
+                level = logging.DEBUG if str(error) == problem else logging.WARNING
+                problem = str(error)
+                log.log(level, "no hub yet: %s; retrying until it is available", problem)
             except HubRefused as error:
                 if not error.retryable or error.code == Code.DUPLICATE_HOST:
                     raise

@@ -19,7 +19,6 @@ from cyclopts import Parameter
 import signalhub
 from signalhub.cli.actors.hosts import name_of
 from signalhub.cli.terminal.connection import (
-    CLIENT_LOG,
     HubConnection,
     Url,
     dismissal_of,
@@ -167,9 +166,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise usage(problem, "choose another file with --config") from None
     except ValueError as error:  # Invalid TOML, or invalid UTF-8.
         raise usage(f"invalid TOML in {path}: {error}", "correct it") from None
-
-
-_ACTORS_LOG = "signalhub.actors"
 
 
 def run(
@@ -378,32 +374,3 @@ def _configure_log() -> None:
 
     if not logging.getLogger().handlers:
         logs.configure("info", "auto")
-    logging.getLogger(CLIENT_LOG).addFilter(_RepeatFilter())
-    logging.getLogger(_ACTORS_LOG).addFilter(_RepeatFilter())
-
-
-class _RepeatFilter(logging.Filter):
-    """Logs repeated failures to connect once, until something else is logged."""
-
-    _REPEATED = ("no hub at %s yet: %s", "Reconnecting failed")
-    # The command reports these itself.
-    _SUPPRESSED = ("Disconnected", "the hub does not serve this host: %s")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last: object = None
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.msg in self._SUPPRESSED:
-            return False
-        if record.msg not in self._REPEATED:
-            self._last = None
-            return True
-        is_new, self._last = self._last != record.msg, record.msg
-        if isinstance(record.args, tuple) and len(record.args) == 2:
-            # The reason already names the hub.
-            record.msg, record.args = (
-                "no hub yet: %s; retrying until it is available",
-                record.args[1:],
-            )
-        return is_new

@@ -14,8 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from signalhub.cli.actors.options import ViewOptions
-from signalhub.cli.terminal.connection import HubConnection, RefusalLog, failure_of, socket_url
+from signalhub.cli.terminal.connection import (
+    HubConnection,
+    RefusalLog,
+    failure_of,
+    quiet_client_log,
+    socket_url,
+)
 from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.paging import every
 from signalhub.wire.errors import (
     ClientError,
     Code,
@@ -219,9 +226,9 @@ def reach(connection: HubConnection, work: Callable[[ActorHub, RefusalLog], Awai
     """Connect with an address of our own and do the work."""
     import asyncio
 
-    with RefusalLog() as refusals:
+    with quiet_client_log():
         try:
-            return asyncio.run(_reach(connection, work, refusals))
+            return asyncio.run(_reach(connection, work, RefusalLog()))
         except ClientError as error:
             raise failure_of(error) from error
 
@@ -233,7 +240,7 @@ async def _reach(
 ) -> T:
     from signalhub.actors.host.caller import ActorHub
 
-    hub = ActorHub(socket_url(connection.url), token=connection.token())
+    hub = ActorHub(socket_url(connection.url), token=connection.token(), listener=refusals)
     async with AsyncExitStack() as stack:
         try:
             await connection.in_time(stack.enter_async_context(hub))
@@ -278,18 +285,12 @@ async def _all_present(hub: ActorHub, connection: HubConnection) -> dict[str, tu
     """All connected hosts, page by page."""
     from signalhub.actors.host.host import HOST_CAPABILITY
 
-    listed: dict[str, tuple[str, ...]] = {}
-    offset, has_more = 0, True
-    while has_more:
-        page = await connection.in_time(hub.client.actors(offset=offset, limit=HOSTS_PAGE))
-        listed |= {
-            one.address: one.capabilities
-            for one in page.actors
-            if HOST_CAPABILITY in one.capabilities
-        }
-        offset += len(page.actors)
-        has_more = page.has_more and bool(page.actors)
-    return listed
+    listed = await every(
+        connection,
+        lambda offset: hub.client.actors(offset=offset, limit=HOSTS_PAGE),
+        lambda one: one.address,
+    )
+    return {one.address: one.capabilities for one in listed if HOST_CAPABILITY in one.capabilities}
 
 
 def _named(capabilities: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:

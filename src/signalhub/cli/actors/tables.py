@@ -21,24 +21,25 @@ _STORED_AS_JSON: Final = frozenset(
 # Those that name a method and its arguments.
 CONTINUATIONS: Final = frozenset({"continuation", "then", "catch"})
 
-HOST = OutputColumn("host", style="green")
-HOST_IF_ROOM = OutputColumn("host", style="green", is_spare=True)
+HOST_IF_ROOM = OutputColumn("host", style="green", spare=1)
 ACTOR = OutputColumn("actor", style="cyan")
 ACTORS = (
     ACTOR,
-    HOST,
+    OutputColumn("host", style="green", spare=2),
     OutputColumn("status"),
-    *(OutputColumn(name) for name in ("inbox", "outbox")),
-    OutputColumn("pending", title="calls"),
-    *(OutputColumn(name) for name in ("alarms", "dead")),
+    OutputColumn("inbox", spare=3),
+    OutputColumn("outbox", spare=5),
+    OutputColumn("pending", title="calls", spare=1),
+    OutputColumn("alarms", spare=4),
+    OutputColumn("dead"),
 )
 CALLS = (
     OutputColumn("call", style="bold", is_whole=True),
     ACTOR,
     OutputColumn("target"),
     OutputColumn("state", style="yellow"),
-    OutputColumn("made", style="dim", is_spare=True),
-    OutputColumn("deadline", style="dim", is_spare=True),
+    OutputColumn("made", style="dim", spare=1),
+    OutputColumn("deadline", style="dim", spare=1),
     HOST_IF_ROOM,
 )
 FINISHED = (
@@ -46,14 +47,14 @@ FINISHED = (
     OutputColumn("target", style="cyan"),
     OutputColumn("outcome", style="yellow"),
     OutputColumn("caller"),
-    OutputColumn("call", is_whole=True, is_spare=True),
+    OutputColumn("call", is_whole=True, spare=1),
     HOST_IF_ROOM,
 )
 ALARMS = (
     OutputColumn("due", style="bold"),
     ACTOR,
     OutputColumn("id", is_whole=True),
-    OutputColumn("rhythm", title="when", is_spare=True),
+    OutputColumn("rhythm", title="when", spare=1),
     OutputColumn("calls"),
     OutputColumn("state", title="status", style="yellow"),
     HOST_IF_ROOM,
@@ -63,7 +64,7 @@ DEAD = (
     ACTOR,
     OutputColumn("id", style="bold", is_whole=True),
     OutputColumn("origin", style="yellow", is_whole=True),
-    OutputColumn("attempts", title="tries", is_spare=True),
+    OutputColumn("attempts", title="tries", spare=1),
     OutputColumn("error", style="red"),
     HOST_IF_ROOM,
 )

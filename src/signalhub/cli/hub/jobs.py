@@ -22,8 +22,8 @@ _COLUMNS = (
     OutputColumn("operation", style="green"),
     OutputColumn("state", style="yellow"),
     OutputColumn("identity"),
-    OutputColumn("detail", is_spare=True),
-    OutputColumn("job", style="cyan", is_spare=True),
+    OutputColumn("detail", spare=1),
+    OutputColumn("job", style="cyan", spare=2),
 )
 
 

@@ -50,8 +50,8 @@ _COLUMNS = (
     OutputColumn("bytes"),
     OutputColumn("sealed"),
     OutputColumn("from_time", title="from", style="dim"),
-    OutputColumn("to_time", title="to", style="dim", is_spare=True),
-    OutputColumn("chain", style="cyan", is_spare=True),
+    OutputColumn("to_time", title="to", style="dim", spare=1),
+    OutputColumn("chain", style="cyan", spare=1),
 )
 
 
@@ -119,7 +119,8 @@ def verify(*, data: Data = HERE, as_json: AsJson = False) -> int:
         with bar("verifying", output) as show:
             report = check(CountedDisk(plain, show, total))
     output.fact(_report_facts(report), _verdict(report))
-    if report.torn is not None and not as_json:
+    # If the log is damaged, the same place is among its problems.
+    if report.torn is not None and report.is_sound and not as_json:
         torn = report.torn
         output.fact({}, f"note: torn end in {torn.segment} at byte {torn.position}: {torn.reason}")
     if report.is_sound:

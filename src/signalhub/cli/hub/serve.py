@@ -16,6 +16,7 @@ from signalhub.pipeline import packages
 from signalhub.privacy import is_readable_by_others
 from signalhub.wire.authority import is_loopback
 from signalhub.wire.errors import SettingsError
+from signalhub.wire.release import __version__
 
 if TYPE_CHECKING:
     from signalhub.settings.model import Settings
@@ -37,7 +38,6 @@ def serve(
     which overrides the defaults; see `signalhub settings show`. One line on
     standard output says where the hub listens, once it accepts connections.
     """
-    from importlib.metadata import version
 
     from signalhub.observe import logs
 
@@ -53,7 +53,7 @@ def serve(
         _warn_of_exposure(config, settings)
         _note_missing_pipeline(settings)
         place = address_of(settings.host, bound_port)
-        print(f"Signal Hub {version('signalhub')} listening on {place}", flush=True)
+        print(f"Signal Hub {__version__} listening on {place}", flush=True)
         _notify("READY=1")
 
     try:

@@ -11,6 +11,7 @@ from signalhub.cli.terminal.arguments import address
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.output import OutputColumn, counted
+from signalhub.cli.terminal.paging import every
 from signalhub.wire.errors import Code, Refused
 
 if TYPE_CHECKING:
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
 
 _PREFIX = "session-"
 
-_COLUMNS = (
+COLUMNS = (
     OutputColumn("session", style="cyan", is_whole=True),
-    OutputColumn("identity", style="green"),
-    OutputColumn("subject"),
-    OutputColumn("source"),
-    OutputColumn("connected_s", title="connected, s"),
-    OutputColumn("registrations", is_spare=True),
-    OutputColumn("subscriptions", is_spare=True),
-    OutputColumn("queued_bytes", title="queued bytes", is_spare=True),
+    OutputColumn("identity", style="green", word_chars=30),
+    OutputColumn("subject", spare=3),
+    OutputColumn("source", spare=2),
+    OutputColumn("connected_s", title="connected, s", spare=1),
+    OutputColumn("registrations", spare=5),
+    OutputColumn("subscriptions", spare=5),
+    OutputColumn("queued_bytes", title="queued bytes", spare=4),
 )
 
 
@@ -46,12 +47,14 @@ def ls(
     async def work(me: Client) -> list[SessionInfo]:
         return await _sessions(connection, me, pattern)
 
+    output = connection.output
+    missing = None if output.as_json else ""
     now_ms = time.time() * 1000
     rows = [
         {
             "session": one.id,
-            "identity": one.identity,
-            "subject": one.subject,
+            "identity": one.identity or missing,
+            "subject": one.subject or missing,
             "source": one.source,
             "connected_s": max(0, round((now_ms - one.connected_at) / 1000)),
             "registrations": one.registrations,
@@ -61,7 +64,7 @@ def ls(
         }
         for one in run(connection, work)
     ]
-    connection.output.table(_COLUMNS, rows, if_empty="no session matches")
+    output.table(COLUMNS, rows, if_empty="no session matches")
 
 
 def close(
@@ -109,10 +112,6 @@ def close(
 
 
 async def _sessions(connection: HubConnection, me: Client, pattern: str) -> list[SessionInfo]:
-    found: list[SessionInfo] = []
-    after: int | None = 0
-    while after is not None:
-        page = await connection.in_time(me.sessions(pattern, after=after))
-        found += page
-        after = page.next
-    return found
+    return await every(
+        connection, lambda after: me.sessions(pattern, after=after), lambda one: one.id
+    )

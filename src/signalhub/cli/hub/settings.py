@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -26,10 +27,32 @@ def check(*, config: Config = None, as_json: AsJson = False) -> None:
     from signalhub.settings.load import DEFAULT
 
     loaded = loaded_settings(config)
+    _check_files(loaded.settings)
     changed = sum(source != DEFAULT for source in loaded.sources.values())
     Output(as_json).fact(
         {"ok": True, "changed": changed},
         f"settings are valid; {changed} of {len(loaded.sources)} differ from the default",
+    )
+
+
+def _check_files(settings: Settings) -> None:
+    """Read what the hub refuses to start without."""
+    from signalhub.auth import key_sets
+
+    if not settings.auth.jwks_file:
+        return
+    path = Path(settings.auth.jwks_file)
+    try:
+        key_sets.read(path.read_bytes())
+    except OSError as error:
+        reason = error.strerror
+    except SettingsError as error:
+        reason = str(error)
+    else:
+        return
+    raise _wrong(
+        f"auth.jwks_file {path.absolute()}: {reason}",
+        "correct the file, or create it with `signalhub token jwks`",
     )
 
 

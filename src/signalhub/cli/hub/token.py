@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,6 +15,7 @@ from signalhub.cli.hub.settings import Config, loaded_settings
 from signalhub.cli.terminal.arguments import STDIN, Address, address, standard_input
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.cli.terminal.output import AsJson, Output, OutputColumn, shown
+from signalhub.cli.terminal.sentences import say
 from signalhub.operate.token import contents
 from signalhub.wire.errors import SettingsError
 
@@ -113,7 +113,7 @@ def mint(
         raise usage("--lifetime must be above 0 and at most ten years", "give it in seconds")
     if lifetime_s > auth.token_age_max_s:
         limit = f"auth.token_age_max_s = {auth.token_age_max_s:g}"
-        print(f"signalhub: note: the hub refuses it earlier, because of {limit}", file=sys.stderr)
+        say(f"note: the hub refuses it earlier, because of {limit}", prefix="signalhub: ")
     full = address(actor)
     now_s = time.time()
     token_id = secrets.token_urlsafe(16)
@@ -381,6 +381,11 @@ def _signing_key(auth: AuthSettings, kid: str | None) -> tuple[str | None, Key]:
         return only, key
     if auth.keys:
         raise usage("there are several keys", f"choose one with --kid: {_listed(auth)}")
+    if auth.jwks_file or auth.jwks_url:
+        raise usage(
+            "the hub has only a key set, which holds no private keys",
+            "give the id of a key with --kid, and its private key with --private-key FILE",
+        )
     raise usage(
         "there is no signing key in the settings",
         "set auth.secret or add one to auth.keys, and give the file with --config",

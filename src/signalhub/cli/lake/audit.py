@@ -28,11 +28,11 @@ _COUNTS = ("gaps", "duplicates", "reorders", "pending", "overdue", "removed")
 _HARMLESS = ("pending", "removed")
 _COLUMNS = (
     OutputColumn("hour", style="bold"),
-    OutputColumn("epoch", style="dim", is_spare=True),
-    OutputColumn("from_offset", title="from", is_spare=True),
-    OutputColumn("to_offset", title="to", is_spare=True),
+    OutputColumn("epoch", style="dim", spare=1),
+    OutputColumn("from_offset", title="from", spare=1),
+    OutputColumn("to_offset", title="to", spare=1),
     OutputColumn("distinct_rows", title="rows"),
-    *(OutputColumn(name, is_spare=name in _HARMLESS) for name in _COUNTS),
+    *(OutputColumn(name, spare=int(name in _HARMLESS)) for name in _COUNTS),
     OutputColumn("verdict", style="bold"),
 )
 

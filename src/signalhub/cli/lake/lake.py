@@ -21,6 +21,7 @@ from signalhub.cli.terminal.arguments import STDIN, standard_input
 from signalhub.cli.terminal.connection import failure_of
 from signalhub.cli.terminal.failures import Exit, Failure, split_advice, usage
 from signalhub.cli.terminal.output import Output, OutputColumn, counted
+from signalhub.cli.terminal.sentences import say
 from signalhub.pipeline.run.status import folder_of
 from signalhub.wire.errors import ClientError, SettingsError, SignalHubError
 
@@ -203,7 +204,7 @@ def _print(
         _draw(columns, some)
     if limit is not None and next(found, None) is not None:
         more = f"only the first {counted(limit, 'row')} shown; use --limit N to see more"
-        print(f"signalhub: {more}", file=sys.stderr)
+        say(more, prefix="signalhub: ")
 
 
 def _note_behind(settings: Settings, lake: Lake, names: set[str]) -> None:
@@ -220,7 +221,7 @@ def _note_behind(settings: Settings, lake: Lake, names: set[str]) -> None:
     lags = ", ".join(f"{name} by {counted(count, 'entry')}" for name, count in late.items())
     more = f"signalhub pipeline once --data {settings.data}"
     advice = "the pipeline is running" if is_pipeline_running(settings.data) else f"run `{more}`"
-    print(f"signalhub: the lake is behind the log: {lags}; {advice}", file=sys.stderr)
+    say(f"the lake is behind the log: {lags}; {advice}", prefix="signalhub: ")
 
 
 def _draw(names: list[str], rows: Iterator[tuple[Any, ...]]) -> None:

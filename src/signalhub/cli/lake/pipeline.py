@@ -23,6 +23,7 @@ from signalhub.cli.lake.stopping import Stopped, stoppable
 from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.output import AsJson, Output, OutputColumn, counted
 from signalhub.cli.terminal.progress import bar
+from signalhub.cli.terminal.sentences import say
 
 if TYPE_CHECKING:
     from signalhub.pipeline.land.land import Landed
@@ -100,7 +101,7 @@ def once(
             summary = pipeline.once(accept_gap=accept_gap)
     except Stopped as stopped:
         text = "stopped before everything was landed; repeat the command to continue"
-        print(f"signalhub: {text}", file=sys.stderr)
+        say(text, prefix="signalhub: ")
         return 128 + stopped.number
     output.fact(_facts(summary), _sentence(summary))
     return Exit.DONE
@@ -176,7 +177,7 @@ def maintain(
     )
     if not as_json:
         for table, reason in done.failed.items():
-            print(f"signalhub: {table} was skipped: {reason}", file=sys.stderr)
+            say(f"{table} was skipped: {reason}", prefix="signalhub: ")
     return Exit.FAILED if done.failed else Exit.DONE
 
 

@@ -20,9 +20,10 @@ from signalhub.cli.lake.lake import (
 from signalhub.cli.terminal.connection import (
     LOCAL,
     HubConnection,
+    LossNotes,
     dismissal_of,
     failure_of,
-    losses_shown,
+    quiet_client_log,
 )
 from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.output import OutputColumn, counted
@@ -92,7 +93,7 @@ def replay(
     settings = lake_settings(config, data, lake)
     events = _Events(connection)
     hub = connection.hub_options()
-    with operation_errors(where="--where: "), losses_shown(connection):
+    with operation_errors(where="--where: "), quiet_client_log():
         from signalhub.operate import replay as operation
 
         if dry_run:
@@ -117,6 +118,7 @@ def replay(
                 rate=rate,
                 include_replays=include_replays,
                 **hub,
+                listener=LossNotes(connection),
                 progress=events,
                 open_spark=spark_session,
             )

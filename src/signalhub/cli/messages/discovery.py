@@ -10,12 +10,11 @@ from cyclopts.validators import Number
 
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.output import OutputColumn
+from signalhub.cli.terminal.paging import PAGE_MAX, every
 from signalhub.wire.names import path_of
 
 if TYPE_CHECKING:
     from signalhub.client import Client, Found, ListedActor
-
-PAGE_MAX = 100
 
 _ADDRESS = OutputColumn("address", style="cyan")
 _CAPABILITIES = OutputColumn("capabilities")
@@ -51,15 +50,11 @@ def ls(*, connection: HubConnection = LOCAL) -> None:
     """List all actors, with the time left of their leases."""
 
     async def work(me: Client) -> list[ListedActor]:
-        # By address, because pages shift when actors come and go.
-        listed: dict[str, ListedActor] = {}
-        offset, has_more = 0, True
-        while has_more:
-            page = await connection.in_time(me.actors(offset=offset, limit=PAGE_MAX))
-            listed |= {actor.address: actor for actor in page.actors}
-            offset += len(page.actors)
-            has_more = page.has_more and bool(page.actors)
-        return list(listed.values())
+        return await every(
+            connection,
+            lambda offset: me.actors(offset=offset, limit=PAGE_MAX),
+            lambda actor: actor.address,
+        )
 
     now_ms = time.time() * 1000
     rows = [

@@ -144,10 +144,28 @@ def parts(
         line[:0] = _position(message.delivery, is_terminal=is_terminal)
     if message.topic is not None:
         line.insert(0, (shown(message.topic), "green"))
+    if message.original is not None:
+        # At the end, so that the columns in a pipe keep their places.
+        line.append((f"copy by {shown(message.original.job)}", "magenta"))
     if is_terminal:
-        clock = time.strftime("%H:%M:%S", time.localtime(message.timestamp / 1000))
-        line.insert(0, (f"{clock}.{message.timestamp % 1000:03d}", "dim"))
+        line.insert(0, (_clock(_made_ms(message), time.time()), "dim"))
     return line
+
+
+def _made_ms(message: Message) -> int:
+    """When it was published or sent; the hub forwards stored messages later."""
+    published_at = message.delivery and message.delivery.published_at
+    return published_at or message.timestamp
+
+
+def _clock(at_ms: int, now_s: float) -> str:
+    """A local time, with the date unless it is today's."""
+    try:
+        at, now = time.localtime(at_ms / 1000), time.localtime(now_s)
+    except (ValueError, OverflowError, OSError):
+        return str(at_ms)
+    format = "%H:%M:%S" if at[:3] == now[:3] else "%Y-%m-%d %H:%M:%S"
+    return f"{time.strftime(format, at)}.{at_ms % 1000:03d}"
 
 
 def _position(delivery: Delivery, *, is_terminal: bool) -> list[tuple[str, str]]:

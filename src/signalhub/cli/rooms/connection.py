@@ -5,9 +5,7 @@ They need no address, and a token only if the hub requires one and no inbox id i
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, TypeVar
@@ -20,8 +18,8 @@ from signalhub.cli.terminal.connection import (
     Timeout,
     TokenFile,
     Url,
-    client_log_to,
     failure_of,
+    quiet_client_log,
 )
 from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.output import AsJson
@@ -38,6 +36,7 @@ from signalhub.wire.errors import (
 if TYPE_CHECKING:
     from signalhub.client import Hub, Missed, Room
     from signalhub.client.lifecycle import Opening
+    from signalhub.client.protocol.events import ClientEvent
 
 T = TypeVar("T")
 Work = Callable[["Hub"], Awaitable[T]]
@@ -70,8 +69,8 @@ class RoomConnection:
 LOCAL_ROOMS = RoomConnection()
 
 
-def run(connection: RoomConnection, work: Work[T]) -> T:
-    """Do the work with the hub's rooms and inboxes."""
+def run(connection: RoomConnection, work: Work[T], *, is_following: bool = False) -> T:
+    """Do the work with the hub's rooms and inboxes, and report what happens meanwhile."""
     import asyncio
 
     from signalhub.client import hub
@@ -79,13 +78,13 @@ def run(connection: RoomConnection, work: Work[T]) -> T:
 
     url = checked_url_by(Origin.of, connection.url)
     token = connection.plain.token()
+    notes = RoomNotes(connection, is_following=is_following)
 
     async def talk() -> T:
-        async with hub(url, token=token) as rooms:
+        async with hub(url, token=token, listener=notes) as rooms:
             return await work(rooms)
 
-    # Everything else the client logs is reported by the command.
-    with client_log_to(_WaitNote(connection.plain)):
+    with quiet_client_log():
         try:
             return asyncio.run(talk())
         except ClientError as error:
@@ -98,13 +97,6 @@ async def joined(connection: RoomConnection, opening: Opening[Room]) -> Room:
         return await connection.plain.in_time(opening)
     except OutcomeUnknown as error:
         raise Unavailable(f"{connection.url}: {error}") from None
-
-
-@contextmanager
-def changes_shown(connection: RoomConnection) -> Iterator[None]:
-    """Report lost connections and unreadable messages on standard error."""
-    with client_log_to(_ConnectionNotes(connection)):
-        yield
 
 
 def tell_missing(connection: RoomConnection, missed: Missed, of_one: str, of_many: str) -> None:
@@ -162,56 +154,66 @@ _BY_CODE: Mapping[str, str] = {
 }
 
 
-_EVENTS = {"The connection is lost": "connection lost", "Reconnecting failed": "not connected"}
+class RoomNotes:
+    """Reports on standard error what happens to the connection.
 
+    The first wait for the hub always; lost connections, each reason once, and messages that cannot
+    be read only if the command follows a room.
+    """
 
-class _WaitNote(logging.Handler):
-    """Shows once that the hub has asked us to wait."""
-
-    def __init__(self, connection: HubConnection) -> None:
-        super().__init__()
+    def __init__(self, connection: RoomConnection, *, is_following: bool) -> None:
         self._connection = connection
-        self._is_told = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.msg != "Waiting for the hub" or self._is_told:
-            return
-        self._is_told = True
-        reason, wait_s = vars(record)["reason"], ceil(vars(record)["wait_s"])
-        sentence = f"note: {reason}; continuing in {max(1, wait_s)} s"
-        self._connection.remark({"waiting_s": max(1, wait_s), "reason": reason}, sentence)
-
-
-class _ConnectionNotes(logging.Handler):
-    """Shows lost connections, each reason once, and messages that cannot be read."""
-
-    def __init__(self, connection: RoomConnection) -> None:
-        super().__init__()
-        self._connection = connection
+        self._is_following = is_following
+        self._has_waited = False
         self._reason = ""
 
-    def emit(self, record: logging.LogRecord) -> None:
-        facts = vars(record)
-        match record.msg:
-            case "Connected" if self._reason:
+    def __call__(self, event: ClientEvent) -> None:
+        from signalhub.client.protocol.events import WaitingForHub
+
+        if isinstance(event, WaitingForHub):
+            self._wait(event.reason, max(1, ceil(event.wait_s)))
+        elif self._is_following:
+            self._follow(event)
+
+    def _wait(self, reason: str, wait_s: int) -> None:
+        if not self._has_waited:
+            self._has_waited = True
+            sentence = f"note: {reason}; continuing in {wait_s} s"
+            self._connection.plain.remark({"waiting_s": wait_s, "reason": reason}, sentence)
+
+    def _follow(self, event: ClientEvent) -> None:
+        from signalhub.client.protocol.events import (
+            Connected,
+            ConnectionLost,
+            MessagesDeleted,
+            PositionsSkipped,
+            ReconnectFailed,
+            RoomRewound,
+        )
+
+        match event:
+            case Connected() if self._reason:
                 self._reason = ""
                 self._connection.plain.remark({"connection": "back"}, "reconnected")
-            case "The connection is lost" | "Reconnecting failed":
-                self._lost(record.msg, facts["reason"])
-            case "Messages were deleted before they could be read":
-                self._gone(facts["first"], facts["last"])
-            case "The room ends before what was read":
-                ends = f"the room ends at {facts['last']}; reading from the beginning"
-                self._connection.plain.remark({"room_ends_at": facts["last"]}, f"note: {ends}")
+            case ConnectionLost(reason=reason):
+                self._lost("connection lost", reason)
+            case ReconnectFailed(reason=reason):
+                self._lost("not connected", reason)
+            case MessagesDeleted(first=first, last=last):
+                self._gone(first, last, "cannot be read: deleted, or in another inbox")
+            case PositionsSkipped(first=first, last=last):
+                self._gone(first, last, "skipped: the hub has lost entries of its log")
+            case RoomRewound(last=last):
+                ends = f"the room ends at {last}; reading from the beginning"
+                self._connection.plain.remark({"room_ends_at": last}, f"note: {ends}")
 
-    def _lost(self, event: str, reason: str) -> None:
+    def _lost(self, what: str, reason: str) -> None:
         if reason != self._reason:
             self._reason = reason
-            sentence = f"{_EVENTS[event]}: {reason}; retrying until Ctrl-C"
+            sentence = f"{what}: {reason}; retrying until Ctrl-C"
             self._connection.plain.remark({"connection": "lost", "reason": reason}, sentence)
 
-    def _gone(self, first: int, last: int) -> None:
+    def _gone(self, first: int, last: int, reason: str) -> None:
         from signalhub.client import Missed
 
-        reason = "cannot be read: deleted, or in another inbox"
         tell_missing(self._connection, Missed(first, last), reason, reason)

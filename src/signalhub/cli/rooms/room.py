@@ -15,7 +15,6 @@ from signalhub.cli.rooms.connection import (
     LOCAL_ROOMS,
     SEQ_MAX,
     RoomConnection,
-    changes_shown,
     joined,
     run,
 )
@@ -184,8 +183,7 @@ def listen(
             connection.plain.note("listening; press Ctrl-C to stop")
             await take_each(place, show, count=count, for_s=for_s)
 
-    with changes_shown(connection):
-        run(connection, work)
+    run(connection, work, is_following=True)
 
 
 def key(

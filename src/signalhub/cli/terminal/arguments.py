@@ -125,7 +125,9 @@ def _fault(text: str, error: Exception) -> str:
     try:
         json.loads(text)
     except json.JSONDecodeError as found:
-        return f"{found.msg} at line {found.lineno}, column {found.colno}"
+        # Some messages end with the word already.
+        fault = found.msg.removesuffix(" at")
+        return f"{fault} at line {found.lineno}, column {found.colno}"
     except (ValueError, RecursionError):
         pass
     return str(error)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
@@ -22,6 +22,7 @@ from cyclopts.validators import Number
 from signalhub.cli.terminal.arguments import URL_VARIABLE, checked_message_id, checked_url
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.cli.terminal.output import AsJson, Output
+from signalhub.cli.terminal.sentences import say
 from signalhub.operate.session import (
     DEFAULT_URL,
     TIMEOUT_S,
@@ -43,6 +44,7 @@ from signalhub.wire.errors import (
 
 if TYPE_CHECKING:
     from signalhub.client import Client
+    from signalhub.client.protocol.events import ClientEvent
 
 T = TypeVar("T")
 Work = Callable[["Client"], Awaitable[T]]
@@ -56,7 +58,7 @@ Timeout = Annotated[
     Parameter(name="--timeout", validator=Number(gt=0), help="Seconds to wait for an answer."),
 ]
 
-CLIENT_LOG = "signalhub.client"
+_CLIENT_LOG = "signalhub.client"
 _SOCKET_SCHEMES = {"http": "ws", "https": "wss"}
 
 
@@ -115,7 +117,7 @@ class HubConnection:
     def note(self, sentence: str) -> None:
         """Tell people, but not programs, what is happening."""
         if not self.as_json:
-            print(sentence, file=sys.stderr, flush=True)
+            say(sentence)
 
 
 LOCAL = HubConnection()
@@ -135,8 +137,9 @@ def run(connection: HubConnection, work: Work[T], *, sender: str | None = None) 
     """Connect, do the work and disconnect; the work uses `in_time` for each of its steps."""
     import asyncio
 
-    access = HubAccess(**connection.hub_options())
-    with RefusalLog() as refusals:
+    refusals = RefusalLog()
+    access = HubAccess(**connection.hub_options(), listener=refusals)
+    with quiet_client_log():
 
         async def talk() -> T:
             async with access.session() as me:
@@ -164,13 +167,13 @@ def stay(
     """
     import asyncio
 
-    access = HubAccess(**connection.hub_options())
+    access = HubAccess(**connection.hub_options(), listener=LossNotes(connection))
 
     async def talk() -> None:
         async with access.session(address, reconnect=brief_reconnect(), **options) as me:
             await work(me)
 
-    with losses_shown(connection):
+    with quiet_client_log():
         try:
             asyncio.run(talk())
         except GaveUp as error:
@@ -180,23 +183,13 @@ def stay(
 
 
 @contextmanager
-def losses_shown(connection: HubConnection) -> Iterator[None]:
-    """Tell people on standard error when the connection is lost and when it is back."""
-    with client_log_to(logging.NullHandler() if connection.as_json else LossNotes(connection)):
-        yield
-
-
-@contextmanager
-def client_log_to(handler: logging.Handler) -> Iterator[None]:
-    """Give the client's log to a handler while the block runs."""
-    log = logging.getLogger(CLIENT_LOG)
-    level = log.level
+def quiet_client_log() -> Iterator[None]:
+    """Keep the client's log off standard error while the block runs; the command says it all."""
+    log, handler = logging.getLogger(_CLIENT_LOG), logging.NullHandler()
     log.addHandler(handler)
-    log.setLevel(logging.INFO)
     try:
         yield
     finally:
-        log.setLevel(level)
         log.removeHandler(handler)
 
 
@@ -294,27 +287,22 @@ _DISMISSALS = {
 }
 
 
-class RefusalLog(logging.Handler):
-    """Collects refused tells, which the client reports only in its log."""
+class RefusalLog:
+    """Collects the messages that the hub refused after they were sent."""
 
-    def __enter__(self) -> RefusalLog:
+    def __init__(self) -> None:
         self.sender = ""
         self._failures: list[Failure] = []
-        logging.getLogger(CLIENT_LOG).addHandler(self)
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        logging.getLogger(CLIENT_LOG).removeHandler(self)
+    def __call__(self, event: ClientEvent) -> None:
+        from signalhub.client.protocol.events import MessageRefused
 
-    def emit(self, record: logging.LogRecord) -> None:
-        facts = vars(record)
-        code = facts.get("code")
-        if code is None:
+        if not isinstance(event, MessageRefused):
             return
-        message = f"the hub refused a message from {self.sender}: {facts.get('detail') or code}"
+        code = event.code
+        message = f"the hub refused a message from {self.sender}: {event.detail or code}"
         by_code = _PERMISSION if code == Code.UNAUTHORIZED else _HUB_LOG
-        resolution = facts.get("resolution") or by_code
-        self._failures.append(Failure(Exit.FAILED, str(code), message, resolution))
+        self._failures.append(Failure(Exit.FAILED, code, message, event.resolution or by_code))
 
     def check(self) -> None:
         """Fail if the hub has refused a message."""
@@ -322,22 +310,23 @@ class RefusalLog(logging.Handler):
             raise failure
 
 
-class LossNotes(logging.Handler):
-    """Shows lost and restored connections, each reason once."""
-
-    _SENTENCES: ClassVar = {
-        "The connection is lost": "connection lost: {}; reconnecting",
-        "Reconnecting failed": "not connected: {}; retrying until Ctrl-C",
-        "Connected": "reconnected",
-    }
+class LossNotes:
+    """Tells people on standard error when the connection is lost, each reason once, and back."""
 
     def __init__(self, connection: HubConnection) -> None:
-        super().__init__()
         self._connection = connection
         self._reason = ""
 
-    def emit(self, record: logging.LogRecord) -> None:
-        sentence, reason = self._SENTENCES.get(record.msg), getattr(record, "reason", "")
-        if sentence is not None and reason != self._reason:
-            self._connection.note(sentence.format(reason))
-            self._reason = reason
+    def __call__(self, event: ClientEvent) -> None:
+        from signalhub.client.protocol.events import Connected, ConnectionLost, ReconnectFailed
+
+        match event:
+            case Connected() if self._reason:
+                self._reason = ""
+                self._connection.note("reconnected")
+            case ConnectionLost(reason=reason) if reason != self._reason:
+                self._reason = reason
+                self._connection.note(f"connection lost: {reason}; reconnecting")
+            case ReconnectFailed(reason=reason) if reason != self._reason:
+                self._reason = reason
+                self._connection.note(f"not connected: {reason}; retrying until Ctrl-C")

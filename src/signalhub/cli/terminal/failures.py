@@ -13,6 +13,8 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
+from signalhub.cli.terminal.sentences import say
+
 
 class Exit(IntEnum):
     """The exit codes of every command."""
@@ -84,11 +86,11 @@ def report(failure: Failure, *, as_json: bool) -> None:
             "resolution": failure.resolution,
             **failure.facts,
         }
-        text = msgspec.json.encode(line).decode()
+        print(msgspec.json.encode(line).decode(), file=sys.stderr, flush=True)
     else:
         # A message may quote the hub, and a terminal would obey control characters.
-        text = "\n".join(f"signalhub: {_printable(line)}" for line in str(failure).splitlines())
-    print(text, file=sys.stderr, flush=True)
+        lines = (_printable(line) for line in str(failure).splitlines())
+        say("\n".join(lines), prefix="signalhub: ")
 
 
 def _printable(line: str) -> str:

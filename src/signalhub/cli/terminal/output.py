@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 import msgspec
 from cyclopts import Parameter
 
+from signalhub.cli.terminal.sentences import width_of, wrapped
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -35,15 +37,17 @@ AsJson = Annotated[
 class OutputColumn:
     """One column of a table; `name` is the member of the JSON object, `title` is for people.
 
-    A column that `is_whole` is never wrapped. One that `is_spare` is omitted on a terminal that is
-    too narrow; the last one goes first.
+    A column that `is_whole` is never wrapped. Those that are `spare` are omitted on a terminal that
+    is too narrow: the one with the highest number first, and of equal ones the last. Words longer
+    than `word_chars` may be broken: payloads, and names that nobody reads aloud.
     """
 
     name: str
     title: str = ""
     style: str = ""
     is_whole: bool = False
-    is_spare: bool = False
+    spare: int = 0
+    word_chars: int = 40
 
     @property
     def head(self) -> str:
@@ -71,7 +75,8 @@ class Output:
 
     def fact(self, facts: Mapping[str, Any], sentence: str) -> None:
         """One result: a JSON object for programs, a sentence for people."""
-        self.line(facts, [(sentence, "")])
+        width = None if self.as_json else width_of(self._stream)
+        self.line(facts, [(sentence if width is None else wrapped(sentence, width), "")])
 
     def line(self, facts: Mapping[str, Any], parts: Sequence[tuple[str, str]]) -> None:
         """One event: a JSON object, or parts; a terminal gets spaces between them, a pipe tabs."""
@@ -142,7 +147,7 @@ class Output:
         for texts in zip(*(cells[column.name] for column in kept), strict=True):
             table.add_row(*map(Text, texts))
         if left_out := [column.head for column in columns if column not in kept]:
-            table.caption = f"omitted: {', '.join(left_out)}"
+            table.caption = f"omitted: {'; '.join(left_out)} (--json prints all)"
         self.console.print(table)
 
     def _draw_records(self, columns: Sequence[OutputColumn], cells: Cells, count: int) -> None:
@@ -179,8 +184,6 @@ def shown(value: Any) -> str:
     return text if text.isprintable() else json.dumps(value, separators=(",", ":"), default=str)
 
 
-# Longer words are payloads, which may be broken; times, ids and names never are.
-_WORD_CHARS: Final = 40
 # What a table adds to the width of its columns.
 PADDING: Final = (0, 1, 0, 0)
 _EDGES: Final = 2
@@ -194,7 +197,7 @@ def fitted(
 ) -> tuple[list[OutputColumn], list[int]] | None:
     """The columns to show and their widths; `None` if not even the necessary ones fit."""
     kept = list(columns)
-    spare = [column for column in columns if column.is_spare]
+    spare = sorted((one for one in columns if one.spare), key=lambda column: column.spare)
     while (widths := _widths(kept, cells, room)) is None:
         if not spare:
             return None
@@ -223,7 +226,7 @@ def _least(column: OutputColumn, texts: Sequence[str]) -> int:
     if column.is_whole:
         return _longest([column.head, *texts])
     words = (word for text in texts for word in text.split())
-    return max(_longest(column.head.split()), min(_WORD_CHARS, _longest(words)))
+    return max(_longest(column.head.split()), min(column.word_chars, _longest(words)))
 
 
 def _longest(texts: Iterable[str]) -> int:

@@ -11,25 +11,24 @@ from signalhub.cli.terminal.arguments import Topic, checked_name, checked_topic,
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Yes, confirm, usage
 from signalhub.cli.terminal.output import OutputColumn, counted
+from signalhub.cli.terminal.paging import PAGE_MAX, every
 from signalhub.cli.terminal.quantities import PositionText, position
 from signalhub.cli.topics.topic import NO_SUBSCRIPTION_OPTIONS, SubscriptionChanges
 
 if TYPE_CHECKING:
     from signalhub.client import Client, Sought, SubscriptionInfo
 
-PAGE_MAX = 100
-
 Name = Annotated[str, Parameter(name="NAME", help="The subscription, such as billing.")]
 
 _COLUMNS = (
     OutputColumn("topic", style="green"),
     OutputColumn("subscription", style="cyan"),
-    OutputColumn("mode", is_spare=True),
+    OutputColumn("mode", spare=1),
     OutputColumn("state"),
     OutputColumn("consumers"),
     OutputColumn("lag"),
     OutputColumn("in_flight", title="in flight"),
-    OutputColumn("waiting_retry", title="retrying", is_spare=True),
+    OutputColumn("waiting_retry", title="retrying", spare=1),
     OutputColumn("dead_lettered", title="dead letters"),
 )
 
@@ -46,15 +45,11 @@ def ls(
     name = optional_topic(topic)
 
     async def work(me: Client) -> list[SubscriptionInfo]:
-        # By name, because pages shift when subscriptions come and go.
-        listed: dict[tuple[str, str], SubscriptionInfo] = {}
-        offset, has_more = 0, True
-        while has_more:
-            page = await connection.in_time(me.subscriptions(name, offset=offset, limit=PAGE_MAX))
-            listed |= {(one.topic, one.name): one for one in page}
-            offset += len(page)
-            has_more = page.has_more and len(page) > 0
-        return list(listed.values())
+        return await every(
+            connection,
+            lambda offset: me.subscriptions(name, offset=offset, limit=PAGE_MAX),
+            lambda one: (one.topic, one.name),
+        )
 
     output = connection.output
     rows = [facts_of(one) for one in run(connection, work)]

@@ -13,6 +13,7 @@ from signalhub.cli.terminal.arguments import Topic, checked_topic, optional_topi
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
 from signalhub.cli.terminal.failures import Yes, confirm, usage
 from signalhub.cli.terminal.output import OutputColumn, counted
+from signalhub.cli.terminal.paging import PAGE_MAX, every
 from signalhub.cli.terminal.quantities import (
     byte_count,
     option,
@@ -150,8 +151,6 @@ NO_TOPIC_OPTIONS = TopicChanges()
 NO_SUBSCRIPTION_OPTIONS = SubscriptionChanges()
 
 
-PAGE_MAX = 100
-
 _COLUMNS = (
     OutputColumn("topic", style="green"),
     OutputColumn("first"),
@@ -202,15 +201,11 @@ def ls(
     """List durable topics."""
 
     async def work(me: Client) -> list[client.Topic]:
-        # By name, because pages shift when topics come and go.
-        listed: dict[str, client.Topic] = {}
-        offset, has_more = 0, True
-        while has_more:
-            page = await connection.in_time(me.topics(pattern, offset=offset, limit=PAGE_MAX))
-            listed |= {topic.name: topic for topic in page}
-            offset += len(page)
-            has_more = page.has_more and len(page) > 0
-        return list(listed.values())
+        return await every(
+            connection,
+            lambda offset: me.topics(pattern, offset=offset, limit=PAGE_MAX),
+            lambda topic: topic.name,
+        )
 
     topics = run(connection, work)
     output = connection.output

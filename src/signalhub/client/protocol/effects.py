@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from signalhub.client.message import Message
+from signalhub.client.protocol.events import ClientEvent
 from signalhub.clock import Clock
 from signalhub.wire.errors import ClientError
 
@@ -75,6 +76,12 @@ class Stop(msgspec.Struct, frozen=True):
     error: ClientError
 
 
+class Reported(msgspec.Struct, frozen=True):
+    """An event for the log and the listener."""
+
+    event: ClientEvent
+
+
 class Warned(msgspec.Struct, frozen=True):
     """A warning for the log."""
 
@@ -82,4 +89,15 @@ class Warned(msgspec.Struct, frozen=True):
     facts: dict[str, Any]
 
 
-Effect = SendFrame | Answered | Failed | Arrived | ConsumerEnded | Ready | Drop | Stop | Warned
+Effect = (
+    SendFrame
+    | Answered
+    | Failed
+    | Arrived
+    | ConsumerEnded
+    | Ready
+    | Drop
+    | Stop
+    | Reported
+    | Warned
+)

@@ -29,10 +29,12 @@ from signalhub.client.protocol.effects import (
     Failed,
     Instant,
     Ready,
+    Reported,
     SendFrame,
     Stop,
     Warned,
 )
+from signalhub.client.protocol.events import MessageRefused
 from signalhub.client.protocol.frame import FrameWriter, Request
 from signalhub.client.protocol.incoming import (
     ANSWER_S,
@@ -390,15 +392,9 @@ class Protocol:
         self, tell: Pending | None, error: ClientError, incoming: Incoming, now: Instant
     ) -> list[Effect]:
         if tell is None:
-            facts = {"code": error.code}
-            if isinstance(error, Refused):
-                facts |= {"detail": error.message, "resolution": error.resolution}
-            return [Warned("The hub reported an error", facts)]
+            return [Reported(_refused(error))]
         if error.code != Code.RATE_LIMITED:
-            facts = {"code": error.code, "subject": tell.request.subject}
-            if isinstance(error, Refused):
-                facts |= {"detail": error.message, "resolution": error.resolution}
-            return [Warned("The hub refused a tell", facts)]
+            return [Reported(_refused(error, tell.request.subject))]
         tell.since_s = now.mono_s
         self._pending[tell.request.id] = tell
         self._slow_down(tell, incoming, now)
@@ -502,8 +498,7 @@ class Protocol:
         if pending.request.answer is None and pending.sends:
             # Its caller has already returned, because it was written once; only a warning is
             # possible.
-            facts = {"code": error.code, "subject": pending.request.subject}
-            return [Warned("A tell that the hub refused for its rate is lost", facts)]
+            return [Reported(MessageRefused(error.code, pending.request.subject))]
         return [Failed(pending.request.id, error)]
 
     def _fail_all(self, error: ClientError) -> list[Effect]:
@@ -514,3 +509,9 @@ class Protocol:
             else:
                 effects += self._fail(pending, pending.ended(error))
         return effects
+
+
+def _refused(error: ClientError, subject: str = "") -> MessageRefused:
+    if isinstance(error, Refused):
+        return MessageRefused(error.code, subject, error.message, error.resolution)
+    return MessageRefused(error.code, subject)

@@ -18,6 +18,7 @@ from signalhub.client.arguments import (
     checked_room_message_id,
     checked_seq,
 )
+from signalhub.client.protocol.events import Listener, Reports, waiting
 from signalhub.client.rooms.answers import (
     InboxPage,
     Missed,
@@ -31,7 +32,7 @@ from signalhub.client.rooms.answers import (
     unreadable,
 )
 from signalhub.client.transport.http import HttpAnswer, HttpClient
-from signalhub.pacing import Attempts, log_wait, retry_wait_s
+from signalhub.pacing import Attempts, retry_wait_s
 from signalhub.wire.base64url import encoded
 from signalhub.wire.errors import OutcomeUnknown, Unavailable
 
@@ -50,8 +51,9 @@ _ACCEPTED = (HTTPStatus.OK, HTTPStatus.ACCEPTED)
 class InboxAccess:
     """One inbox. Anyone who knows its id may use all of this; the id is sent in a header only."""
 
-    def __init__(self, http: HttpClient, inbox: str) -> None:
+    def __init__(self, http: HttpClient, inbox: str, listener: Listener | None = None) -> None:
         self._http = http
+        self._report = Reports(listener)
         self._headers = {"X-Inbox-ID": checked_inbox(inbox)}
 
     def __repr__(self) -> str:
@@ -145,7 +147,7 @@ class InboxAccess:
             wait_s = retry_wait_s(result.retry_after_s, attempts.count, random.random)
             if now_s() + wait_s >= deadline_s:
                 raise attempts.failure("no answer arrived")
-            log_wait(result.error, wait_s)
+            self._report(waiting(result.error, wait_s))
             await asyncio.sleep(wait_s)
 
     async def _try(self, call: _Call[T], timeout_s: float) -> T | RoomRefusal:

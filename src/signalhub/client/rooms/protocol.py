@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from signalhub.client.protocol.effects import Drop, Failed, SendFrame, Stop, Warned
+from signalhub.client.protocol.effects import Drop, Failed, Reported, SendFrame, Stop, Warned
+from signalhub.client.protocol.events import MessagesDeleted, PositionsSkipped, RoomRewound
 from signalhub.client.protocol.incoming import Heartbeat
 from signalhub.client.protocol.pending import end_for
 from signalhub.client.rooms.answers import (
@@ -257,7 +258,18 @@ class Readable(msgspec.Struct, frozen=True):
     """There are messages to take."""
 
 
-Effect = SendFrame | FetchPage | MessageAccepted | Failed | Joined | Readable | Drop | Stop | Warned
+Effect = (
+    SendFrame
+    | FetchPage
+    | MessageAccepted
+    | Failed
+    | Joined
+    | Readable
+    | Drop
+    | Stop
+    | Reported
+    | Warned
+)
 
 
 class _Frame(msgspec.Struct, rename="camel"):
@@ -374,11 +386,8 @@ class RoomProtocol:
         missed = self.reading.fetched(from_seq, page, now_s)
         effects = self._readable()
         if missed is not None:
-            facts = {"first": missed.first, "last": missed.last}
-            text = "Messages were deleted before they could be read"
-            if page.skipped:
-                text = "The hub has lost entries of its log: messages may be missing"
-            effects.append(Warned(text, facts))
+            event = PositionsSkipped if page.skipped else MessagesDeleted
+            effects.append(Reported(event(missed.first, missed.last)))
         return effects + self._fetches(now_s)
 
     def not_fetched(
@@ -458,8 +467,7 @@ class RoomProtocol:
         self._outbox.opened()
         if self.reading.welcomed(frame.last_seq, frame.next_seq):
             return [Joined()]
-        facts = {"last": frame.last_seq}
-        return [Joined(), Warned("The room ends before what was read", facts)]
+        return [Joined(), Reported(RoomRewound(frame.last_seq))]
 
     def _acked(self, frame: _Frame) -> list[Effect]:
         outgoing = self._outbox.accepted(frame.message_id)

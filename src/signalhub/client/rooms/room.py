@@ -18,6 +18,7 @@ from signalhub.client.arguments import (
     room_name,
 )
 from signalhub.client.lifecycle import Opening, Resource
+from signalhub.client.protocol.events import Listener
 from signalhub.client.rooms.answers import Missed, RoomMessage, Sent
 from signalhub.client.rooms.inbox import InboxAccess
 from signalhub.client.rooms.protocol import RoomProtocol
@@ -147,7 +148,13 @@ class Joining(TypedDict, total=False):
     """How to reconnect after a lost connection; `None` does not reconnect."""
 
 
-def hub(url: str, *, token: Token = None, ssl: SSLContext | None = None) -> Hub:
+def hub(
+    url: str,
+    *,
+    token: Token = None,
+    ssl: SSLContext | None = None,
+    listener: Listener | None = None,
+) -> Hub:
     """Return access to the rooms and inboxes of a hub. Nothing is connected until it is used.
 
     Use it as `async with signalhub.hub(...) as hub:`, or call `await hub.close()` when done.
@@ -157,20 +164,28 @@ def hub(url: str, *, token: Token = None, ssl: SSLContext | None = None) -> Hub:
         token: For hubs that require one: a string, or a plain or async function that returns one
             for every connection and request. A room's inbox id does as well.
         ssl: For `https://` and `wss://` with custom certificates.
+        listener: Called with each event of its rooms and inboxes, such as `ConnectionLost`.
 
     Raises:
         ValueError: The URL is invalid.
     """
-    return Hub(Origin.of(url), ssl, token)
+    return Hub(Origin.of(url), ssl, token, listener)
 
 
 class Hub(Resource):
     """Joins rooms and opens inboxes, with a token if the hub requires one."""
 
-    def __init__(self, origin: Origin, ssl: SSLContext | None = None, token: Token = None) -> None:
+    def __init__(
+        self,
+        origin: Origin,
+        ssl: SSLContext | None = None,
+        token: Token = None,
+        listener: Listener | None = None,
+    ) -> None:
         self._origin = origin
         self._ssl = ssl
         self._token = token
+        self._listener = listener
         self._http = HttpClient(origin, ssl, token=token)
         self._rooms: set[Room] = set()
         self._is_closed = False
@@ -216,11 +231,12 @@ class Hub(Resource):
                 self._origin.socket_url + SOCKET_PATH,
                 headers,
                 RoomProtocol(pseudonym, since, random.random),
-                InboxAccess(self._http, inbox or default_inbox(name)),
+                InboxAccess(self._http, inbox or default_inbox(name), self._listener),
                 Backoff(reconnect, random.random),
                 SystemClock(),
                 self._ssl,
                 self._token,
+                self._listener,
             )
             await runner.start()
             joined = Room(pseudonym, runner, self._rooms.discard)
@@ -238,7 +254,7 @@ class Hub(Resource):
         Raises:
             ValueError: The id is invalid.
         """
-        return InboxAccess(self._http, inbox_id)
+        return InboxAccess(self._http, inbox_id, self._listener)
 
     async def close(self) -> None:
         """Leave all rooms and close all connections. Can be called more than once."""

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from ssl import SSLContext
 from typing import assert_never
 
-from signalhub.client.protocol.effects import Drop, Failed, SendFrame, Stop, Warned
+from signalhub.client.protocol.effects import Drop, Failed, Reported, SendFrame, Stop, Warned
+from signalhub.client.protocol.events import Connected, Listener, Reports, waiting
 from signalhub.client.rooms.answers import RoomMessage, RoomRefusal, Sent
 from signalhub.client.rooms.inbox import InboxAccess
 from signalhub.client.rooms.protocol import (
@@ -25,7 +26,7 @@ from signalhub.client.transport.reconnect import Lifeline
 from signalhub.client.transport.runner import Timer
 from signalhub.client.transport.token import Token, bearer, current_token
 from signalhub.clock import Clock
-from signalhub.pacing import Backoff, log_wait
+from signalhub.pacing import Backoff
 from signalhub.wire.errors import ClientError, GaveUp, Unavailable
 
 FETCH_S = 30.0
@@ -46,6 +47,7 @@ class RoomRunner:
         clock: Clock,
         ssl: SSLContext | None,
         token: Token = None,
+        listener: Listener | None = None,
     ) -> None:
         self.url = url
         self.protocol = protocol
@@ -59,6 +61,7 @@ class RoomRunner:
         self._readable = asyncio.Event()
         self._link: RoomLink | None = None
         self._timer = Timer(self._tick)
+        self._report = Reports(listener)
         self._lifeline = Lifeline(
             url,
             backoff,
@@ -67,6 +70,7 @@ class RoomRunner:
             reopen=self._open,
             lost=self._lost,
             give_up=self._give_up,
+            report=self._report,
         )
         self._fetcher: asyncio.Task[None] | None = None
 
@@ -148,6 +152,8 @@ class RoomRunner:
                         self._link.abort(reason)
                 case Stop(error=error):
                     self._stop(error)
+                case Reported(event=event):
+                    self._report(event)
                 case Warned(sentence=sentence, facts=facts):
                     log.warning(sentence, extra=facts)
                 case _:
@@ -160,7 +166,7 @@ class RoomRunner:
         return None if future is None or future.done() else future
 
     def _became_joined(self) -> None:
-        log.info("Connected", extra={"url": self.url})
+        self._report(Connected(self.url))
         self._lifeline.became_ready()
 
     def _stop(self, error: ClientError) -> None:
@@ -193,7 +199,7 @@ class RoomRunner:
         self._fetcher = None
         if isinstance(result, RoomRefusal):
             if result.retry_after_s is not None:
-                log_wait(result.error, result.retry_after_s)
+                self._report(waiting(result.error, result.retry_after_s))
             self._perform(self.protocol.not_fetched(result.error, result.retry_after_s, now_s))
         else:
             self._perform(self.protocol.fetched(from_seq, result, now_s))

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
+from signalhub.client.protocol.events import ConnectionLost, Disconnected, Listener, ReconnectFailed
 from signalhub.client.transport.link import NotOpened
 from signalhub.clock import Clock
 from signalhub.pacing import Backoff
@@ -42,6 +43,7 @@ class Lifeline(Generic[L]):
         reopen: Callable[[], Awaitable[L]],
         lost: Callable[[L, str], None],
         give_up: Callable[[ClientError], None],
+        report: Listener,
     ) -> None:
         self._url = url
         self._backoff = backoff
@@ -50,6 +52,7 @@ class Lifeline(Generic[L]):
         self._reopen = reopen
         self._lost = lost
         self._give_up = give_up
+        self._report = report
         self._loop = asyncio.get_running_loop()
         self._ready_s: float | None = None
         self._first: asyncio.Future[None] = self._loop.create_future()
@@ -88,7 +91,7 @@ class Lifeline(Generic[L]):
         if isinstance(error, GaveUp):
             log.error("Gave up", extra={"url": self._url, "reason": str(error)})
         else:
-            log.info("Disconnected", extra={"url": self._url})
+            self._report(Disconnected(self._url))
 
     async def wait_stopped(self) -> ClientError:
         """Wait for the end."""
@@ -128,7 +131,7 @@ class Lifeline(Generic[L]):
 
     async def _try_again(self, reason: str) -> L | None:
         retry_after_s = 0.0
-        log.info("The connection is lost", extra={"url": self._url, "reason": reason})
+        self._report(ConnectionLost(self._url, reason))
         while (wait_s := self._backoff.next(retry_after_s)) is not None:
             await asyncio.sleep(wait_s)
             if self.is_stopped:
@@ -140,7 +143,7 @@ class Lifeline(Generic[L]):
                 return None
             except NotOpened as error:
                 reason, retry_after_s = str(error), error.retry_after_s
-                log.info("Reconnecting failed", extra={"url": self._url, "reason": reason})
+                self._report(ReconnectFailed(self._url, reason))
         attempts = self._backoff.attempts
         tried = f"after {attempts} attempts to reconnect" if attempts else "without reconnecting"
         self._give_up(GaveUp(f"gave up {tried}: {reason}"))

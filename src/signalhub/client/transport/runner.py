@@ -18,10 +18,12 @@ from signalhub.client.protocol.effects import (
     Failed,
     Instant,
     Ready,
+    Reported,
     SendFrame,
     Stop,
     Warned,
 )
+from signalhub.client.protocol.events import Connected, Listener, Reports
 from signalhub.client.protocol.frame import Payload, Request, RequestOptions
 from signalhub.client.protocol.protocol import LinkPhase, Protocol
 from signalhub.client.protocol.restore import Seat
@@ -77,10 +79,12 @@ class ClientRunner:
         token: Token,
         ssl: SSLContext | None,
         inbox_max: int,
+        listener: Listener | None = None,
     ) -> None:
         self.url = url
         self.protocol = protocol
         self.token = token
+        self.listener = listener
         self.arrivals = Arrivals(inbox_max, self._reading)
         self.settlers = Settlers(self, acknowledges=protocol.membership.acknowledges)
         self._clock = clock
@@ -90,6 +94,7 @@ class ClientRunner:
         self._calls: dict[str, asyncio.Future[Answered]] = {}
         self._link: Link | None = None
         self._timer = Timer(self._tick)
+        self._report = Reports(listener)
         self._lifeline = Lifeline(
             url,
             backoff,
@@ -98,6 +103,7 @@ class ClientRunner:
             reopen=self._reopen,
             lost=self._lost,
             give_up=self._give_up,
+            report=self._report,
         )
 
     @property
@@ -192,6 +198,8 @@ class ClientRunner:
                         self._link.abort(reason)
                 case Stop(error=error):
                     self._stop(error)
+                case Reported(event=event):
+                    self._report(event)
                 case Warned(sentence=sentence, facts=facts):
                     log.warning(sentence, extra=facts)
                 case _:
@@ -205,7 +213,7 @@ class ClientRunner:
         return None if future is None or future.done() else future
 
     def _became_ready(self, session_id: str) -> None:
-        log.info("Connected", extra={"url": self.url, "session": session_id})
+        self._report(Connected(self.url, session_id))
         self._loop.call_soon(self.settlers.flush)
         self._lifeline.became_ready()
 

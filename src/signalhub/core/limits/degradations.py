@@ -86,7 +86,7 @@ DESCRIPTIONS: Final[dict[Degraded, Description]] = {
         "Finish proposals, or raise `rooms.state_bytes_max`.",
     ),
     Degraded.ROOMS_DISK_FULL: Description(
-        "Messages of rooms use their share of the disk: further ones are refused.",
+        "Messages and blobs of rooms use their share of the disk: further ones are refused.",
         "Start the pipeline, which archives them, or raise `rooms.disk_bytes_max`.",
     ),
     Degraded.ROOM_IDS_DROPPED: Description(

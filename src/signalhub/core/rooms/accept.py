@@ -266,14 +266,8 @@ class Acceptance:
             self.tally.refused += 1
             raise refusals.outcome_unknown() if key in self.doubtful else refusals.storage()
 
-    @property
-    def is_disk_full(self) -> bool:
-        """Do rooms hold as much of the log as they may?"""
-        messages = self.messages
-        return messages.disk_bytes + messages.pending_bytes >= self.settings.disk_bytes_max
-
     def _check_disk(self) -> None:
-        if self.is_disk_full:
+        if self.messages.is_disk_full:
             self.tally.refused += 1
             self.tally.disk_full += 1
             raise refusals.disk_full()

@@ -9,6 +9,7 @@ first, and read what those write who know only the name.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +36,7 @@ _MINUTE_MS: Final = 60_000
 # Addresses that are counted separately; all others share one count.
 _SOURCES_MAX: Final = 10_000
 _OTHERS: Final = ""
+_TOKENS_MAX: Final = 512
 
 
 class Requester(msgspec.Struct, frozen=True):
@@ -52,6 +54,52 @@ class Requester(msgspec.Struct, frozen=True):
 
 # Whoever asks a hub that does not check.
 ANYBODY: Final = Requester()
+
+
+class _Verified(msgspec.Struct, frozen=True):
+    """A token that was verified, and when."""
+
+    claims: Claims
+    allowance: Allowance
+    at_s: float
+
+
+class VerifiedTokens:
+    """Remembers the tokens verified last, because checking a signature takes long.
+
+    A token is remembered by its digest. What can change is checked every time: the denial list, the
+    expiry, the key set, and the clock, which may have been set back to before the token was valid.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, _Verified] = {}  # The longest unused first.
+        self._key_sets_used = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def verified(self, token: str, authenticator: Authenticator, now_s: float) -> _Verified:
+        """Return what a token says; raises `Refusal` for one that is not valid now."""
+        if self._key_sets_used != authenticator.key_sets_used:
+            self._known.clear()
+            self._key_sets_used = authenticator.key_sets_used
+        digest = hashlib.sha256(token.encode(errors="replace")).digest()
+        found = self._known.pop(digest, None)
+        if found is None or not _still_holds(found, authenticator, now_s):
+            # A token that is refused now is not remembered; the refusal says why.
+            claims = authenticator.verify(token, now_s)
+            allowance = Allowance(claims.actor, claims.permissions, claims.subject)
+            found = _Verified(claims, allowance, now_s)
+            if len(self._known) >= _TOKENS_MAX:
+                del self._known[next(iter(self._known))]
+        self._known[digest] = found
+        return found
+
+
+def _still_holds(verified: _Verified, authenticator: Authenticator, now_s: float) -> bool:
+    claims = verified.claims
+    is_timely = verified.at_s <= now_s < claims.expires_at_s
+    return is_timely and not authenticator.is_denied(claims, now_s)
 
 
 class Access:
@@ -76,6 +124,7 @@ class Access:
         self._storage = storage
         self._wall = wall
         self._attempts = RefusedAttempts(settings.refused_rate)
+        self._tokens = VerifiedTokens()
         # Lines for the log, written once a second.
         self._notes: list[Effect] = []
 
@@ -90,13 +139,13 @@ class Access:
             if not has_inbox and not self._is_blind:
                 raise self._refused(source, refusals.unauthorized(), mono_ms)
             return Requester(source)
+        now_s = self._wall.shown(now) / 1000
         try:
-            claims = self._authenticator.verify(token, self._wall.shown(now) / 1000)
+            verified = self._tokens.verified(token, self._authenticator, now_s)
         except Refusal as refusal:
             self._notes += self._logins.refused(address, "rooms", refusal.message, now)
             raise self._refused(source, refusals.bad_token(refusal.message), mono_ms) from None
-        allowance = Allowance(claims.actor, claims.permissions, claims.subject)
-        return Requester(source, claims, allowance)
+        return Requester(source, verified.claims, verified.allowance)
 
     def take_notes(self) -> list[Effect]:
         """What is to be logged about refused tokens since the last call."""

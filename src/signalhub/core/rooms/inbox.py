@@ -417,6 +417,8 @@ class Pins:
 
     def cut(self, offset: int) -> None:
         """Remove pins before the new start of the log."""
+        if self._end is not None and self._end <= offset:
+            self._pins.clear()
         while len(self._pins) > 1 and self._pins[1].first <= offset:
             self._pins.popleft()
 
@@ -448,6 +450,7 @@ class Pins:
 
 # What an entry takes in the log besides its id and ciphertext.
 _ENTRY_BYTES: Final = 128
+_NEVER_MS: Final = 2**53 - 1
 
 
 def size_in_log(message_id: str, ciphertext: bytes) -> int:
@@ -477,10 +480,28 @@ class Messages:
         self.archived: int | None = None
         # Inboxes with unarchived messages.
         self._waiting: set[Inbox] = set()
-        # Bytes of messages that rooms hold in the log, as of the last `measure` and since, and of
-        # messages that are being written.
+        # Blobs do not hold up retention, but take disk until it has deleted them.
+        self.blobs = Pins()
+        # Bytes of messages and blobs of rooms in the log, as of the last `measure` and since, and
+        # of those that are being written.
         self.disk_bytes = 0
         self.pending_bytes = 0
+        self._disk_bytes_max = settings.disk_bytes_max
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Do rooms take as much of the log as they may?"""
+        return self.disk_bytes + self.pending_bytes >= self._disk_bytes_max
+
+    def count_blob(self, offset: int, size: int) -> None:
+        """Count a committed blob."""
+        self.blobs.add(offset, _NEVER_MS, size)
+        self.disk_bytes += size
+
+    def cut(self, offset: int) -> None:
+        """The log begins here now."""
+        self.pins.cut(offset)
+        self.blobs.cut(offset)
 
     def remember(
         self, inbox: Inbox, body: RoomMessageBody, key: bytes, seq: int, offset: int, now: int
@@ -499,8 +520,9 @@ class Messages:
         return at_ms
 
     def measure(self, now: int) -> None:
-        """Measure again what rooms hold in the log: what has expired or is archived is free."""
-        self.disk_bytes = self.pins.bytes_held(now, self.archived)
+        """Measure again what rooms take of the log: what has expired or is archived is free."""
+        blob_bytes = self.blobs.bytes_held(now, self.archived)
+        self.disk_bytes = self.pins.bytes_held(now, self.archived) + blob_bytes
 
     def await_archive(self, inbox: Inbox, groups: Iterable[UnarchivedGroup]) -> None:
         """Restore the unarchived messages of an inbox from a snapshot."""

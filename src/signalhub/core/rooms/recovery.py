@@ -14,7 +14,7 @@ import msgspec
 from signalhub.core.effects import Append, Effect
 from signalhub.core.messages.dedup import fingerprint
 from signalhub.core.rooms.directory import bound_entry
-from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, UnarchivedGroup
+from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, UnarchivedGroup, size_in_log
 from signalhub.core.rooms.room import Room
 from signalhub.core.rooms.state import blob_entry, proposal_entry
 from signalhub.wire.entry import (
@@ -56,6 +56,9 @@ class SharedState(Body):
     key: InboxKeyBody | None
     pins: list[tuple[int, int]]
     pin_sizes: tuple[int, ...] = ()
+    # The same for blobs.
+    blobs: tuple[tuple[int, int], ...] = ()
+    blob_sizes: tuple[int, ...] = ()
 
 
 class InboxState(Body):
@@ -102,7 +105,11 @@ def take_states(rooms: Rooms, *, is_whole: bool) -> dict[str, bytes | None]:
         directory.is_key_dirty = False
         pins = rooms.messages.pins
         key = directory.key_mark if directory.is_key_marked else None
-        states[SHARED] = encode_body(SharedState(key, pins.all(), tuple(pins.sizes())))
+        blobs = rooms.messages.blobs
+        shared = SharedState(
+            key, pins.all(), tuple(pins.sizes()), tuple(blobs.all()), tuple(blobs.sizes())
+        )
+        states[SHARED] = encode_body(shared)
     return states
 
 
@@ -145,7 +152,8 @@ def restore(rooms: Rooms, states: dict[str, bytes]) -> None:
             rooms.directory.restore_key_mark(shared.key)
         rooms.messages.pins.restore(shared.pins, shared.pin_sizes)
         # Until it is measured, as if nothing had expired meanwhile.
-        rooms.messages.disk_bytes = sum(shared.pin_sizes)
+        rooms.messages.blobs.restore(shared.blobs, shared.blob_sizes)
+        rooms.messages.disk_bytes = sum(shared.pin_sizes) + sum(shared.blob_sizes)
     for name, one in found:
         if isinstance(one, InboxState):
             _restore_inbox(rooms, name, one)
@@ -200,6 +208,7 @@ def apply(rooms: Rooms, entry: StoredEntry, now: int) -> None:
             room.is_bound = True
         elif kind == Kind.ROOM_BLOB:
             blob = decode_body(RoomBlobBody, entry.body)
+            rooms.messages.count_blob(entry.offset, size_in_log(blob.name, blob.data))
             if blob.version >= room.versions.get(blob.name, 0):
                 rooms.state.keep(room, blob)
         elif kind == Kind.ROOM_PROPOSAL:

@@ -152,9 +152,9 @@ def disk_full() -> RoomError:
     """Rooms hold as much of the log as they may."""
     return RoomError(
         RoomCode.UNAVAILABLE,
-        "The messages of all rooms take as much disk as they may (rooms.disk_bytes_max), so nothing"
-        " was accepted. Wait until older messages expire or are archived; the operator can raise"
-        " the limit.",
+        "The messages and blobs of all rooms take as much disk as they may (rooms.disk_bytes_max),"
+        " so nothing was accepted. Wait until older ones expire or are archived; the operator can"
+        " raise the limit.",
         retry_after_ms=60 * _RETRY_MS,
     )
 

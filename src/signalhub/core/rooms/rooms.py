@@ -62,7 +62,7 @@ class Rooms:
         self._wall = wall
         self.access = Access(settings, tally, directory, authenticator, logins, storage, wall)
         self.messages = messages = Messages(settings, times, erasures, directory.dirty)
-        self.state = state = RoomStates(settings, tally, times, directory, storage)
+        self.state = state = RoomStates(settings, tally, times, directory, messages, storage)
         self._acceptance = Acceptance(settings, tally, times, directory, messages, state, storage)
         self._pages = Pages(settings, tally, times, directory, messages)
         self._looks = Windows(settings.state_rate, _MINUTE_MS)
@@ -258,7 +258,7 @@ class Rooms:
     def degradations(self) -> list[Degraded]:
         """Return what an operator should know about rooms."""
         found = []
-        if self._acceptance.is_disk_full:
+        if self.messages.is_disk_full:
             found.append(Degraded.ROOMS_DISK_FULL)
         if self.messages.ids.is_dropping:
             found.append(Degraded.ROOM_IDS_DROPPED)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from signalhub.core.effects import Answer, Append, Effect
 from signalhub.core.rooms import refusals
-from signalhub.core.rooms.inbox import STREAM_EPOCH
+from signalhub.core.rooms.inbox import STREAM_EPOCH, Messages, size_in_log
 from signalhub.core.rooms.room import BLOB_PREFIX, Room
 from signalhub.core.rooms.values import (
     APPROVAL,
@@ -66,12 +66,14 @@ class RoomStates:
         tally: RoomTally,
         times: Times,
         directory: RoomDirectory,
+        messages: Messages,
         storage: LogState,
     ) -> None:
         self._settings = settings
         self._tally = tally
         self._times = times
         self._directory = directory
+        self._messages = messages
         self._storage = storage
         # Bytes of all proposals and blobs, and the number of proposals.
         self.bytes = 0
@@ -254,6 +256,9 @@ class RoomStates:
             grown = len(request.data) - (0 if old is None else len(old.data))
             if not self.fits(room, grown):
                 raise refusals.state_full()
+            if self._messages.is_disk_full:
+                self._tally.disk_full += 1
+                raise refusals.disk_full()
             room, effects = self._open(room, request, now)
         except RoomError as error:
             return [Answer(request.caller, error)]
@@ -261,6 +266,7 @@ class RoomStates:
         room.begun(BLOB_PREFIX + request.name)
         at_ms = self._times.floored(now)
         blob = RoomBlobBody(request.name, version + 1, request.data, at_ms)
+        self._messages.pending_bytes += size_in_log(blob.name, blob.data)
         append = Append(
             blob_entry(room, blob, at_ms),
             partial(self._written, room, blob, request),
@@ -290,6 +296,9 @@ class RoomStates:
         self, room: Room, blob: RoomBlobBody, request: PutBlob, offset: int, now: int
     ) -> list[Effect]:
         room.settled(BLOB_PREFIX + blob.name)
+        size = size_in_log(blob.name, blob.data)
+        self._messages.pending_bytes -= size
+        self._messages.count_blob(offset, size)
         self.keep(room, blob)
         room.defined(offset)
         return [Answer(request.caller, Blob(blob.version))]
@@ -298,6 +307,7 @@ class RoomStates:
         self, room: Room, blob: RoomBlobBody, request: PutBlob, refusal: Refusal, now: int
     ) -> list[Effect]:
         room.settled(BLOB_PREFIX + blob.name)
+        self._messages.pending_bytes -= size_in_log(blob.name, blob.data)
         if blob.version == 1:
             room.versions.pop(blob.name, None)
         else:

@@ -6,7 +6,7 @@ import pytest
 
 from signalhub.core.rooms.access import RefusedAttempts
 from signalhub.core.rooms.room import SlidingWindow, Windows
-from signalhub.core.rooms.values import Read
+from signalhub.core.rooms.values import Blob, Read
 from signalhub.core.streams.recovery import take_snapshot
 from signalhub.wire.errors import RoomCode, RoomError
 from tests.support.memory.rooms import (
@@ -258,6 +258,42 @@ def test_what_is_being_written_counts_and_what_was_refused_does_not() -> None:
 
     assert (shell.rooms.messages.pending_bytes, shell.rooms.messages.disk_bytes) == (0, 0)
     assert shell.send("m2").seq == 1
+
+
+BLOB_BYTES = 128 + len("metadata") + 1_000
+
+
+@restarts
+def test_blobs_take_disk_until_retention_deletes_them(restart: Restart) -> None:
+    shell = room_shell(disk_bytes_max=3 * BLOB_BYTES)
+    for _ in range(3):
+        assert isinstance(shell.put_blob(LARGE).result, Blob)
+    shell.save_snapshot()
+
+    for one in (shell, restart(shell)):
+        refused = [one.put_blob(LARGE), one.send("m1")]
+        assert {caller.code for caller in refused} == {RoomCode.UNAVAILABLE}
+        assert all("rooms.disk_bytes_max" in caller.error.text for caller in refused)
+        assert one.hub.degradations() == ["rooms_disk_full"]
+        assert one.rooms.messages.disk_bytes == 3 * BLOB_BYTES
+        assert one.blob().version == 3
+    shell.rooms.messages.cut(shell.engine.head)
+    shell.perform(shell.rooms.tick(shell.now))
+
+    assert shell.hub.degradations() == []
+    assert shell.put_blob(LARGE).result == Blob(4)
+
+
+def test_a_blob_that_is_being_written_counts_and_a_refused_one_does_not() -> None:
+    shell = room_shell(disk_bytes_max=2 * BLOB_BYTES)
+    shell.hold()
+    for name in ("a", "b"):
+        shell.put_blob(LARGE * 2, name=name)
+    assert shell.put_blob(b"x", name="c").code == RoomCode.UNAVAILABLE
+    shell.refuse()
+
+    assert (shell.rooms.messages.pending_bytes, shell.rooms.messages.disk_bytes) == (0, 0)
+    assert shell.put_blob(b"x", name="c").result == Blob(1)
 
 
 def test_what_is_archived_takes_no_disk() -> None:
