@@ -32,21 +32,27 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# Tests of the pipeline that start processes of their own, beside the shared session.
-_OWN_SESSIONS = frozenset({"tests/pipeline/test_backup.py", "tests/pipeline/test_kill.py"})
+# The only test of the pipeline that starts its own Spark sessions, all in other processes.
+_KILL = "tests/pipeline/test_kill.py"
+# The other files of tests/pipeline share two Spark sessions. These need about half of the time.
+_FIRST_SESSION = frozenset(
+    f"tests/pipeline/test_{name}.py"
+    for name in ("audit", "backup", "erase", "shape", "shape_deliveries")
+)
 
 
 class SharedScheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Every test is given out alone, except those that share something expensive.
 
-    Those of the pipeline share one Spark session. They begin first, because together they take
-    longest. Those of the source tree share what they have parsed.
+    Those of the pipeline share two Spark sessions, each in one worker. They begin first, because
+    they take longest; one session would take as long as all other tests together. Those of the
+    source tree share what they have parsed.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        if path.startswith("tests/pipeline/") and path not in _OWN_SESSIONS:
-            return "tests/pipeline"
+        if path.startswith("tests/pipeline/") and path != _KILL:
+            return "tests/pipeline, first" if path in _FIRST_SESSION else "tests/pipeline, second"
         return path if path == "tests/test_tidy.py" else nodeid
 
 

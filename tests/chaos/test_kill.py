@@ -34,6 +34,8 @@ HEALTHY_S = volume(5, 20)
 PAUSES = volume(8, 20)
 PAUSE_S = (0.1, 1.5)
 PLANNED_STOPS = volume(4, 10)
+# Messages a second of each of sixteen producers: in `make test` other tests need the cores, too.
+RATE_S = volume(45, 90)
 
 Fault = Callable[[HubProcess], Awaitable[None]]
 
@@ -76,7 +78,7 @@ async def run_through(test: str, seed: int, faults: int, fault: Fault) -> Report
     random = Random(seed)
     async with (
         spawn_hub(message_rate=0, connection_rate=0) as hub,
-        campaign(hub.port, seed, mixed()) as run,
+        campaign(hub.port, seed, mixed(RATE_S)) as run,
     ):
         lives = Lives(hub, run)
         for _ in range(faults):
@@ -123,7 +125,7 @@ async def test_planned_stops_under_load_lose_nothing() -> None:
 async def test_a_hub_left_in_peace_shows_no_anomaly_of_any_kind() -> None:
     async with (
         spawn_hub(message_rate=0, connection_rate=0) as hub,
-        campaign(hub.port, SEED, peaceful(mixed())) as run,
+        campaign(hub.port, SEED, peaceful(mixed(RATE_S))) as run,
     ):
         began_s = time.monotonic()
         await asyncio.sleep(HEALTHY_S)
@@ -144,7 +146,7 @@ async def test_a_hub_that_freezes_now_and_then_keeps_its_promises() -> None:
     random = Random(SEED)
     async with (
         spawn_hub(message_rate=0, connection_rate=0) as hub,
-        campaign(hub.port, SEED, mixed()) as run,
+        campaign(hub.port, SEED, mixed(RATE_S)) as run,
     ):
         began_s = time.monotonic()
         for _ in range(PAUSES):
@@ -167,7 +169,7 @@ async def test_a_data_folder_set_back_in_time_is_found_out() -> None:
     async with (
         spawn_hub(message_rate=0, connection_rate=0) as hub,
         # Some readers wait in vain for what is gone.
-        campaign(hub.port, SEED, mixed(), finish_s=5.0) as run,
+        campaign(hub.port, SEED, mixed(RATE_S), finish_s=5.0) as run,
     ):
         lives = Lives(hub, run)
         copy = hub.data.with_name("earlier")

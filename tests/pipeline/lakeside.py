@@ -24,7 +24,7 @@ from signalhub.pipeline.tables.tables import ENTRIES
 
 
 @cache
-def _empty(spark: SparkSession, name: str) -> Path:
+def empty_table(spark: SparkSession, name: str) -> Path:
     """An empty table: making one takes longer than copying it."""
     lake = Lake(tempfile.mkdtemp(prefix="signalhub-empty-"))
     ensure_table(spark, lake, name)
@@ -42,7 +42,7 @@ class Lakeside:
 
     def _make(self, name: str) -> None:
         if not self.lake.exists(name):
-            copytree(_empty(self.spark, name), self.lake.location(name), dirs_exist_ok=True)
+            copytree(empty_table(self.spark, name), self.lake.location(name), dirs_exist_ok=True)
 
     def source(self) -> DataFrame:
         """What the log holds, as rows of `entries`, to be written as one file."""

@@ -281,44 +281,44 @@ def test_files_that_were_replaced_go_beside_a_pipeline_and_what_is_on_its_way_st
 
 
 def test_tables_forget_commits_from_before_the_last_two_old_checkpoints(
-    side: Lakeside, scene: LogScene
+    bare: Lakeside, scene: LogScene
 ) -> None:
     readers: list[Lake] = []
     for _ in range(4):
         scene.publish(2)
-        ((epoch, last),) = side.land()
-        readers.append(Lake(side.lake.uri))
+        ((epoch, last),) = bare.land()
+        readers.append(Lake(bare.lake.uri))
         assert readers[-1].committed("entries", 0, epoch) == last
-        _checkpoint(side, "entries")
-    *_, first, _ = _aged(side, "entries")
+        _checkpoint(bare, "entries")
+    *_, first, _ = _aged(bare, "entries")
     for _ in range(2):
         scene.publish(2)
-        ((epoch, last),) = side.land()
-        _checkpoint(side, "entries")
-    before = _log_of(side, "entries")
-    assert forget_commits(side.spark, side.lake, "entries", 3 * 3_600.0) == 0
+        ((epoch, last),) = bare.land()
+        _checkpoint(bare, "entries")
+    before = _log_of(bare, "entries")
+    assert forget_commits(bare.spark, bare.lake, "entries", 3 * 3_600.0) == 0
     recently = UpkeepRound(at_ms=0, ms=0, thorough_ms=SystemClock().now_ms())
     kept = PipelineSettings(retention_s=FOREVER.retention_s)
 
-    done = maintain(side.spark, side.lake, side.data, kept, last=recently)
+    done = maintain(bare.spark, bare.lake, bare.data, kept, last=recently)
 
     assert done.failed == {}
     left = {one: version for one, version in before.items() if version >= first}
-    assert _log_of(side, "entries") == left
+    assert _log_of(bare, "entries") == left
     assert done.forgotten == len(before) - len(left) > 3
-    for reader in (*readers, Lake(side.lake.uri)):
+    for reader in (*readers, Lake(bare.lake.uri)):
         assert reader.committed("entries", 0, epoch) == last, "who has it open goes on"
         table = reader.open("entries")
         assert table is not None
         rows = QueryBuilder().register("t", table).execute("SELECT count(*) AS n FROM t")
         assert pa.table(rows)["n"].to_pylist() == [12]
-    assert side.table("entries").count() == 12
-    session = compact.upkeep_session(side.spark)
-    vacuum(session, side.lake, "entries", 0.0, is_alone=False)
-    forget_tables(side.spark)
+    assert bare.table("entries").count() == 12
+    session = compact.upkeep_session(bare.spark)
+    vacuum(session, bare.lake, "entries", 0.0, is_alone=False)
+    forget_tables(bare.spark)
     scene.publish(2)
-    side.land()
-    assert side.table("entries").count() == 14
+    bare.land()
+    assert bare.table("entries").count() == 14
 
 
 class RefusingFiles:

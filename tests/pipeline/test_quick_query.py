@@ -16,7 +16,6 @@ from signalhub.pipeline.lake import Lake, lake_of
 from signalhub.pipeline.query import as_json, as_text, query, query_session, values
 from signalhub.pipeline.quick_query import quick_answer
 from tests.pipeline.shop import ORDERS
-from tests.support.volume import thinned
 
 SMALL = [
     "SELECT count(*) FROM messages",
@@ -87,7 +86,7 @@ def session(spark: SparkSession, lake: Lake) -> SparkSession:
     return query_session(spark, lake)
 
 
-@pytest.mark.parametrize("text", thinned(SMALL, 7))
+@pytest.mark.parametrize("text", SMALL)
 def test_both_engines_give_the_same_answer(session: SparkSession, lake: Lake, text: str) -> None:
     answer = quick_answer(lake, text)
     rows = query(session, text)

@@ -13,7 +13,8 @@ class Storage:
     def __init__(self, spark: SparkSession, folder: str) -> None:
         jvm = spark.sparkContext._jvm
         assert jvm is not None
-        self._path: Any = jvm.org.apache.hadoop.fs.Path
+        # By its whole name: for `jvm.org` and `jvm.org.apache`, Java would look into all JARs.
+        self._path: Any = getattr(jvm, "org.apache.hadoop.fs.Path")
         self._folder = folder
         configuration = spark.sparkContext._jsc.hadoopConfiguration()
         self._files: Any = self._path(folder).getFileSystem(configuration)

@@ -68,7 +68,7 @@ def forget_tables(spark: SparkSession) -> None:
     """Check every table again: one may have been deleted or restored."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
-    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    getattr(jvm, "org.apache.spark.sql.delta.DeltaLog").clearCache()
 
 
 def ensure_table(spark: SparkSession, lake: Lake, name: str) -> bool:
