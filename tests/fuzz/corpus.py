@@ -227,7 +227,11 @@ FOUND_PARCELS: list[tuple[bytes, dict[str, Any], str, bytes]] = [
 ]
 FOUND_TOKENS: list[tuple[str, bytes | None]] = []
 FOUND_LISTS: list[bytes] = []
-FOUND_REQUESTS: list[list[bytes]] = []
+_SHORT, _LONG = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"PUT / HTTP/1.1\r\nA: "
+FOUND_REQUESTS: list[list[bytes]] = [
+    [_LONG + b"b" * 40_000 + b"\r\n\r\n"],  # A head is much too long.
+    [_SHORT + _LONG, b"b" * 3_000, b"b" * 13_370],  # A head that is not finished is near its limit.
+]
 _MESSAGE = b"\x81\x82\0\0\0\0{}"
 FOUND_FRAMES: list[list[bytes]] = [
     [b"\x88\x83\0\0\0\0\x0b\xb8\xff", _MESSAGE],  # The reason of a close is no text.

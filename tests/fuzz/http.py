@@ -26,7 +26,7 @@ from signalhub.server.port.http import (
     Routes,
     text,
 )
-from signalhub.server.port.listener import Gatekeeper, Listener
+from signalhub.server.port.listener import READ_BYTES, Gatekeeper, Listener
 from signalhub.server.rooms.api import Api
 from signalhub.settings.model import RoomsSettings
 from signalhub.testing import FakeClock
@@ -152,16 +152,22 @@ class Asker(Damage):
         return b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in pieces) + b"0\r\n\r\n"
 
 
+def _reads(piece: bytes) -> list[bytes]:
+    """As a door reads it."""
+    return [piece[at : at + READ_BYTES] for at in range(0, len(piece), READ_BYTES)]
+
+
 def _read(pieces: list[bytes]) -> tuple[list[HttpRequest], Response | None, bytes | None]:
     reader = RequestReader()
     requests: list[HttpRequest] = []
-    for number, piece in enumerate(pieces):
-        requests += reader.feed(piece)
+    reads = [read for piece in pieces for read in _reads(piece)]
+    for number, read in enumerate(reads):
+        requests += reader.feed(read)
         assert len(reader._body) <= BODY_BYTES_MAX
         assert reader._head_bytes <= 2 * HEAD_BYTES_MAX
         assert reader._unparsed_bytes <= 2 * HEAD_BYTES_MAX
         if reader.rest is not None:
-            return requests, None, reader.rest + b"".join(pieces[number + 1 :])
+            return requests, None, reader.rest + b"".join(reads[number + 1 :])
     reader.stop()
     return requests, reader.failure, None
 
@@ -172,8 +178,10 @@ def read_requests(pieces: list[bytes]) -> None:
     whole, its_failure, its_rest = _read([b"".join(pieces)])
     assert requests == whole
     assert rest == its_rest
-    # Of two faults in one request, any may be reported.
-    assert (failure is None) is (its_failure is None)
+    # A head that is not finished is measured read by read.
+    if not any(one is not None and one.status == 431 for one in (failure, its_failure)):
+        # Of two faults in one request, any may be reported.
+        assert (failure is None) is (its_failure is None)
 
 
 class Refusing:
@@ -230,10 +238,9 @@ class DoorTarget:
         door.connection_made(cast(asyncio.Transport, wire))
         for piece in pieces:
             if wire.is_reading and not wire.is_over:
-                for at in range(0, len(piece), 16 * 2**10):
-                    part = piece[at : at + 16 * 2**10]
-                    door.get_buffer(-1)[: len(part)] = part
-                    door.buffer_updated(len(part))
+                for read in _reads(piece):
+                    door.get_buffer(-1)[: len(read)] = read
+                    door.buffer_updated(len(read))
             self._stage.loop.run_dry()
         self._check(wire.sent, pieces)
         wire.abort()

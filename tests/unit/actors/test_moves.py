@@ -304,6 +304,7 @@ HOSTILE: dict[str, Callable[[Any], object]] = {
         ["target/1", "1", "request", "c", "x", b"", "once", 0]
     ),
     "a text for bytes": lambda parcel: parcel.plain["state"].append(["target/1", "k", "1"]),
+    "a text in base64": lambda parcel: parcel.plain["state"].append(["target/1", "k", "cron"]),
     "a number that is too large": lambda parcel: parcel.done.append(["target/1", "c", 2**63]),
     "an id that is none": lambda parcel: parcel.outbox.append(
         ["target/1", "target/3", "0", "result", "c", "", 0, RESULT, 0, None]

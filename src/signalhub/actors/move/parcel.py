@@ -143,7 +143,8 @@ class Parcel(msgspec.Struct):
         for name, rows in every.items():
             for row in rows:
                 try:
-                    msgspec.convert(row, _ROWS[name])
+                    # Without `builtin_types` text would do for bytes, if it were base64.
+                    msgspec.convert(row, _ROWS[name], builtin_types=(bytes,))
                 except msgspec.ValidationError as error:
                     raise ParcelRefused(f"a row of the table {name}: {error}") from None
                 if row[0] != actor:
