@@ -150,7 +150,8 @@ async def test_health_tells_details_with_view_only_and_refused_tokens_are_counte
         ]
         page = await stage.get("/metrics", headers={"Authorization": f"Bearer {scraper}"})
 
-        assert bodies[0].keys() == {"status", "service", "version", "timestamp", "degradations"}
+        known = {"status", "service", "version", "release", "timestamp", "degradations"}
+        assert bodies[0].keys() == known
         assert bodies[1:] == [{"status": "ok", "degradations": []}] * 4
         assert b"signal_hub_logins_refused_total 1.0\n" in page.body
         (line,) = [one for one in caplog.records if one.getMessage() == "a login was refused"]

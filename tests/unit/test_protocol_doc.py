@@ -153,6 +153,8 @@ def retryable_by_code() -> dict[str, set[str]]:
     """Which codes the hub's refusals use, and whether they invite to try again."""
     samples: dict[str, object] = {
         "str": "x",
+        "str | None": "x",
+        "Refusal": refusals.outcome_unknown(),
         "int": 1,
         "float": 1.0,
         "object": None,

@@ -9,6 +9,7 @@ from datetime import datetime
 from ssl import SSLContext
 from typing import Any, Self, TypeVar, Unpack, overload
 
+from signalhub.client import stream_requests as streams
 from signalhub.client.answers import (
     ActorPage,
     BroadcastResult,
@@ -74,36 +75,6 @@ from signalhub.client.requests import (
 from signalhub.client.rooms.inbox import InboxAccess
 from signalhub.client.rooms.room import Hub, Joining, Room
 from signalhub.client.rooms.room import hub as rooms_of
-from signalhub.client.stream_requests import (
-    CreateTopic,
-    Definition,
-    DeleteSubscription,
-    DeleteTopic,
-    Erase,
-    FindPlaces,
-    ForgetPlace,
-    LetterChoice,
-    ListSubscriptions,
-    ListTopics,
-    Move,
-    Pause,
-    PreviewRedrive,
-    Purge,
-    Redrive,
-    Redriving,
-    Republish,
-    Resume,
-    Seek,
-    Serving,
-    ShowSubscription,
-    ShowTopic,
-    UpdateSubscription,
-    UpdateTopic,
-    defined,
-    destination,
-    served,
-    terms,
-)
 from signalhub.client.transport.runner import ClientRunner
 from signalhub.client.transport.token import Token, current_token
 from signalhub.clock import Ids, SystemClock
@@ -522,7 +493,7 @@ class Client(Resource):
             self._runner.token = refreshed.token
         return refreshed
 
-    async def create_topic(self, name: str, **definition: Unpack[Definition]) -> Topic:
+    async def create_topic(self, name: str, **definition: Unpack[streams.Definition]) -> Topic:
         """Create a durable topic; does nothing if it exists with the same definition.
 
         Args:
@@ -532,25 +503,25 @@ class Client(Resource):
         Raises:
             Refused: With code `topic_conflict` if it exists with another definition.
         """
-        return await self._answer(CreateTopic(name, defined(definition)))
+        return await self._answer(streams.CreateTopic(name, streams.defined(definition)))
 
-    async def update_topic(self, name: str, **definition: Unpack[Definition]) -> Topic:
+    async def update_topic(self, name: str, **definition: Unpack[streams.Definition]) -> Topic:
         """Change the definition of a topic immediately; see `create_topic` for the options."""
-        return await self._answer(UpdateTopic(name, defined(definition)))
+        return await self._answer(streams.UpdateTopic(name, streams.defined(definition)))
 
     async def topic(self, name: str) -> Topic:
         """Return the state of a durable topic."""
-        return await self._answer(ShowTopic(name))
+        return await self._answer(streams.ShowTopic(name))
 
     async def topics(
         self, pattern: str | None = None, *, offset: int = 0, limit: int = 100
     ) -> TopicPage:
         """Return a page of the durable topics, or of those that match, such as `orders*`."""
-        return await self._answer(ListTopics(pattern, offset, limit))
+        return await self._answer(streams.ListTopics(pattern, offset, limit))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a durable topic with its messages and subscriptions."""
-        await self._answer(DeleteTopic(name))
+        await self._answer(streams.DeleteTopic(name))
 
     def consume(
         self,
@@ -562,7 +533,7 @@ class Client(Resource):
         handler: Handler | None = None,
         consumer: str | None = None,
         sender: str | None = None,
-        **serving: Unpack[Serving],
+        **serving: Unpack[streams.Serving],
     ) -> Opening[Consumer]:
         """Read a durable subscription, which is created if it does not exist.
 
@@ -592,7 +563,7 @@ class Client(Resource):
         address = sender or self.address
         # A generated name lets this consumer take over from its own broken connection.
         name = consumer or f"{path_of(address)}-{secrets.token_hex(4)}"
-        asked = terms(mode=mode, start=start, consumer=name, serving=serving)
+        asked = streams.terms(mode=mode, start=start, consumer=name, serving=serving)
         return Opening(lambda: join(self._runner, Seat(key, asked, address), handler))
 
     def replay(
@@ -608,53 +579,53 @@ class Client(Resource):
 
     async def subscription(self, topic: str, name: str) -> SubscriptionInfo:
         """Return the state of a durable subscription."""
-        return await self._answer(ShowSubscription(topic, name))
+        return await self._answer(streams.ShowSubscription(topic, name))
 
     async def subscriptions(
         self, topic: str | None = None, *, offset: int = 0, limit: int = 100
     ) -> SubscriptionPage:
         """Return a page of the durable subscriptions of a topic, or of all topics."""
-        return await self._answer(ListSubscriptions(topic, offset, limit))
+        return await self._answer(streams.ListSubscriptions(topic, offset, limit))
 
     async def update_subscription(
-        self, topic: str, name: str, **serving: Unpack[Serving]
+        self, topic: str, name: str, **serving: Unpack[streams.Serving]
     ) -> SubscriptionInfo:
         """Change the options of a durable subscription immediately; see `consume`."""
-        return await self._answer(UpdateSubscription(topic, name, served(serving)))
+        return await self._answer(streams.UpdateSubscription(topic, name, streams.served(serving)))
 
     async def pause(self, topic: str, name: str) -> SubscriptionInfo:
         """Pause a durable subscription: nothing is delivered until `resume`."""
-        return await self._answer(Pause(topic, name))
+        return await self._answer(streams.Pause(topic, name))
 
     async def resume(self, topic: str, name: str) -> SubscriptionInfo:
         """Resume a paused subscription."""
-        return await self._answer(Resume(topic, name))
+        return await self._answer(streams.Resume(topic, name))
 
     async def seek(self, topic: str, name: str, to: Position, *, dry_run: bool = False) -> Sought:
         """Move a durable subscription; with `dry_run`, only report the effect."""
-        return await self._answer(Seek(topic, name, to, dry_run))
+        return await self._answer(streams.Seek(topic, name, to, dry_run))
 
     async def delete_subscription(self, topic: str, name: str) -> None:
         """Delete a durable subscription and its position; the topic keeps its messages."""
-        await self._answer(DeleteSubscription(topic, name))
+        await self._answer(streams.DeleteSubscription(topic, name))
 
     async def redrive(
-        self, topic: str, seqs: Iterable[int] | None = None, **choice: Unpack[Redriving]
+        self, topic: str, seqs: Iterable[int] | None = None, **choice: Unpack[streams.Redriving]
     ) -> int:
         """Send all dead letters, or the chosen ones, back to their source; return how many."""
-        return await self._answer(Redrive.of(topic, seqs, choice))
+        return await self._answer(streams.Redrive.of(topic, seqs, choice))
 
     async def purge(
-        self, topic: str, seqs: Iterable[int] | None = None, **choice: Unpack[LetterChoice]
+        self, topic: str, seqs: Iterable[int] | None = None, **choice: Unpack[streams.LetterChoice]
     ) -> int:
         """Delete all dead letters, or the chosen ones; return how many."""
-        return await self._answer(Purge.of(topic, seqs, choice))
+        return await self._answer(streams.Purge.of(topic, seqs, choice))
 
     async def preview_redrive(
-        self, topic: str, seqs: Iterable[int] | None = None, **choice: Unpack[Redriving]
+        self, topic: str, seqs: Iterable[int] | None = None, **choice: Unpack[streams.Redriving]
     ) -> LettersPreview:
         """Return what `redrive` would do, and change nothing."""
-        return await self._answer(PreviewRedrive.of(topic, seqs, choice))
+        return await self._answer(streams.PreviewRedrive.of(topic, seqs, choice))
 
     async def republish(
         self,
@@ -676,9 +647,9 @@ class Client(Resource):
             topic: The target, with or without `subscription`; or else `actor`, a durable actor.
             ended: Nothing follows; the hub records that the job has ended.
         """
-        to = destination(topic, subscription, actor)
+        to = streams.destination(topic, subscription, actor)
         bound = dict(zip(("epoch", "offset"), until, strict=True))
-        return await self._answer(Republish(job, bound, to, originals, ended or None))
+        return await self._answer(streams.Republish(job, bound, to, originals, ended or None))
 
     async def erase(
         self,
@@ -696,7 +667,7 @@ class Client(Resource):
             pseudonym: The new name of the mailbox in the log, `erased.` and 32 hexadecimal digits;
                 by default the hub creates one.
         """
-        return await self._answer(Erase(actor, inbox, pseudonym))
+        return await self._answer(streams.Erase(actor, inbox, pseudonym))
 
     async def place(
         self,
@@ -716,7 +687,7 @@ class Client(Resource):
             ValueError: A name is invalid.
             Refused: The hub refused it; `code` says why.
         """
-        return await self._answer(FindPlaces(actors, host, tokens))
+        return await self._answer(streams.FindPlaces(actors, host, tokens))
 
     async def move(self, actor: str, token: int, to: str) -> Place:
         """Move an actor from a host of ours to another host, under the next token.
@@ -726,7 +697,7 @@ class Client(Resource):
         Raises:
             Refused: With code `stale_placement` if the actor's token has changed.
         """
-        return await self._answer(Move(actor, token, to))
+        return await self._answer(streams.Move(actor, token, to))
 
     async def forget_place(self, actor: str) -> Place:
         """Let the hub forget where an actor lives, and return its former place.
@@ -737,7 +708,7 @@ class Client(Resource):
         Raises:
             Refused: With code `stale_placement` if the actor has no place.
         """
-        return await self._answer(ForgetPlace(actor))
+        return await self._answer(streams.ForgetPlace(actor))
 
     def room(self, room: str, **joining: Unpack[Joining]) -> Opening[Room]:
         """Join a room of the same hub, over a separate socket; see `Hub.room`."""

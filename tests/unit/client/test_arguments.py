@@ -28,6 +28,7 @@ from signalhub.client.stream_requests import (
     terms,
 )
 from signalhub.clock import Ids
+from signalhub.wire.release import __version__
 
 ALICE = "@(demo/alice)"
 BOB = "@(demo/bob)"
@@ -242,7 +243,8 @@ def test_importing_the_package_loads_no_sockets_and_no_server() -> None:
 
 def test_every_public_name_can_be_imported() -> None:
     assert set(dir(signalhub)) >= set(signalhub.__all__)
-    for name in signalhub.__all__:
+    assert signalhub.__version__ == __version__
+    for name in set(signalhub.__all__) - {"__version__"}:
         assert getattr(signalhub, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = signalhub.nothing  # type: ignore[attr-defined]

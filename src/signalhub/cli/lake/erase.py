@@ -103,7 +103,8 @@ def erase(
             failure.resolution = "give its URL with --url"
             raise failure from error
         _show(done, output)
-        if done.is_empty:
+        # With --now the files of an earlier erasure go, of which nothing else is left.
+        if done.is_empty and not now:
             raise Failure(
                 Exit.FAILED,
                 "nothing_found",
