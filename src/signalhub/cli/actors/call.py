@@ -73,7 +73,8 @@ def call(
             raise failure from None
 
     data = msgspec.json.encode(reach(connection, work), enc_hook=str)
-    connection.output.fact({"value": msgspec.Raw(data)}, _printable(data.decode()))
+    # A value, not a sentence, so it is not wrapped.
+    connection.output.line({"value": msgspec.Raw(data)}, [(_printable(data.decode()), "")])
 
 
 async def _served(hub: ActorHub, connection: CallOptions) -> str:
