@@ -11,6 +11,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
+import msgspec
+
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect
@@ -132,10 +134,7 @@ class Jobs:
         found = [*self._jobs.values()]
         if is_named:
             return found
-        return [
-            JobBody(one.job, one.operation, "", "", one.began_ms, one.ended_ms, one.phase)
-            for one in found
-        ]
+        return [msgspec.structs.replace(one, by="", address="") for one in found]
 
     def restore(self, jobs: list[JobBody], offset: int, *, is_saved: bool) -> None:
         """Add jobs read from a snapshot or an anchor, unless the log said more of them."""
@@ -145,6 +144,7 @@ class Jobs:
             known = self._jobs.setdefault(one.job, one)
             known.phase = known.phase or one.phase
             known.ended_ms = known.ended_ms or one.ended_ms
+            known.detail = known.detail or one.detail
         self.is_dirty = self.is_dirty or (bool(jobs) and not is_saved)
 
 

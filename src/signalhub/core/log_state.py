@@ -33,8 +33,8 @@ class LogState:
         self._unwritten: list[Entry] = []
 
     def stop(self, fault: Refusal) -> None:
-        """The log accepts nothing more until the next start."""
-        self.fault = fault
+        """The log accepts nothing more until the next start; the first reason counts."""
+        self.fault = self.fault or fault
 
     def hide(self, damage: Refusal) -> None:
         """The log has stopped, and entries behind the damage could not be read at the start."""

@@ -279,7 +279,8 @@ class _Reading:
         return [*copied, *self.go_on(now)]
 
     def _end(self, now: int) -> Reply:
-        if self._withheld and not self._count:
+        is_first_page = self._asked <= self._topic.first
+        if self._withheld and not self._count and is_first_page:
             verb = "read" if self._sees_messages else "subscribe"
             refusal = refusals.unauthorized(verb, self._topic.name)
             return self._replayer.replies.refuse(self._session, self._message, refusal, now)

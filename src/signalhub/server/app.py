@@ -358,9 +358,12 @@ class App:
         found: list[dict[str, object]] = []
         for one in self.hub.streams.readers():
             obstacle = one.backlog.obstacle
-            if obstacle is not None and len(found) < _HELD_UP_SHOWN_MAX:
-                who = {"stream": one.stream.name, "subscription": one.name}
-                found.append(who | held_up(one, obstacle))
+            if obstacle is None:
+                continue
+            who = {"stream": one.stream.name, "subscription": one.name}
+            found.append(who | held_up(one, obstacle))
+            if len(found) == _HELD_UP_SHOWN_MAX:
+                break
         return found
 
     def _health(self, request: HttpRequest) -> Response:

@@ -73,6 +73,10 @@ class _WatchedFile:
         self._signature = signature
         return content
 
+    def forget(self) -> None:
+        """Read it again next time."""
+        self._signature = None
+
     def failed(self, error: str) -> None:
         """Note that it cannot be used; log it once."""
         if error != self.error:
@@ -170,10 +174,17 @@ class Credentials:
         def read() -> Denials | str:
             try:
                 return Denials(_unhurried(denials.entries_of(content)))
-            except SettingsError as error:
+            except Exception as error:
+                # Whatever it is, the list must be looked at again.
                 return _reason(error)
 
-        _in_thread("denial-list", read, self._list_read)
+        try:
+            _in_thread("denial-list", read, self._list_read)
+        except RuntimeError as error:
+            # No thread could be started.
+            self.is_reading = False
+            self._denied.forget()
+            self._denied.failed(_reason(error))
 
     def _list_read(self, listed: Denials | str) -> None:
         self.is_reading = False
@@ -255,7 +266,11 @@ class _FetchedKeySet:
         def fetch() -> KeySet | str:
             return _fetched(self._url, self._kept.save)
 
-        _in_thread("key-set", fetch, finish)
+        try:
+            _in_thread("key-set", fetch, finish)
+        except RuntimeError as error:
+            # No thread could be started.
+            finish(_reason(error))
 
     def _finish(self, found: KeySet | str, now: int) -> None:
         self._is_fetching = False

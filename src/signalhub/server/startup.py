@@ -111,6 +111,9 @@ def enter_epoch(
 def _has_lost(hub: Hub, engine: LocalEngine, continued: Continued, *, had_key: bool) -> bool:
     """May the log have lost entries since rooms were last told about its epoch?"""
     known, epoch = hub.rooms.directory.epoch, engine.epoch
+    if continued.epoch == epoch and continued.offset > engine.head:
+        # An older copy of the log was put back.
+        return True
     if known:
         return known != epoch
     if engine.recovery.epoch == 0:

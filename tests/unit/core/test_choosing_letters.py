@@ -91,7 +91,6 @@ def test_a_bound_of_another_epoch_is_refused() -> None:
 @pytest.mark.parametrize(
     ("filter", "chosen"),
     [
-        ({}, [1, 2, 3]),
         ({"reason": "busy"}, [1, 3]),
         ({"reason": "bus"}, []),
         ({"subscription": NAME}, [1, 2, 3]),
@@ -130,6 +129,7 @@ def test_a_filter_chooses_by_the_time_of_the_last_failure() -> None:
     ("members", "words"),
     [
         ({}, "seqs, a filter or all"),
+        ({"filter": {}}, "filter is empty"),
         ({"all": False}, "seqs, a filter or all"),
         ({"all": True, "seqs": [1]}, "excludes"),
         ({"seqs": [1], "filter": {"seqs": [1]}}, "excludes"),

@@ -133,7 +133,9 @@ class Topics:
             visited = self._collect(topic.split("/"), recipients)
         if len(self._audiences) >= _AUDIENCES_KEPT_MAX:
             self._audiences.clear()
-        audience = self._audiences[topic] = Audience(list(recipients), self._changed, visited)
+        # Of a topic that is known, others have changed the wildcards: not at the publisher's cost.
+        charged = visited if kept is None else 0
+        audience = self._audiences[topic] = Audience(list(recipients), self._changed, charged)
         return audience
 
     def _is_current(self, kept: Audience, topic: str) -> bool:

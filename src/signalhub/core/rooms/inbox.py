@@ -430,8 +430,16 @@ class Pins:
         """Return the sizes of all pins for a snapshot."""
         return [pin.bytes for pin in self._pins]
 
-    def restore(self, pins: Iterable[tuple[int, int]], sizes: Iterable[int] = ()) -> None:
+    @property
+    def end(self) -> int:
+        """The offset after the last one; 0 if it is not known."""
+        return self._end or 0
+
+    def restore(
+        self, pins: Iterable[tuple[int, int]], sizes: Iterable[int] = (), end: int = 0
+    ) -> None:
         """Restore the pins of a snapshot; one of 0.1.0 has no sizes."""
+        self._end = end or None
         known = chain(sizes, repeat(0))
         self._pins = deque(Pin(*pin, size) for pin, size in zip(pins, known, strict=False))
 

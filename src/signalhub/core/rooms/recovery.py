@@ -59,6 +59,7 @@ class SharedState(Body):
     # The same for blobs.
     blobs: tuple[tuple[int, int], ...] = ()
     blob_sizes: tuple[int, ...] = ()
+    blob_end: int = 0
 
 
 class InboxState(Body):
@@ -107,7 +108,12 @@ def take_states(rooms: Rooms, *, is_whole: bool) -> dict[str, bytes | None]:
         key = directory.key_mark if directory.is_key_marked else None
         blobs = rooms.messages.blobs
         shared = SharedState(
-            key, pins.all(), tuple(pins.sizes()), tuple(blobs.all()), tuple(blobs.sizes())
+            key,
+            pins.all(),
+            tuple(pins.sizes()),
+            tuple(blobs.all()),
+            tuple(blobs.sizes()),
+            blobs.end,
         )
         states[SHARED] = encode_body(shared)
     return states
@@ -152,7 +158,7 @@ def restore(rooms: Rooms, states: dict[str, bytes]) -> None:
             rooms.directory.restore_key_mark(shared.key)
         rooms.messages.pins.restore(shared.pins, shared.pin_sizes)
         # Until it is measured, as if nothing had expired meanwhile.
-        rooms.messages.blobs.restore(shared.blobs, shared.blob_sizes)
+        rooms.messages.blobs.restore(shared.blobs, shared.blob_sizes, shared.blob_end)
         rooms.messages.disk_bytes = sum(shared.pin_sizes) + sum(shared.blob_sizes)
     for name, one in found:
         if isinstance(one, InboxState):
@@ -306,11 +312,23 @@ class RoomAnchors:
             if isinstance(one, Room) and (one.in_flight or one.is_being_bound):
                 # Its state is about to change; it is anchored at the next attempt.
                 continue
-            appends = [Append(entry) for entry in _entries(one, at_ms)]
+            appends = [self._append(entry) for entry in _entries(one, at_ms)]
             # Anchored once the last of its entries is committed.
-            appends[-1].committed = partial(_anchored, one, len(appends))
+            appends[-1].follow(partial(_anchored, one, len(appends)))
             effects += appends
         return effects
+
+    def _append(self, entry: Entry) -> Append:
+        if entry.kind != Kind.ROOM_BLOB:
+            return Append(entry)
+        blob = decode_body(RoomBlobBody, entry.body)
+        size = size_in_log(blob.name, blob.data)
+
+        def count(offset: int, now: int) -> list[Effect]:
+            self._rooms.messages.count_blob(offset, size)
+            return []
+
+        return Append(entry, count)
 
 
 def _is_durable(one: Room | Inbox) -> bool:

@@ -36,6 +36,9 @@ PAGE_BYTES: Final = 2**20
 # Of a preview.
 FIRST_MAX: Final = 20
 REASONS_MAX: Final = 100
+_REASONS_COUNTED_MAX: Final = 10_000
+# So many letters are read at the price of one message.
+_FREE_LETTERS: Final = 64
 # Hosts believe what is in them, so they are put back as they are.
 _UNEDITABLE: Final = ("call:", "actors:", HUB_TYPE_PREFIX)
 
@@ -64,6 +67,9 @@ class LetterWork(ABC):
         if request.epoch is not None and request.epoch != topic.epoch:
             raise refusals.wrong_epoch(topic.name, request.epoch, topic.epoch)
         self._filter = request.filter or requests.LetterFilter()
+        is_about_contents = (self._filter.reason, self._filter.type) != (None, None)
+        if is_about_contents and not session.allowance.may_read(topic.name):
+            raise refusals.unauthorized("read", topic.name)
         self._wanted = _positions(request)
         self._until = min(topic.head, int(request.through or topic.head))
         self._is_preview = bool(request.dry_run)
@@ -95,6 +101,8 @@ class LetterWork(ABC):
             return [self._letters.replies.refuse(self._session, self._message, unread, now)]
         if not found or self._session.state is SessionState.CLOSED:
             return self._end(now)
+        # Reading takes the time of others, whatever becomes of it.
+        self._session.bucket.owe(len(found) // _FREE_LETTERS, now)
         held_of = self._letters.erasures.held_of
         letters = [held_of(one) for one in found if one.seq <= self._until]
         chosen = [one for one in letters if self._is_wanted(one)]
@@ -285,7 +293,9 @@ class _Preview:
 
     def add(self, one: Held) -> None:
         dead = one.message.dead
-        self._reasons["" if dead is None else dead.reason] += 1
+        cause = "" if dead is None else dead.reason
+        if self._may_read and (cause in self._reasons or len(self._reasons) < _REASONS_COUNTED_MAX):
+            self._reasons[cause] += 1
         if len(self._first) == FIRST_MAX:
             return
         row: dict[str, object] = {"seq": one.seq}
@@ -316,6 +326,9 @@ def _positions(request: requests.LettersRequest) -> list[int] | None:
         raise refusals.structural("payload.seqs excludes all and filter.seqs")
     if request.seqs is None and request.filter is None and not request.all:
         raise refusals.structural("the payload needs seqs, a filter or all: true")
+    is_bounded = request.all or request.seqs or request.through or request.dry_run
+    if request.filter == requests.LetterFilter() and not is_bounded:
+        raise refusals.structural("payload.filter is empty, which chooses all: give all: true")
     wanted = listed if request.seqs is None else request.seqs
     return None if wanted is None else sorted({int(one) for one in wanted})
 

@@ -22,7 +22,6 @@ from signalhub.wire import envelope
 if TYPE_CHECKING:
     from signalhub.core.subscriptions.subscription import Subscription
     from signalhub.core.subscriptions.window import Flight
-    from signalhub.wire.errors import Refusal
 
 EXCLUSIVE: Final = "exclusive"
 SHARED: Final = "shared"
@@ -71,7 +70,7 @@ class Consumer:
         self.flights = 0
         self.bytes = 0
         # The obstacle of its subscription that it was told about.
-        self.told: Refusal | None = None
+        self.told = ""
         # Keys it owns that wait for room.
         self.waiting: deque[KeyQueue] = deque()
 

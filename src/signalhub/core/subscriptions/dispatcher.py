@@ -355,14 +355,16 @@ class Passes:
         self, subscription: Subscription, obstacle: Refusal, now: int
     ) -> list[Effect]:
         """Tell the consumers why they get nothing more, each once."""
+        untold = [one for one in subscription.consumers if one.told != obstacle.message]
+        if not untold:
+            return []
         stream, name, seq = subscription.stream, subscription.name, subscription.next_seq
         topic = None if isinstance(stream, Mailbox) else stream.name
         payload = error_payload(refusals.held_up(topic, name, seq, obstacle))
         effects: list[Effect] = []
-        for consumer in subscription.consumers:
-            if consumer.told is not obstacle:
-                consumer.told = obstacle
-                effects.append(self._replies.notice(consumer.session, "hub:error", payload, now))
+        for consumer in untold:
+            consumer.told = obstacle.message
+            effects.append(self._replies.notice(consumer.session, "hub:error", payload, now))
         return effects
 
     # Outcomes of deliveries.

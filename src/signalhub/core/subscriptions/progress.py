@@ -170,7 +170,11 @@ def _cursor_not_written(
         # Nothing was written, so the earlier reservation is still valid for new consumers.
         position = subscription.position
         position.reserved = max(position.reserved, subscription.given_back)
-    elif is_reservation and subscription.next_seq > subscription.position.reserved:
+    elif (
+        is_reservation
+        and subscription.is_behind
+        and subscription.next_seq > subscription.position.reserved
+    ):
         # Nothing may be sent that could not be marked as a repeat afterwards.
         subscription.backlog.obstacle = refusal
     subscription.given_back = 0

@@ -162,7 +162,13 @@ class Writer:
             return
         postponed, self._postponed = self._postponed, []
         tick = self.current_tick()
-        for connection in postponed:
+        for at, connection in enumerate(postponed):
+            if at and self.is_tick_long:
+                # The others go on in the next tick, before those that have had their turn.
+                later, self._postponed = self._postponed, []
+                for one in (*postponed[at:], *later):
+                    self._line_up(one)
+                break
             try:
                 connection.go_on(tick)
             except Exception:
