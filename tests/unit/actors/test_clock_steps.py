@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from signalhub.actors import Retry
@@ -442,6 +443,26 @@ def test_a_file_of_the_first_release_goes_on(tmp_path: Path) -> None:
         "SELECT name FROM sqlite_schema WHERE type = 'index' AND name GLOB 'alarms_*'"
     )
     assert [name for (name,) in indexes] == ["alarms_when"]
+
+
+def test_dating_the_messages_of_the_first_release_reads_each_of_them_once(tmp_path: Path) -> None:
+    local = Unplacing(Caller, Target, path=tmp_path / "a.db")
+    for _ in range(50):
+        local.ask("note", timeout=None)
+    store = local.kernel.store
+    store.execute("UPDATE outbox SET since_ms = NULL")
+    steps: list[int] = []
+
+    def note(ended: dict[str, Any]) -> None:
+        steps.append(ended["stmt_status"]["SQLITE_STMTSTATUS_FULLSCAN_STEP"])
+
+    store.connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, note)
+    local.kernel.outbox.date(local.kernel.time)
+    store.connection.trace_v2(0)
+
+    assert sum(steps) <= 50
+    assert store.execute("SELECT count(*), count(since_ms) FROM outbox").fetchone() == (50, 50)
+    local.close()
 
 
 # Moves.
