@@ -43,6 +43,8 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 # How fast a steady clock follows the wall clock: a hundredth, so that no duration is off by more.
 _FOLLOWED_MS_PER_S = 10.0
+# A smaller change of the difference between the clocks is not worth a line in the log.
+_JUMP_MS = 5_000
 # Readings of two clocks differ by this much without a reason.
 _READING_MS = 1.0
 # Sums of fractions of a second may fall short of a whole millisecond.
@@ -64,6 +66,8 @@ class SteadyClock:
         # Since when by the monotonic clock, the time then, and milliseconds per second.
         self._line = (0.0, 0.0, 0.0)
         self._set(self.mono_s(), clock.now_ms(), 1000.0)
+        # How far the wall clock was ahead when last looked at.
+        self._known_ahead_ms = 0
 
     def now_ms(self) -> int:
         return self.at(self.mono_s())
@@ -87,11 +91,18 @@ class SteadyClock:
                 time continues from there.
         """
         self._set(self.mono_s(), max(self.wall_ms() - ahead_ms, newest_ms), 1000.0)
+        self._known_ahead_ms = self.ahead_ms
 
-    def follow(self) -> None:
+    @property
+    def has_jumped(self) -> bool:
+        """Was the wall clock set, or the machine suspended, since the last call of `follow`?"""
+        return abs(self.ahead_ms - self._known_ahead_ms) > _JUMP_MS
+
+    def follow(self) -> int:
         """Run a little faster or slower if the wall clock is ahead or behind; call regularly.
 
-        Time in which the machine was suspended is added at once.
+        Time in which the machine was suspended is added at once. Returns by how much the wall
+        clock was set since the last call; 0 if it was only corrected.
         """
         since_s, began_ms, ms_per_s = self._line
         mono_s = self.mono_s()
@@ -105,6 +116,9 @@ class SteadyClock:
             ahead_ms = 0.0
         change = max(-_FOLLOWED_MS_PER_S, min(_FOLLOWED_MS_PER_S, ahead_ms))
         self._set(mono_s, now_ms, 1000.0 + change)
+        known_ms, self._known_ahead_ms = self._known_ahead_ms, self.ahead_ms
+        set_ms = self._known_ahead_ms - known_ms
+        return set_ms if abs(set_ms) > _JUMP_MS else 0
 
     def _set(self, since_s: float, now_ms: float, ms_per_s: float) -> None:
         self._line = (since_s, now_ms + _ROUNDING_MS, ms_per_s)

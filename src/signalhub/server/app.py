@@ -73,8 +73,6 @@ _RETENTION_MS = 60_000
 _EXPIRY_MS = 60_000
 # Subscriptions that are named if damage holds them up.
 _HELD_UP_SHOWN_MAX = 10
-# A smaller change of the difference between the clocks is not worth a line in the log.
-_JUMP_MS = 5_000
 
 
 class App:
@@ -111,7 +109,6 @@ class App:
         )
         self._clock_offset: ClockOffset
         self._losses: Losses
-        self._known_ahead_ms = 0
         self._known_degradations: list[Degraded] = []
         self._known_store_errors = 0
         self._clean = Period(int(settings.registry.sweep_s * 1000))
@@ -167,7 +164,7 @@ class App:
         )
         try:
             self._clock.resume(ahead_ms=offset.saved_ms, newest_ms=self._engine.newest_ms)
-            self._known_ahead_ms = self.hub.wall.ahead_ms = self._clock.ahead_ms
+            self.hub.wall.ahead_ms = self._clock.ahead_ms
             self._lakeside = await self._open_lakeside()
             now = self._clock.now_ms()
             had_key = inbox_key.exists(self._folder.path)
@@ -396,13 +393,12 @@ class App:
 
     def _follow_clock(self) -> None:
         """Follow the wall clock slowly, and say so when it has jumped."""
-        self._clock.follow()
+        set_ms = self._clock.follow()
         ahead_ms = self._clock.ahead_ms
         self.hub.wall.ahead_ms = ahead_ms
         self._clock_offset.save(ahead_ms)
-        jumped_ms, self._known_ahead_ms = ahead_ms - self._known_ahead_ms, ahead_ms
-        if abs(jumped_ms) > _JUMP_MS:
-            facts = {"by_s": jumped_ms / 1000, "ahead_s": ahead_ms / 1000}
+        if set_ms:
+            facts = {"by_s": set_ms / 1000, "ahead_s": ahead_ms / 1000}
             log.warning("the wall clock was set; times in the log follow it slowly", extra=facts)
 
     def _tick(self) -> None:

@@ -5,18 +5,22 @@ That ends, repeats and forgets nothing; only alarms for a time of day follow it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from signalhub.actors import Retry
 from signalhub.actors.api.config import DurableConfig
-from signalhub.actors.kernel.events import Effect, LocateActors
+from signalhub.actors.host.thread import Turning
+from signalhub.actors.kernel.events import Connected, Effect, LocateActors
 from signalhub.actors.store import views
 from signalhub.actors.store.store import HostStore
+from signalhub.clock import SteadyClock
 from signalhub.testing import FakeClock
 from tests.support.actors.journey import ACTOR, Journey, arrive, asked_about
 from tests.support.actors.scripted import Caller, Scripted, Stage, Target, calling, stored
@@ -381,6 +385,40 @@ def test_a_clock_set_while_the_host_ran_is_known_after_a_restart_much_later(loca
     assert local.notes() == [["timeout", "unknown"]]
 
 
+def test_cron_goes_on_by_a_clock_that_was_set_back_just_before_the_host_stopped(
+    local: Stage,
+) -> None:
+    local.do("bell/1", lambda self: self.alarms.schedule("*/5 * * * *", self.ring).id)
+    local.clock.jump(-2 * DAY_S)
+    steady = local._steady
+    local.kernel.time.stop(steady.now_ms(), steady.ahead_ms)
+    local.restart()
+    local.advance(100)
+
+    assert times(local) == [100 - 2 * DAY_S]
+
+
+def test_an_event_right_after_a_suspend_finds_the_time_passed_and_no_clock_set(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    turned = threading.Event()
+    local = Stage(Target, reached=lambda point: turned.set() if point == "commit" else None)
+    asleep_s = 0
+    steady = SteadyClock(local.clock, lambda: local.clock.mono_s() + asleep_s)
+    began_ms = steady.now_ms()
+    turning = Turning(local.kernel, steady, lambda effects: None)
+    asleep_s = HOUR_S
+    local.clock.jump(HOUR_S)
+    turned.clear()
+    turning.put([Connected()])
+    turning.start()
+    assert turned.wait(30)
+    turning.stop()
+
+    assert (local.kernel.time.own_ms - began_ms, local.kernel.time.ahead_ms) == (3_600_000, 0)
+    assert "the wall clock was set" not in caplog.text
+
+
 def test_a_file_of_the_first_release_goes_on(tmp_path: Path) -> None:
     local = Unplacing(Caller, Target, Bell, path=tmp_path / "a.db")
     local.ask("note", timeout=None)
@@ -405,6 +443,26 @@ def test_a_file_of_the_first_release_goes_on(tmp_path: Path) -> None:
         "SELECT name FROM sqlite_schema WHERE type = 'index' AND name GLOB 'alarms_*'"
     )
     assert [name for (name,) in indexes] == ["alarms_when"]
+
+
+def test_dating_the_messages_of_the_first_release_reads_each_of_them_once(tmp_path: Path) -> None:
+    local = Unplacing(Caller, Target, path=tmp_path / "a.db")
+    for _ in range(50):
+        local.ask("note", timeout=None)
+    store = local.kernel.store
+    store.execute("UPDATE outbox SET since_ms = NULL")
+    steps: list[int] = []
+
+    def note(ended: dict[str, Any]) -> None:
+        steps.append(ended["stmt_status"]["SQLITE_STMTSTATUS_FULLSCAN_STEP"])
+
+    store.connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, note)
+    local.kernel.outbox.date(local.kernel.time)
+    store.connection.trace_v2(0)
+
+    assert sum(steps) <= 50
+    assert store.execute("SELECT count(*), count(since_ms) FROM outbox").fetchone() == (50, 50)
+    local.close()
 
 
 # Moves.

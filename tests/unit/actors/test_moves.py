@@ -148,6 +148,18 @@ def test_a_move_whose_place_is_forgotten_ends_and_leaves_a_dead_letter() -> None
     assert len(views.dead(journey.old.kernel.store, address=ACTOR)) == 1
 
 
+def test_a_request_that_ran_before_a_forgotten_move_does_not_run_again() -> None:
+    journey = Journey(chars=10).run()
+    old = journey.old
+    look(journey, FORGOTTEN)
+    for call in ("call-1", "call-2"):
+        delivered(old, wire.CALL, request_body(call, ACTOR, op("note", call)), CALLER)
+    turn(old, PlacesFound([ActorPlace(ACTOR, HOST, 3, is_fresh=True)]))
+
+    assert status(old) is PlaceStatus.HERE
+    assert old.notes(ACTOR) == ["call-2"]
+
+
 @pytest.mark.parametrize("is_final", [False, True])
 def test_a_move_goes_on_while_the_hub_does_not_say_that_its_place_is_forgotten(
     is_final: bool,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from signalhub.cli.app import run
 from signalhub.cli.hub.log import entry_facts, kind_name
 from signalhub.log.disk import SystemDisk
+from signalhub.state import losses
 from signalhub.testing import FaultyDisk
 from signalhub.wire import entry
 from signalhub.wire.entry import Entry, Kind, Outcome, StoredEntry, encode_body
@@ -360,3 +362,22 @@ def test_a_body_that_is_missing_erased_or_unknown_is_shown_as_it_is(
 
     assert (facts["erased"], facts["body"]) == (is_erased, body)
     assert body_of(Kind.STREAM_DELETED, entry.Body()) == []
+
+
+def test_a_user_without_a_name_acknowledges_a_loss_with_its_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container, which runs as a user that no file lists."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    (tmp_path / "log").mkdir()
+    losses.add(tmp_path, losses.Loss(epoch=1, first=7, last=9, found_ms=NOW_MS))
+
+    assert run(["log", "acknowledge", "--data", str(tmp_path)]) == 0
+    assert "acknowledged the loss of entries 7 to 9" in capsys.readouterr().out
+    assert [one.by for one in losses.read(tmp_path)] == [f"uid {os.getuid()}"]

@@ -21,8 +21,6 @@ log = logging.getLogger("signalhub.actors")
 # How often to look at the wall clock, and to take a turn in any case.
 _LOOK_S: Final = 1.0
 _TURN_S_MAX: Final = 60.0
-# A smaller change of the difference between the clocks is not worth a line in the log.
-_JUMP_MS: Final = 5_000
 # The pause after a turn that failed because of the disk.
 _FAILED_S: Final = 1.0
 
@@ -40,7 +38,6 @@ class Turning:
         self._events: list[Event] = []
         self._changed = threading.Condition()
         self._looked_s = self._turned_s = clock.mono_s()
-        self._ahead_ms = clock.ahead_ms
         self._is_stopping = False
         # An error of the program, not of the disk: it stops the host.
         self.fault: BaseException | None = None
@@ -108,15 +105,14 @@ class Turning:
     def _look(self) -> None:
         """Follow the wall clock slowly, and say so when it was set."""
         clock = self._clock
-        if clock.mono_s() - self._looked_s >= _LOOK_S:
-            self._looked_s = clock.mono_s()
-            clock.follow()
-        ahead_ms = clock.ahead_ms
-        jumped_ms, self._ahead_ms = ahead_ms - self._ahead_ms, ahead_ms
-        if abs(jumped_ms) > _JUMP_MS:
+        # At once after a jump: if the machine was suspended, the turn must see that time passed.
+        if clock.mono_s() - self._looked_s < _LOOK_S and not clock.has_jumped:
+            return
+        self._looked_s = clock.mono_s()
+        if set_ms := clock.follow():
             log.warning(
                 "the wall clock was set by %.0f s; only alarms for a time of day follow it at once",
-                jumped_ms / 1000,
+                set_ms / 1000,
             )
 
     def _turn(self, events: list[Event]) -> None:

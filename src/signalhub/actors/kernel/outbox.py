@@ -68,11 +68,14 @@ class Outbox:
     def date(self, time: HostTime) -> None:
         """Date the rows of 0.1.0, which had only the time in their ids."""
         rows: list[Any] = self._execute(
-            "SELECT DISTINCT msg_id FROM outbox WHERE since_ms IS NULL"
+            "SELECT actor, dest, msg_id FROM outbox WHERE since_ms IS NULL"
         ).fetchall()
         self._store.executemany(
-            "UPDATE outbox SET since_ms = ? WHERE msg_id = ?",
-            [(min(time.own_ms, time.own(time_of(one))), one) for (one,) in rows],
+            "UPDATE outbox SET since_ms = ? WHERE actor = ? AND dest = ? AND msg_id = ?",
+            [
+                (min(time.own_ms, time.own(time_of(msg_id))), actor, dest, msg_id)
+                for actor, dest, msg_id in rows
+            ],
         )
 
     def _load_dests(self) -> None:

@@ -177,7 +177,10 @@ class Moving:
         log.error("%s is not moved: %s; its rows are a dead letter", move.actor, reason)
         self._moves.failures[move.actor] = reason
         data = b"".join(self._moves.bodies(move))
+        # It may be placed here anew, and copies of what it has executed may still come.
+        remembered = Parcel.done_of(kernel.store, move.actor)
         Parcel.delete(kernel.store, move.actor)
+        Parcel.put_done(kernel.store, remembered)
         kernel.letters.bury(move.actor, "stranded", "", data, reason, 0)
         kernel.places.put(move.actor, move.token, PlaceStatus.GONE)
         kernel.inbox.recount()

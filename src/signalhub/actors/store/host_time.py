@@ -81,6 +81,9 @@ class HostTime:
 
     def stop(self, own_ms: int, ahead_ms: int) -> None:
         """The host stops; raises `StorageFailed`."""
+        self.own_ms, self.ahead_ms = own_ms, ahead_ms
         with self._store.transaction():
-            self._store.put_meta(CLOCK_AHEAD, ahead_ms)
+            # A step back that no turn has seen is left for the next start to notice.
+            if not self.set_back_ms:
+                self._store.put_meta(CLOCK_AHEAD, ahead_ms)
             self._store.put_meta(CLOCK_NEWEST, own_ms)

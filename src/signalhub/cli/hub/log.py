@@ -6,6 +6,7 @@ The log itself is only read. Every command that finds damage reports it and exit
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -185,8 +186,6 @@ def acknowledge(*, data: Data = HERE, as_json: AsJson = False) -> None:
     The hub may be running or stopped. It writes the acknowledgement to its log,
     with your user name: a running hub within seconds, a stopped one at its start.
     """
-    from getpass import getuser
-
     from signalhub.clock import SystemClock
     from signalhub.locks import is_hub_running
     from signalhub.state import losses
@@ -195,7 +194,7 @@ def acknowledge(*, data: Data = HERE, as_json: AsJson = False) -> None:
         raise usage(f"there is no log in {data}", "give the hub's data folder with --data")
     output = Output(as_json)
     with _reading(data):
-        done = losses.acknowledge(data, SystemClock().now_ms(), getuser())
+        done = losses.acknowledge(data, SystemClock().now_ms(), _user())
     for one in done:
         facts = {"epoch": one.epoch, "first": one.first, "last": one.last, "found_ms": one.found_ms}
         text = f"acknowledged the loss of {one}, found {shown_time(one.found_ms)}"
@@ -208,6 +207,16 @@ def acknowledge(*, data: Data = HERE, as_json: AsJson = False) -> None:
         output.fact({}, "the running hub records it within seconds")
     else:
         output.fact({}, "the hub records it when it starts")
+
+
+def _user() -> str:
+    """The name of the user, or its number if it has none, as in a container."""
+    from getpass import getuser
+
+    try:
+        return getuser()
+    except (KeyError, OSError):  # Since Python 3.13 an `OSError`.
+        return f"uid {os.getuid()}"
 
 
 def _entries(reader: Reader, begin: int, end: int | None, *, follow: bool) -> Iterator[StoredEntry]:
