@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from signalhub.settings.model import LimitsSettings, Settings
 
 # What a connection may handle before its buckets are charged.
-_GRANT_FRAMES = 64
+_GRANT_FRAMES = 32
 GRANT_BYTES = 2**16
 # Of a client that is held back no more is read at once: about a hundred common messages.
 _READ_BYTES = 3 * 2**14

@@ -40,7 +40,7 @@ _AT_ONCE_BYTES = 2**22
 # How long a peer may take to answer a close frame before the socket is aborted.
 _CLOSE_GRACE_S = 1.0
 # How long a connection may go on before it waits for the next tick.
-_TURN_S = 0.001
+_TURN_S = 0.0005
 # How long a tick may be before no connection reads twice in it.
 _TICK_S = 0.008
 # So that a clock that stands still or jumps does not stop a connection for long.
