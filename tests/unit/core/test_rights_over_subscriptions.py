@@ -306,3 +306,18 @@ def test_erasing_an_actor_erases_the_records_that_name_it() -> None:
         one for one in shell.engine.entries if one.kind == Kind.OPERATED and b"boss" in one.body
     ]
     assert left == []
+
+
+def test_letters_are_chosen_by_their_contents_only_by_those_who_may_read_them() -> None:
+    shell, _ = settled_shop()
+    everything = ("*",)
+    blind = person(
+        shell, "blind", subscribe=everything, publish=everything, manage=everything, read=()
+    )
+    asked = {"topic": ORDERS, "dryRun": True}
+
+    for contents in ({"reason": "busy"}, {"type": "note"}):
+        refused = blind.ask("hub:redrive", asked | {"filter": contents})
+        assert refused["payload"]["code"] == "unauthorized"
+    allowed = blind.ask("hub:redrive", asked | {"filter": {"subscription": "billing"}})
+    assert allowed["type"] == "hub:redriven"
