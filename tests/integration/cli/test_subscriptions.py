@@ -249,6 +249,26 @@ async def test_dead_letters_are_put_back_for_the_subscription_that_gave_them_up(
     assert [row["payload"] for row in again.rows()] == [2, 1, 3]
 
 
+async def test_dead_letters_that_cannot_be_put_back_stay_and_are_not_called_missing(
+    run: Run, me: Client
+) -> None:
+    await bury(me, 2)
+    await me.delete_topic("orders")
+    redrive = ("dlq", "redrive", "orders.dlq")
+
+    named = await run(*redrive, "--seq", "1", "--seq", "2")
+    mixed = await run(*redrive, "--seq", "1", "--seq", "9", "--json")
+    every = await run(*redrive, "--all")
+
+    assert (named.code, named.out) == (1, "0 dead letters redriven\n")
+    assert "2 stay: their origin is gone or closed to you" in named.err
+    assert "no dead letter" not in named.err
+    assert (mixed.code, mixed.rows()) == (1, [{"redriven": 0, "skipped": 1}])
+    assert "1 of the given positions holds no dead letter; 1 stays" in mixed.err
+    assert every.code == 0
+    assert "note: 2 stay" in every.err
+
+
 async def test_dead_letters_are_chosen_previewed_and_edited(run: Run, me: Client) -> None:
     await bury(me, 3)
     redrive = ("dlq", "redrive", "orders")
