@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from signalhub import Client
-from signalhub.testing import RunningHub
+from signalhub.testing import RunningHub, ScriptedHub
 from tests.support.process.command import (
     SENDER,
     Run,
@@ -210,6 +210,24 @@ async def test_a_subscription_is_deleted_and_then_unknown(run: Run, me: Client) 
     assert "a lag of 1 message" in refused.err
     assert deleted.out == "deleted subscription billing of orders\n"
     assert "signalhub sub ls" in gone.err
+
+
+async def test_a_consumer_is_told_which_options_the_subscription_keeps_and_what_holds_it_up() -> (
+    None
+):
+    async with ScriptedHub() as hub, following(hub.url, *SUBSCRIBE, "--rate", "5") as consumer:
+        peer = await hub.accept()
+        peer.answer(await peer.receive("hub:connect"), "hub:connected", {"sessionId": "s-1"})
+        await peer.seat(subscriptionId="s-1", kept=["ratePerSecond"])
+        await line_of(consumer.stderr, "consuming orders as billing")
+        kept = await line_of(consumer.stderr, "keeps")
+        held_up = {"code": "storage_failed", "message": "It waits.", "resolution": "Stay."}
+        place = {"topic": "orders", "subscription": "billing", "seq": 3}
+        peer.send("hub:error", held_up | {"details": place})
+        waits = await line_of(consumer.stderr, "waits")
+
+    assert "note: the subscription keeps its own ratePerSecond" in kept
+    assert waits == "note: It waits. Stay.\n"
 
 
 async def test_dead_letters_are_listed_and_shown(run: Run, me: Client) -> None:
