@@ -7,7 +7,7 @@ so a client and a hub of different versions can talk to each other.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -356,9 +356,25 @@ class Replayed(_Answer, frozen=True):
 
 
 class Count(_Answer, frozen=True):
-    """How many dead letters were redriven or purged."""
+    """How many dead letters were redriven or purged, and how many of the chosen ones stay."""
 
     count: int = 0
+    skipped: int = 0
+
+
+class LetterCount(int):
+    """How many dead letters were redriven or purged.
+
+    `skipped` of the chosen ones stay: their origin is gone or closed to this session, or the edit
+    is not possible.
+    """
+
+    skipped: int
+
+    def __new__(cls, count: int, skipped: int = 0) -> Self:
+        made = super().__new__(cls, count)
+        made.skipped = skipped
+        return made
 
 
 class ReasonCount(_Answer, frozen=True):

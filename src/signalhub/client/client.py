@@ -16,6 +16,7 @@ from signalhub.client.answers import (
     Erased,
     Found,
     JobPage,
+    LetterCount,
     LettersPreview,
     LimitUsage,
     Original,
@@ -611,13 +612,13 @@ class Client(Resource):
 
     async def redrive(
         self, topic: str, seqs: Iterable[int] | None = None, **choice: Unpack[streams.Redriving]
-    ) -> int:
+    ) -> LetterCount:
         """Send all dead letters, or the chosen ones, back to their source; return how many."""
         return await self._answer(streams.Redrive.of(topic, seqs, choice))
 
     async def purge(
         self, topic: str, seqs: Iterable[int] | None = None, **choice: Unpack[streams.LetterChoice]
-    ) -> int:
+    ) -> LetterCount:
         """Delete all dead letters, or the chosen ones; return how many."""
         return await self._answer(streams.Purge.of(topic, seqs, choice))
 

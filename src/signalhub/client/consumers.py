@@ -99,6 +99,14 @@ class Consumer(Resource):
         return self._seat.lost
 
     @property
+    def kept(self) -> frozenset[str]:
+        """Options by their names on the wire whose values this consumer asked to change, in vain.
+
+        As of the last join: the subscription exists, and this session may not manage it.
+        """
+        return self._seat.kept
+
+    @property
     def is_closed(self) -> bool:
         return self._queue.ended.is_set()
 

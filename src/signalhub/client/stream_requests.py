@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, Self, TypedDict, cast, get_args
 from signalhub.client.answers import (
     Count,
     Erased,
+    LetterCount,
     LettersPreview,
     Original,
     Place,
@@ -269,9 +270,10 @@ class _DeadLetters(_OfTopic[A], Generic[A]):
 _FILTERS = ("reason", "stream", "subscription", "type")
 
 
-class _Done(_DeadLetters[int]):
-    def read(self, answer: Any, attempts: int) -> int:
-        return answer_of(answer, Count).count
+class _Done(_DeadLetters[LetterCount]):
+    def read(self, answer: Any, attempts: int) -> LetterCount:
+        done = answer_of(answer, Count)
+        return LetterCount(done.count, done.skipped)
 
 
 class Redrive(_Done):

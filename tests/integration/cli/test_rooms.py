@@ -324,6 +324,23 @@ async def test_what_is_gone_is_said() -> None:
     assert line == "note: seq 1 cannot be read: deleted, or in another inbox\n"
 
 
+async def test_what_the_hub_has_lost_is_said() -> None:
+    skipped = [{"fromSeq": 3, "toSeq": 8}]
+    async with ScriptedRooms() as server:
+        fetching = asyncio.create_task(command(server.url, "inbox", "fetch", "x"))
+        (await server.request()).page(1, 2, 9, skipped=skipped)
+        (await server.request()).page()
+        some = await fetching
+        everything = asyncio.create_task(command(server.url, "inbox", "fetch", "x", "--all"))
+        (await server.request()).page(2, 9, skipped=skipped)
+        (await server.request()).page()
+        every = await everything
+
+    lost = "note: seq 3 to 8 skipped: the hub has lost entries of its log\n"
+    assert (some.code, some.err) == (0, lost)
+    assert (every.code, every.err) == (0, f"note: seq 1 is no longer stored\n{lost}")
+
+
 async def test_pages_are_shown_exactly_and_those_with_holes_are_failures() -> None:
     message = {"seq": 1, "messageId": "a", "ciphertext": "aGk"}
     async with ScriptedRooms() as server:

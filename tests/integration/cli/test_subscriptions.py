@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from signalhub import Client
-from signalhub.testing import RunningHub
+from signalhub.testing import RunningHub, ScriptedHub
 from tests.support.process.command import (
     SENDER,
     Run,
@@ -212,6 +212,24 @@ async def test_a_subscription_is_deleted_and_then_unknown(run: Run, me: Client) 
     assert "signalhub sub ls" in gone.err
 
 
+async def test_a_consumer_is_told_which_options_the_subscription_keeps_and_what_holds_it_up() -> (
+    None
+):
+    async with ScriptedHub() as hub, following(hub.url, *SUBSCRIBE, "--rate", "5") as consumer:
+        peer = await hub.accept()
+        peer.answer(await peer.receive("hub:connect"), "hub:connected", {"sessionId": "s-1"})
+        await peer.seat(subscriptionId="s-1", kept=["ratePerSecond"])
+        await line_of(consumer.stderr, "consuming orders as billing")
+        kept = await line_of(consumer.stderr, "keeps")
+        held_up = {"code": "storage_failed", "message": "It waits.", "resolution": "Stay."}
+        place = {"topic": "orders", "subscription": "billing", "seq": 3}
+        peer.send("hub:error", held_up | {"details": place})
+        waits = await line_of(consumer.stderr, "waits")
+
+    assert "note: the subscription keeps its own ratePerSecond" in kept
+    assert waits == "note: It waits. Stay.\n"
+
+
 async def test_dead_letters_are_listed_and_shown(run: Run, me: Client) -> None:
     await bury(me, 2)
 
@@ -247,6 +265,26 @@ async def test_dead_letters_are_put_back_for_the_subscription_that_gave_them_up(
     assert (rest.code, rest.out) == (0, "2 dead letters redriven\n")
     assert (none.code, none.out) == (0, "0 dead letters redriven\n")
     assert [row["payload"] for row in again.rows()] == [2, 1, 3]
+
+
+async def test_dead_letters_that_cannot_be_put_back_stay_and_are_not_called_missing(
+    run: Run, me: Client
+) -> None:
+    await bury(me, 2)
+    await me.delete_topic("orders")
+    redrive = ("dlq", "redrive", "orders.dlq")
+
+    named = await run(*redrive, "--seq", "1", "--seq", "2")
+    mixed = await run(*redrive, "--seq", "1", "--seq", "9", "--json")
+    every = await run(*redrive, "--all")
+
+    assert (named.code, named.out) == (1, "0 dead letters redriven\n")
+    assert "2 stay: their origin is gone or closed to you" in named.err
+    assert "no dead letter" not in named.err
+    assert (mixed.code, mixed.rows()) == (1, [{"redriven": 0, "skipped": 1}])
+    assert "1 of the given positions holds no dead letter; 1 stays" in mixed.err
+    assert every.code == 0
+    assert "note: 2 stay" in every.err
 
 
 async def test_dead_letters_are_chosen_previewed_and_edited(run: Run, me: Client) -> None:

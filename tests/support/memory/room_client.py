@@ -82,11 +82,23 @@ class Member(Stage):
     def limit(self, message_id: str, retry_after_ms: int) -> None:
         self.refuse(message_id, LIMITED, retry_after_ms)
 
-    def page(self, asked: int, *seqs: int, is_partial: bool = False) -> None:
+    def page(
+        self,
+        asked: int,
+        *seqs: int,
+        is_partial: bool = False,
+        skipped: tuple[Missed, ...] = (),
+    ) -> None:
         messages = tuple(RoomMessage(seq=n, message_id=f"m{n}", ciphertext=b"x") for n in seqs)
         next_seq = seqs[-1] + 1 if seqs else asked
-        page = InboxPage(messages=messages, next_seq=next_seq, is_partial=is_partial)
+        page = InboxPage(
+            messages=messages, next_seq=next_seq, is_partial=is_partial, skipped=skipped
+        )
         self.effects += self.protocol.fetched(asked, page, self.now_s)
+
+    def skips(self, first: int, last: int, asked: int, *seqs: int) -> None:
+        """A page of a hub that has lost these positions."""
+        self.page(asked, *seqs, skipped=(Missed(first, last),))
 
     def partial(self, asked: int, *seqs: int) -> None:
         self.page(asked, *seqs, is_partial=True)
@@ -177,6 +189,12 @@ class Member(Stage):
             for one in events
             if isinstance(one, MessagesDeleted | PositionsSkipped)
         ]
+        assert facts == list(zip(ends[::2], ends[1::2], strict=True))
+
+    def skipped(self, *ends: int) -> None:
+        """A listener is told that the hub has lost these ranges."""
+        events = [one.event for one in self.of(Reported)]
+        facts = [(one.first, one.last) for one in events if isinstance(one, PositionsSkipped)]
         assert facts == list(zip(ends[::2], ends[1::2], strict=True))
 
     def position(self, seq: int) -> None:

@@ -18,9 +18,9 @@ import pytest
 from signalhub import __version__
 from signalhub.cli.app import build, run
 from signalhub.cli.hub import serve
-from signalhub.cli.terminal.connection import LOCAL, RefusalLog, failure_of
+from signalhub.cli.terminal.connection import LOCAL, LossNotes, RefusalLog, failure_of
 from signalhub.cli.terminal.failures import EXIT_CODES, Exit, Failure
-from signalhub.client.protocol.events import MessageRefused
+from signalhub.client.protocol.events import DeliveryHeldUp, MessageRefused
 from signalhub.client.transport.link import NotOpened
 from signalhub.wire.errors import (
     ClientError,
@@ -343,6 +343,13 @@ def test_a_refused_tell_is_told_in_the_hub_s_words_if_it_has_any(
     with pytest.raises(Failure, match=r"from @\(demo/alice\)") as caught:
         refusals.check()
     assert all(word in str(caught.value) for word in words)
+
+
+def test_a_delivery_that_is_held_up_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    held_up = DeliveryHeldUp(code="storage_failed", seq=7, detail="It waits.", resolution="Stay.")
+    LossNotes(LOCAL)(held_up)
+
+    assert "note: It waits. Stay." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

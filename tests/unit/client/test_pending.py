@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.client.protocol.effects import Failed, Reported
-from signalhub.client.protocol.events import MessageRefused
+from signalhub.client.protocol.events import DeliveryHeldUp, MessageRefused
 from signalhub.client.protocol.frame import FrameWriter
 from signalhub.client.protocol.pending import (
     EMPTY_MIN,
@@ -131,6 +131,36 @@ def test_a_tell_says_to_whom_and_a_refusal_of_it_is_reported_without_its_payload
     assert isinstance(reported.event, MessageRefused)
     assert reported.event.code == "unauthorized"
     assert "the secret" not in str(reported)
+
+
+@pytest.mark.parametrize("story", ["", "refuse x rate_limited 100; time 0.2"])
+def test_a_tell_that_the_log_failed_is_reported_in_the_hub_s_words(
+    scene: Scene, story: str
+) -> None:
+    scene.play(f"tell x; wrote x; {story}" if story else "tell x; wrote x")
+    scene.refuse("x", "storage_failed", resolution="Try later.")
+
+    (reported,) = scene.of(Reported)
+    assert isinstance(reported.event, MessageRefused)
+    assert BOB in reported.event.subject
+    assert (reported.event.code, reported.event.detail, reported.event.resolution) == (
+        "storage_failed",
+        "because of storage_failed",
+        "Try later.",
+    )
+
+
+@pytest.mark.parametrize("where", [{"topic": "orders", "subscription": "billing"}, {}])
+def test_damage_that_holds_up_a_delivery_is_reported_with_its_place(
+    scene: Scene, where: dict[str, str]
+) -> None:
+    refusal = {"code": "storage_failed", "message": "It waits.", "resolution": "Stay."}
+    scene.hear("hub:error", refusal | {"details": {"seq": 7, "segment": "1.log", **where}})
+
+    (reported,) = scene.of(Reported)
+    assert reported.event == DeliveryHeldUp(
+        code="storage_failed", seq=7, detail="It waits.", resolution="Stay.", **where
+    )
 
 
 def test_one_id_is_on_its_way_once(scene: Scene) -> None:

@@ -377,6 +377,21 @@ async def test_all_of_an_inbox_is_read_until_a_page_is_empty(rooms: Rooms) -> No
     assert messages.missed == (Missed(1, 2),)
 
 
+async def test_positions_skipped_within_a_page_of_an_inbox_are_missed(rooms: Rooms) -> None:
+    messages = rooms.hub.inbox(INBOX).messages(from_seq=1)
+
+    async def read() -> list[int]:
+        return [message.seq async for message in messages]
+
+    task = asyncio.ensure_future(read())
+    (await rooms.request()).page(3, 4, 9, skipped=[{"fromSeq": 5, "toSeq": 8}])
+    (await rooms.request()).page()
+
+    assert await task == [3, 4, 9]
+    assert messages.missed == (Missed(1, 2), Missed(5, 8))
+    assert messages.skipped == (Missed(5, 8),)
+
+
 async def test_an_append_is_repeated_under_one_id(rooms: Rooms) -> None:
     task = asyncio.ensure_future(rooms.hub.inbox(INBOX).append(b"\xfb\xff"))
     first = await rooms.request(APPEND)

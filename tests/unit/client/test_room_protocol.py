@@ -111,6 +111,22 @@ READING = {
         join 3; take; fetch 1; page 1; lose; join 5; time {protocol.PAUSE_S}; fetch 4; page 4
         missed 1 5; warned 1 3 4 5
     """,
+    "positions that are skipped within a page are told": """
+        join 1001; take; fetch 1; skips 3 999 1 1 2 1000 1001; take 1 2 1000 1001
+        missed 3 999; warned 3 999; skipped 3 999
+    """,
+    "what is deleted is told apart from what the hub has lost": """
+        join 30; take; fetch 1; skips 8 19 1 6 7 20 30; take 6 7 20 30
+        missed 1 5 8 19; warned 1 5 8 19; skipped 8 19
+    """,
+    "a gap at the start may be both": """
+        join 30; take; fetch 1; skips 8 19 1 25 30; take 25 30
+        missed 1 24; warned 1 7 8 19 20 24; skipped 8 19
+    """,
+    "of a range only what is above the position is told": """
+        join 2; take; fetch 1; page 1 1 2; take 1 2; lose; join 12; time 1; fetch 3
+        skips 1 9 3 10 12; take 10 12; missed 3 9; skipped 3 9
+    """,
     "a page asked for before the hub lost what we read is not used": """
         join 5; take; fetch 1; page 1 1 2 3 4; take 1 2 3 4; fetch 5
         lose; join 1; page 5 5; take; fetch 1

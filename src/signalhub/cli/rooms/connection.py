@@ -99,6 +99,9 @@ async def joined(connection: RoomConnection, opening: Opening[Room]) -> Room:
         raise Unavailable(f"{connection.url}: {error}") from None
 
 
+LOST = "skipped: the hub has lost entries of its log"
+
+
 def tell_missing(connection: RoomConnection, missed: Missed, of_one: str, of_many: str) -> None:
     """Report missing positions on standard error."""
     first, last = missed
@@ -202,7 +205,7 @@ class RoomNotes:
             case MessagesDeleted(first=first, last=last):
                 self._gone(first, last, "cannot be read: deleted, or in another inbox")
             case PositionsSkipped(first=first, last=last):
-                self._gone(first, last, "skipped: the hub has lost entries of its log")
+                self._gone(first, last, LOST)
             case RoomRewound(last=last):
                 ends = f"the room ends at {last}; reading from the beginning"
                 self._connection.plain.remark({"room_ends_at": last}, f"note: {ends}")

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from signalhub.cli.rooms.connection import (
     LOCAL_ROOMS,
+    LOST,
     SEQ_MAX,
     RoomConnection,
     run,
@@ -31,7 +32,8 @@ from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.cli.terminal.output import Output, shown
 
 if TYPE_CHECKING:
-    from signalhub.client import Hub, InboxAccess, InboxPage, Missed, RoomMessage, Stored
+    from signalhub.client import Hub, InboxAccess, InboxPage, RoomMessage, Stored
+    from signalhub.client.rooms.answers import Gap
 
 LIMIT = 100
 LIMIT_MAX = 1000
@@ -198,19 +200,27 @@ async def _fetched(access: InboxAccess, from_seq: int, limit: int, timeout_s: fl
     while page and not page.is_partial and len(whole) < limit:
         left = limit - len(whole)
         page = await access.fetch(page.next_seq, left, timeout_s=timeout_s, attempts=1)
-        whole = replace(page, messages=whole.messages + page.messages, oldest_seq=whole.oldest_seq)
+        whole = replace(
+            page,
+            messages=whole.messages + page.messages,
+            oldest_seq=whole.oldest_seq,
+            skipped=whole.skipped + page.skipped,
+        )
     return whole
 
 
 async def _print_all(
     access: InboxAccess, from_seq: int, codec: TextCodec, connection: RoomConnection
 ) -> None:
+    from signalhub.client.rooms.answers import Gap
+
     messages = access.messages(from_seq, timeout_s=max(PAGE_S, connection.timeout_s), attempts=1)
     told = seen = 0
     async for message in messages:
-        for missed in messages.missed[told:]:
-            _tell_gone(missed, connection)
-        told = len(messages.missed)
+        while told < len(messages.missed) and messages.missed[told].first < message.seq:
+            missed = messages.missed[told]
+            _tell_gone(Gap(*missed, is_skipped=missed in messages.skipped), connection)
+            told += 1
         _print(message, codec, connection.plain.output)
         seen += 1
     if not seen:
@@ -226,10 +236,12 @@ def _tell_the_rest(page: InboxPage, from_seq: int, limit: int, connection: RoomC
             "try again in a few seconds",
         )
     from signalhub.client import Missed
+    from signalhub.client.rooms.answers import gaps_of
 
     first = max(1, from_seq)
-    if page.oldest_seq is not None and page.oldest_seq > first:
-        _tell_gone(Missed(first, page.oldest_seq - 1), connection)
+    deleted = Missed(first, first - 1 if page.oldest_seq is None else page.oldest_seq - 1)
+    for gap in gaps_of(page.skipped, deleted, SEQ_MAX):
+        _tell_gone(gap, connection)
     if not page:
         _tell_nothing(from_seq, connection)
     if len(page) == limit:
@@ -237,8 +249,14 @@ def _tell_the_rest(page: InboxPage, from_seq: int, limit: int, connection: RoomC
         connection.plain.remark({"next": page.next_seq}, sentence)
 
 
-def _tell_gone(missed: Missed, connection: RoomConnection) -> None:
-    tell_missing(connection, missed, "is no longer stored", "are no longer stored")
+def _tell_gone(gap: Gap, connection: RoomConnection) -> None:
+    from signalhub.client import Missed
+
+    missed = Missed(gap.first, gap.last)
+    if gap.is_skipped:
+        tell_missing(connection, missed, LOST, LOST)
+    else:
+        tell_missing(connection, missed, "is no longer stored", "are no longer stored")
 
 
 def _tell_nothing(from_seq: int, connection: RoomConnection) -> None:

@@ -311,16 +311,30 @@ class RefusalLog:
 
 
 class LossNotes:
-    """Tells people on standard error when the connection is lost, each reason once, and back."""
+    """Says on standard error when the connection is lost, each reason once, and back.
+
+    The same goes for a log that keeps the hub from delivering more.
+    """
 
     def __init__(self, connection: HubConnection) -> None:
         self._connection = connection
         self._reason = ""
 
     def __call__(self, event: ClientEvent) -> None:
-        from signalhub.client.protocol.events import Connected, ConnectionLost, ReconnectFailed
+        from signalhub.client.protocol.events import (
+            Connected,
+            ConnectionLost,
+            DeliveryHeldUp,
+            ReconnectFailed,
+        )
 
         match event:
+            case DeliveryHeldUp():
+                facts: dict[str, Any] = {"held_up_at": event.seq, "reason": event.code}
+                if event.topic:
+                    facts |= {"topic": event.topic, "subscription": event.subscription}
+                advice = f" {event.resolution}" if event.resolution else ""
+                self._connection.remark(facts, f"note: {event.detail}{advice}")
             case Connected() if self._reason:
                 self._reason = ""
                 self._connection.note("reconnected")

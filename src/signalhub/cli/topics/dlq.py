@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from signalhub.client import (
         Client,
         LetterChoice,
+        LetterCount,
         LetterEdit,
         LettersPreview,
         Message,
@@ -176,13 +177,14 @@ def redrive(
         _preview(name, seqs, choice, connection)
         return
 
-    async def work(me: Client) -> int:
+    async def work(me: Client) -> LetterCount | None:
         letters = await _letters_of(me, name, connection)
         if letters is None:
-            return 0
+            return None
         return await connection.in_time(me.redrive(letters, seqs, **choice))
 
-    _count(connection, {"redriven": run(connection, work)}, "redriven", None if where else seqs)
+    done = run(connection, work)
+    _count(connection, "redriven", "redriven", done, seqs, is_narrowed=bool(where))
 
 
 def purge(
@@ -203,13 +205,14 @@ def purge(
     chosen += "".join(f" with {one}" for one in where)
     confirm(f"delete {chosen} of {name}", yes=yes)
 
-    async def work(me: Client) -> int:
+    async def work(me: Client) -> LetterCount | None:
         letters = await _letters_of(me, name, connection)
         if letters is None:
-            return 0
+            return None
         return await connection.in_time(me.purge(letters, seqs, **choice))
 
-    _count(connection, {"purged": run(connection, work)}, "deleted", None if where else seqs)
+    done = run(connection, work)
+    _count(connection, "purged", "deleted", done, seqs, is_narrowed=bool(where))
 
 
 async def _letters_of(me: Client, name: str, connection: HubConnection) -> str | None:
@@ -361,17 +364,41 @@ def _preview(
         connection.note(f"to redrive these only, whatever arrives: --through {found.through}")
 
 
+_STAY = "their origin is gone or closed to you, or the edit is not possible"
+
+
 def _count(
-    connection: HubConnection, facts: dict[str, int], action: str, seqs: list[int] | None
+    connection: HubConnection,
+    member: str,
+    action: str,
+    done: LetterCount | None,
+    seqs: list[int] | None,
+    *,
+    is_narrowed: bool,
 ) -> None:
-    (count,) = facts.values()
+    """Tell what was done; fail if letters that were named are still there, or never were.
+
+    Positions that --where leaves out are not missing.
+    """
+    count, skipped = (0, 0) if done is None else (int(done), done.skipped)
+    facts = {member: count} | ({"skipped": skipped} if skipped else {})
     connection.output.fact(facts, f"{counted(count, 'dead letter')} {action}")
-    missing = 0 if seqs is None else len(seqs) - count
+    verb = "stays" if skipped == 1 else "stay"
+    stay = f"{skipped} {verb}: {_STAY}"
+    if seqs is None:
+        if skipped:
+            connection.note(f"note: {stay}")
+        return
+    missing = 0 if is_narrowed else len(seqs) - count - skipped
     if missing > 0:
         verb = "holds" if missing == 1 else "hold"
+        absent = f"{missing} of the given positions {verb} no dead letter"
         raise Failure(
             Exit.FAILED,
             "unknown_dead_letter",
-            f"{missing} of the given positions {verb} no dead letter",
+            f"{absent}; {stay}" if skipped else absent,
             "list them with `signalhub dlq ls`",
         )
+    if skipped:
+        advice = "see them with `signalhub dlq show`"
+        raise Failure(Exit.FAILED, "dead_letters_stay", stay, advice)

@@ -201,6 +201,13 @@ def _greet(connection: HubConnection, consumer: Consumer) -> None:
     connection.note(
         f"consuming {consumer.topic} as {consumer.subscription}, lag {lag}; press Ctrl-C to stop"
     )
+    if consumer.kept:
+        names = sorted(consumer.kept)
+        connection.remark(
+            {"kept": names},
+            f"note: the subscription keeps its own {', '.join(names)}; whoever may manage it can"
+            " change that with `signalhub sub set`",
+        )
     if consumer.lost is not None:
         first, last = consumer.lost
         connection.remark(

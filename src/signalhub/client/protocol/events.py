@@ -81,6 +81,20 @@ class MessageRefused(ClientEvent, frozen=True):
     resolution: str = ""
 
 
+class DeliveryHeldUp(ClientEvent, frozen=True):
+    """A subscription, or a mailbox (without a topic), gets nothing more: the log is damaged."""
+
+    SENTENCE = "The hub cannot deliver more: its log is damaged"
+    LEVEL = logging.WARNING
+
+    code: str
+    seq: int  # Where it waits; everything before it is delivered.
+    topic: str = ""
+    subscription: str = ""
+    detail: str = ""
+    resolution: str = ""
+
+
 class MessagesDeleted(ClientEvent, frozen=True):
     """Messages of a room were deleted before they could be read; both ends are included."""
 

@@ -6,12 +6,13 @@ Payloads are not trusted: a member of the wrong type counts as missing.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from signalhub.client.delivery import Delivery, read_members
 from signalhub.client.message import Message
+from signalhub.client.protocol.events import ClientEvent, DeliveryHeldUp, MessageRefused
 from signalhub.wire.errors import ClientError, Code, OutcomeUnknown, Refused, UnknownActor
 from signalhub.wire.names import HUB_TYPE_PREFIX
 
@@ -185,13 +186,30 @@ def welcome_of(incoming: Incoming) -> Welcome:
     )
 
 
-def refusal_of(incoming: Incoming) -> ClientError:
-    """Return the error for a refusal."""
+class Reasons(NamedTuple):
+    """What a refusal says."""
+
+    code: str
+    text: str
+    resolution: str
+    details: dict[str, Any]
+
+
+def reasons_of(incoming: Incoming) -> Reasons:
+    """Return what a refusal says."""
     facts = incoming.facts
     details = facts.get("details")
-    code = text_in(facts, "code") or incoming.type.removeprefix(HUB_TYPE_PREFIX)
-    text = text_in(facts, "message") or text_in(facts, "reason") or "the hub gave no reason"
-    resolution = text_in(facts, "resolution") or ""
+    return Reasons(
+        text_in(facts, "code") or incoming.type.removeprefix(HUB_TYPE_PREFIX),
+        text_in(facts, "message") or text_in(facts, "reason") or "the hub gave no reason",
+        text_in(facts, "resolution") or "",
+        details if isinstance(details, dict) else {},
+    )
+
+
+def refusal_of(incoming: Incoming) -> ClientError:
+    """Return the error for a refusal of a request."""
+    code, text, resolution, details = reasons_of(incoming)
     if code in _UNDECIDED:
         return OutcomeUnknown(f"{code}: {text}", resolution=resolution)
     kind = UnknownActor if code == Code.UNKNOWN_ACTOR else Refused
@@ -199,9 +217,25 @@ def refusal_of(incoming: Incoming) -> ClientError:
         code,
         text,
         resolution=resolution,
-        retryable=facts.get("retryable") is True,
-        details=details if isinstance(details, dict) else {},
+        retryable=incoming.facts.get("retryable") is True,
+        details=details,
     )
+
+
+def refusal_event_of(incoming: Incoming, subject: str = "") -> ClientEvent:
+    """Return the event for a refusal that no caller waits for."""
+    code, text, resolution, details = reasons_of(incoming)
+    seq = number_in(details, "seq")
+    if incoming.correlation_id is None and seq is not None:
+        return DeliveryHeldUp(
+            code=code,
+            seq=int(seq),
+            topic=text_in(details, "topic") or "",
+            subscription=text_in(details, "subscription") or "",
+            detail=text,
+            resolution=resolution,
+        )
+    return MessageRefused(code, subject, text, resolution)
 
 
 def retry_after_s(incoming: Incoming) -> float | None:

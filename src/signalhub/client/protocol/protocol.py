@@ -45,6 +45,7 @@ from signalhub.client.protocol.incoming import (
     Welcome,
     decode,
     message_of,
+    refusal_event_of,
     refusal_of,
     retry_after_s,
     text_in,
@@ -360,6 +361,10 @@ class Protocol:
         pending.refusal = error
         if error.code in _WAITED_OUT:
             return self._wait_out(pending, error, incoming, now)
+        if pending.request.answer is None and pending.sends:
+            # A repeated tell; its caller has already returned.
+            self._finish(pending)
+            return [Reported(refusal_event_of(incoming, pending.request.subject))]
         if not pending.is_restoring:
             return self._fail(pending, error)
         if pending.seat is None:
@@ -392,9 +397,9 @@ class Protocol:
         self, tell: Pending | None, error: ClientError, incoming: Incoming, now: Instant
     ) -> list[Effect]:
         if tell is None:
-            return [Reported(_refused(error))]
+            return [Reported(refusal_event_of(incoming))]
         if error.code != Code.RATE_LIMITED:
-            return [Reported(_refused(error, tell.request.subject))]
+            return [Reported(refusal_event_of(incoming, tell.request.subject))]
         tell.since_s = now.mono_s
         self._pending[tell.request.id] = tell
         self._slow_down(tell, incoming, now)
@@ -509,9 +514,3 @@ class Protocol:
             else:
                 effects += self._fail(pending, pending.ended(error))
         return effects
-
-
-def _refused(error: ClientError, subject: str = "") -> MessageRefused:
-    if isinstance(error, Refused):
-        return MessageRefused(error.code, subject, error.message, error.resolution)
-    return MessageRefused(error.code, subject)

@@ -75,10 +75,10 @@ class Seat:
             self.progress.restart(self.epoch)
         warnings: list[Effect] = []
         kept = facts.get("kept")
-        self.kept = frozenset(kept if isinstance(kept, list) else ())
+        self.kept = frozenset(map(str, kept if isinstance(kept, list) else ()))
         name = {"topic": self.key.topic, "subscription": self.key.subscription}
         if self.kept:
-            options = {"options": sorted(map(str, self.kept))}
+            options = {"options": sorted(self.kept)}
             warnings.append(Warned("A durable subscription keeps its own options", name | options))
         if not self.recovered:
             loss = name | {"lost": self.lost}

@@ -7,7 +7,7 @@ or says after what time to try again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from http import HTTPStatus
 from typing import NamedTuple
@@ -58,6 +58,31 @@ class Missed(NamedTuple):
 
     first: int
     last: int
+
+
+class Gap(NamedTuple):
+    """Positions without a message, both ends included."""
+
+    first: int
+    last: int
+    is_skipped: bool  # The hub has lost entries of its log; otherwise they were deleted.
+
+
+def gaps_of(skipped: Iterable[Missed], deleted: Missed, last: int) -> list[Gap]:
+    """Return the gaps up to `last` in order: what is in `skipped` is not deleted."""
+    gaps: list[Gap] = []
+    position = deleted.first
+    for one in sorted(skipped):
+        first, end = max(one.first, position), min(one.last, last)
+        if first > end:
+            continue
+        if position <= min(first - 1, deleted.last):
+            gaps.append(Gap(position, min(first - 1, deleted.last), is_skipped=False))
+        gaps.append(Gap(first, end, is_skipped=True))
+        position = end + 1
+    if position <= deleted.last:
+        gaps.append(Gap(position, deleted.last, is_skipped=False))
+    return gaps
 
 
 class InboxPage(msgspec.Struct, frozen=True, kw_only=True):

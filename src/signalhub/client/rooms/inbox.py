@@ -26,6 +26,7 @@ from signalhub.client.rooms.answers import (
     RoomMessage,
     RoomRefusal,
     Stored,
+    gaps_of,
     page_of,
     refusal_of,
     stored_of,
@@ -172,13 +173,15 @@ class InboxAccess:
 class InboxMessages:
     """The messages of an inbox in order, without duplicates; ends with the last one.
 
-    `next_seq` is where to continue later, `missed` the positions that were deleted before, or lost.
+    `next_seq` is where to continue later, `missed` the positions that were deleted before, or lost,
+    `skipped` those of them that the hub has lost.
     """
 
     def __init__(
         self, inbox: InboxAccess, from_seq: int, timeout_s: float, attempts: int | None
     ) -> None:
         self.missed: tuple[Missed, ...] = ()
+        self.skipped: tuple[Missed, ...] = ()
         self._inbox = inbox
         self._from_seq = max(1, from_seq)
         self._timeout_s = timeout_s
@@ -202,11 +205,12 @@ class InboxMessages:
         return self._waiting.popleft()
 
     def _add(self, page: InboxPage) -> None:
-        first = page.messages[0].seq
-        if first > self._from_seq:
-            self.missed += (Missed(self._from_seq, first - 1),)
+        first, last = page.messages[0].seq, page.messages[-1].seq
+        gaps = gaps_of(page.skipped, Missed(self._from_seq, first - 1), last)
+        self.missed += tuple(Missed(gap.first, gap.last) for gap in gaps)
+        self.skipped += tuple(Missed(gap.first, gap.last) for gap in gaps if gap.is_skipped)
         self._waiting.extend(one for one in page.messages if self._ids.is_new(one.message_id))
-        self._from_seq = page.messages[-1].seq + 1
+        self._from_seq = last + 1
 
     async def _page(self) -> InboxPage:
         """Fetch the next complete page."""

@@ -22,11 +22,13 @@ from signalhub.client.protocol.events import MessagesDeleted, PositionsSkipped, 
 from signalhub.client.protocol.incoming import Heartbeat
 from signalhub.client.protocol.pending import end_for
 from signalhub.client.rooms.answers import (
+    Gap,
     InboxPage,
     Missed,
     RecentIds,
     RoomMessage,
     Sent,
+    gaps_of,
     limited,
     retry_after_s,
 )
@@ -142,26 +144,30 @@ class CatchUp:
         self._fetching = self._target
         return self._queued + 1
 
-    def fetched(self, asked: int, page: InboxPage, now_s: float) -> Missed | None:
-        """Add a fetched page; return the positions that turned out to be deleted."""
+    def fetched(self, asked: int, page: InboxPage, now_s: float) -> list[Gap]:
+        """Add a fetched page; return the positions that turned out to be deleted or lost."""
         assert self._fetching is not None
         target, self._fetching = self._fetching, None
         if asked > self._queued + 1:
-            return None  # It was requested before a rewind.
+            return []  # It was requested before a rewind.
         if page.is_partial:
             self._retry(PARTIAL_S, now_s)
-            return None
+            return []
         self._attempts = 0
         # An empty page means that everything known at the time of the request is deleted.
         first = page.messages[0].seq if page.messages else target + 1
-        missed = self._skip_to(first)
+        last = page.messages[-1].seq if page.messages else target
+        gaps = gaps_of(page.skipped, Missed(self._queued + 1, first - 1), last)
+        for gap in gaps:
+            self._miss(gap)
+        self._queued = max(self._queued, first - 1)
         for message in page.messages:
             if message.seq > self._queued:
                 self._push(message)
         self._move_held()
         if self._queued >= self._target:
             self._not_before_s = now_s + PAUSE_S
-        return missed
+        return gaps
 
     def not_fetched(self, retry_after_s: float, now_s: float) -> None:
         """The page could not be fetched; try again later."""
@@ -188,15 +194,10 @@ class CatchUp:
         self._attempts += 1
         self._not_before_s = now_s + retry_wait_s(retry_after_s, self._attempts, self._random)
 
-    def _skip_to(self, first: int) -> Missed | None:
-        if first <= self._queued + 1:
-            return None
-        missed = Missed(self._queued + 1, first - 1)
-        self._queued = first - 1
-        follows = bool(self.missed) and self.missed[-1].last == missed.first - 1
-        first_of_all = self.missed.pop().first if follows else missed.first
-        self.missed.append(Missed(first_of_all, missed.last))
-        return missed
+    def _miss(self, gap: Gap) -> None:
+        follows = bool(self.missed) and self.missed[-1].last == gap.first - 1
+        first_of_all = self.missed.pop().first if follows else gap.first
+        self.missed.append(Missed(first_of_all, gap.last))
 
     def _push(self, message: RoomMessage) -> None:
         self._queued = message.seq
@@ -383,11 +384,11 @@ class RoomProtocol:
 
     def fetched(self, from_seq: int, page: InboxPage, now_s: float) -> list[Effect]:
         """Handle the page that a `FetchPage` requested."""
-        missed = self.reading.fetched(from_seq, page, now_s)
+        gaps = self.reading.fetched(from_seq, page, now_s)
         effects = self._readable()
-        if missed is not None:
-            event = PositionsSkipped if page.skipped else MessagesDeleted
-            effects.append(Reported(event(missed.first, missed.last)))
+        for gap in gaps:
+            event = PositionsSkipped if gap.is_skipped else MessagesDeleted
+            effects.append(Reported(event(gap.first, gap.last)))
         return effects + self._fetches(now_s)
 
     def not_fetched(
