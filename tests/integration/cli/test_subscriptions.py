@@ -225,6 +225,8 @@ async def test_a_consumer_is_told_which_options_the_subscription_keeps_and_what_
         place = {"topic": "orders", "subscription": "billing", "seq": 3}
         peer.send("hub:error", held_up | {"details": place})
         waits = await line_of(consumer.stderr, "waits")
+        peer.send("hub:disconnect", {"reason": "unauthorized", "message": "The token expired."})
+        await consumer.wait()
 
     assert "note: the subscription keeps its own ratePerSecond" in kept
     assert waits == "note: It waits. Stay.\n"
