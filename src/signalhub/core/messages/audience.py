@@ -133,9 +133,7 @@ class Topics:
             visited = self._collect(topic.split("/"), recipients)
         if len(self._audiences) >= _AUDIENCES_KEPT_MAX:
             self._audiences.clear()
-        # Of a topic that is known, others have changed the wildcards: not at the publisher's cost.
-        charged = visited if kept is None else 0
-        audience = self._audiences[topic] = Audience(list(recipients), self._changed, charged)
+        audience = self._audiences[topic] = Audience(list(recipients), self._changed, visited)
         return audience
 
     def _is_current(self, kept: Audience, topic: str) -> bool:

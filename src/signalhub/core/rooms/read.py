@@ -189,10 +189,6 @@ class PageRead:
         bytes_max = pages.settings.page_bytes_max
 
         def then(found: list[StoredEntry] | None, now: int) -> list[Effect]:
-            if found is None and from_seq > self._start:
-                # What lies before the damage makes a page.
-                self._covered = from_seq - 1
-                return self._complete(now)
             if found is None:
                 return self.fail(refusals.unreadable())
             older = [one for one in found if one.seq < memory_first]

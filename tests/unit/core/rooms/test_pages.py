@@ -224,24 +224,6 @@ def test_a_log_that_returns_less_than_asked_is_read_on(monkeypatch: pytest.Monke
     assert shell.pages(100) == one_to(20)
 
 
-def test_a_page_ends_before_damage_and_the_next_one_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shell = room_shell(buffer=2)
-    shell.fill(20)
-    found: Callable[[Fetch], list[StoredEntry]] = shell.engine._found
-
-    def damaged(fetch: Fetch, done: Callable[[list[StoredEntry] | None], None]) -> None:
-        before = [one for one in found(fetch) if one.seq < 8]
-        shell.engine.later(lambda: done(before or None))
-
-    monkeypatch.setattr(shell.engine, "fetch", damaged)
-
-    assert shell.read(1, 10).seqs == one_to(7)
-    assert shell.read(1, 10).page.next_seq == 8
-    assert shell.read(8, 10).error.code == RoomCode.UNAVAILABLE
-
-
 # Expiry.
 
 
