@@ -29,7 +29,7 @@ ROUNDS = volume(2, 5)
 ASKS = volume(60, 500)
 ASK_S = volume(25, 40) / 10_000
 PERCENTILE = volume(90, 99)
-# In `make test` other tests run meanwhile. Without its defences a hub is ten times slower, or worse.
+# In `make test` other tests run meanwhile. Without its defences a hub is ten times slower.
 RATIO_MAX = volume(5, 3)
 # What an idle machine needs at most; less is not worth a ratio.
 DELAY_MIN_S = 0.005
