@@ -9,6 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -120,3 +122,15 @@ class LockedFolder:
 def _is_unfinished(folder: Path) -> bool:
     """Whether there is anything left in it: an empty one remains if the end was interrupted."""
     return folder.is_dir() and any(folder.iterdir())
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Change files of a folder while no other process does; new names survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from signalhub.auth import denials
 from signalhub.auth.denials import Denial
+from signalhub.locks import alone
 from signalhub.privacy import make_folder, opener
 from signalhub.wire.errors import SettingsError
 
@@ -26,7 +24,7 @@ def add(path: Path, entry: Denial, now_s: float) -> None:
     or gets that of its folder, so that root can use this for a hub that runs as somebody else.
     """
     make_folder(path.parent)
-    with _alone(path.parent):
+    with alone(path.parent):
         lines, _ = _read(path)
         kept = [line for line in lines if not _has_ended(line, now_s)]
         content = b"".join(line.rstrip(b"\n") + b"\n" for line in kept) + denials.write([entry])
@@ -56,16 +54,3 @@ def _read(path: Path) -> tuple[list[bytes], list[Denial]]:
 
 def _has_ended(line: bytes, now_s: float) -> bool:
     return any(one.has_ended(now_s) for one in denials.read(line))
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Two commands at once must not lose each other's entries."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-        # The new name must survive a power cut, too: who was denied stays denied.
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,15 +7,14 @@ from the file. The file is replaced as a whole.
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from signalhub.locks import alone
 from signalhub.privacy import opener
 from signalhub.wire.errors import SettingsError
 
@@ -98,7 +97,7 @@ def _has(known: Sequence[Loss], loss: Loss) -> bool:
 
 
 def _change(folder: Path, change: Callable[[list[Loss]], list[Loss]]) -> None:
-    with _alone(folder):
+    with alone(folder):
         losses = change(read(folder))
         draft = folder / f".{NAME}.tmp"
         draft.unlink(missing_ok=True)
@@ -111,15 +110,3 @@ def _change(folder: Path, change: Callable[[list[Loss]], list[Loss]]) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(folder / NAME)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """The hub and a command must not undo each other's changes; the new name is synced."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
