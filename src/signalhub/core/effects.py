@@ -253,6 +253,12 @@ class Consult(msgspec.Struct, gc=False):
     then: Callable[[list[Archived] | None, int], list[Effect]]
 
 
+class GiveWay(msgspec.Struct, gc=False):
+    """A message of the session took long: others get their turn before its next one."""
+
+    session: Session
+
+
 class Note(msgspec.Struct, gc=False):
     """Log something for the operator; `error` is the exception behind it, if there is one."""
 
@@ -279,5 +285,6 @@ Effect = (
     | Dismiss
     | Recall
     | Consult
+    | GiveWay
     | Note
 )

@@ -29,6 +29,7 @@ from signalhub.core.effects import (
     Fetch,
     FindTime,
     Forget,
+    GiveWay,
     Locate,
     Note,
     Persist,
@@ -212,6 +213,8 @@ class HubRunner:
                 self._recall(effect)
             case Consult():
                 self._consult(effect, now)
+            case GiveWay(session=session):
+                _connection(session).give_way()
             case Note(text=text, facts=facts, error=error):
                 log.warning(text, extra=facts, exc_info=error)
             case _:

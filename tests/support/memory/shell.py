@@ -35,6 +35,7 @@ from signalhub.core.effects import (
     Fetch,
     FindTime,
     Forget,
+    GiveWay,
     Locate,
     Note,
     Persist,
@@ -247,6 +248,7 @@ class MemoryShell:
         self._snapshot_before = self.engine.head
         self.written: list[tuple[str, str]] = []
         self.notes: list[Note] = []
+        self.gave_way: list[Session] = []
         # What the archive answers; `None` stands for one that cannot be reached.
         self.archive: Callable[[Consult], list[Archived] | None] = lambda consult: []
         self._handed_over: deque[Waiter] = deque()
@@ -456,6 +458,8 @@ class MemoryShell:
                 self.engine.later(
                     lambda: self._carry_out(consulted(self.archive(effect), self.now))
                 )
+            case GiveWay():
+                self.gave_way.append(effect.session)
             case Note():
                 self.notes.append(effect)
                 if effect.error is not None:

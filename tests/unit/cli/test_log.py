@@ -7,7 +7,6 @@ import os
 import pwd
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +251,8 @@ def test_view_follows_what_is_appended(
         pauses.append(pause_s)
         made.append([message(1 + len(pauses))])
 
-    monkeypatch.setattr(time, "sleep", append_instead_of_waiting)
+    # Not in the module `time` itself: other threads of the tests sleep, too.
+    monkeypatch.setattr("signalhub.cli.hub.log.sleep", append_instead_of_waiting)
     found = Log(tmp_path, capsys).rows("view", "--follow", "--limit", "3")
     made.close()
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -227,7 +227,7 @@ def _entries(reader: Reader, begin: int, end: int | None, *, follow: bool) -> It
             yield stored
         if not follow:
             return
-        time.sleep(FOLLOW_PAUSE_S)
+        sleep(FOLLOW_PAUSE_S)
 
 
 def _print_entry(stored: StoredEntry, output: Output) -> None:

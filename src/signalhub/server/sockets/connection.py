@@ -32,7 +32,7 @@ from signalhub.core.messages.ask import AskReceipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
 from signalhub.server.sockets.ledger import SHARED_BYTES
-from signalhub.server.sockets.meter import GRANT_BYTES, NOTHING, Intake, Meter
+from signalhub.server.sockets.meter import GRANT_BYTES, Intake, Meter
 from signalhub.server.sockets.picows import Substitute, renew
 from signalhub.settings.model import OutboundSettings as Bounds
 from signalhub.wire.frames import (
@@ -167,7 +167,8 @@ class Connection(WSListener, Generic[P]):
         "_door",
         "_fd",
         "_frames_left",
-        "_granted",
+        "_granted_bytes",
+        "_granted_frames",
         "_granted_in",
         "_grants",
         "_intake",
@@ -206,9 +207,10 @@ class Connection(WSListener, Generic[P]):
         self._door = door
         self._assembler: Assembler | None = None
         self._fd = -1
-        # What may be handled before the buckets are asked, and the tick in which it was granted.
-        self._granted = self._writer.grant
-        self._frames_left, self._bytes_left = self._granted
+        # What may be handled since the buckets were charged, what is left of it, and the tick in
+        # which more was granted.
+        self._granted_frames, self._granted_bytes = self._writer.grant
+        self._frames_left, self._bytes_left = self._writer.grant
         self._granted_in = 0
         self._grants = 0
         self._turn_began_s = 0.0
@@ -332,12 +334,12 @@ class Connection(WSListener, Generic[P]):
             self._frames_left += 1
             self._bytes_left += size
             tick = self._writer.current_tick()
-            wait_s = self._settle()
+            wait_s = self._settle() if self._is_charge_due() else 0.0
             if wait_s <= 0 and self._take_grant(tick):
                 self._frames_left -= 1
                 self._bytes_left -= size
             else:
-                self._wait(wait_s)
+                self._wait(wait_s or self._settle())
         if self._intake is not None and frame.last_in_buffer:
             self._intake.unread_bytes = frame.tail_size
         return self._backlog is None
@@ -351,15 +353,20 @@ class Connection(WSListener, Generic[P]):
         if self._backlog is None and not self.is_closing and self._writer.is_tick_long:
             self._wait(0)
 
+    def _is_charge_due(self) -> bool:
+        frames, size = self._writer.charged
+        used = self._granted_frames - self._frames_left
+        return used >= frames or self._granted_bytes - self._bytes_left >= size
+
     def _settle(self) -> float:
-        """Charge what was used of the grant; return how long to pause before the next one."""
+        """Charge what was used of the grants; return how long to pause before the next one."""
         writer = self._writer
         now_s = writer.mono_s()
         if self._meter is None:
             self._meter = Meter(writer.limits, now_s)
-        frames, size = self._granted
-        wait_s = self._meter.charge(frames - self._frames_left, size - self._bytes_left, now_s)
-        self._granted = NOTHING
+        frames = self._granted_frames - self._frames_left
+        wait_s = self._meter.charge(frames, self._granted_bytes - self._bytes_left, now_s)
+        self._granted_frames = self._granted_bytes = 0
         self._frames_left = self._bytes_left = 0
         if wait_s > 0 and self._meter.is_flood(now_s):
             writer.close_flood(self)
@@ -375,9 +382,17 @@ class Connection(WSListener, Generic[P]):
             return False
         self._grants += 1
         self._granted_in = tick
-        self._granted = self._writer.grant
-        self._frames_left, self._bytes_left = self._granted
+        frames, size = self._writer.grant
+        self._granted_frames += frames
+        self._granted_bytes += size
+        self._frames_left += frames
+        self._bytes_left += size
         return True
+
+    def give_way(self) -> None:
+        """Look at the clock before the next frame, because the last one took long."""
+        self._granted_frames -= self._frames_left
+        self._frames_left = 0
 
     def _wait(self, wait_s: float) -> None:
         """Stop reading until the writer calls `go_on`."""

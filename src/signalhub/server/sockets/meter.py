@@ -1,10 +1,11 @@
 """How much of one socket is read: frames and bytes per second, and frames per tick.
 
 Every frame counts, also control frames and malformed ones. A connection handles frames from a small
-grant, so that counting costs two subtractions; the buckets are charged when the grant is used up. A
-tick gives it one grant, and more up to `frames_per_tick` while its turn has not lasted long: so a
-socket with frames that cost much, or with many in one read, does not keep others waiting for longer
-than a busy one does.
+grant, so that counting costs two subtractions; the buckets are charged after several grants. A tick
+gives it one grant, and more up to `frames_per_tick` while its turn has not lasted long: so a socket
+with frames that cost much, or with many in one read, does not keep others waiting for longer than a
+busy one does. A turn of frames that cost little may last longer, because ending it costs as much as
+handling a dozen of them.
 Above a rate nothing is refused: reading pauses, and TCP slows the client down. A client that is
 held back all the time for `flood_s` is closed.
 """
@@ -19,14 +20,17 @@ from msgspec.structs import replace
 
 from signalhub.settings.model import LimitsSettings, Settings
 
-# What a connection may handle before its buckets are charged.
+# What a connection may handle before it looks at the clock, and how often it does so before its
+# buckets are charged.
 _GRANT_FRAMES = 32
 GRANT_BYTES = 2**16
+_GRANTS_CHARGED = 8
+# A burst is charged in this many parts at least, so that little more than it is read.
+_BURST_PARTS = 4
 # Of a client that is held back no more is read at once: about a hundred common messages.
 _READ_BYTES = 3 * 2**14
 # Frames and bytes.
 Grant = tuple[int, int]
-NOTHING: Grant = (0, 0)
 
 
 def limits_of(settings: Settings) -> LimitsSettings:
@@ -42,6 +46,15 @@ def grant_of(limits: LimitsSettings) -> Grant:
     tick.
     """
     return min(_GRANT_FRAMES, limits.frames_per_tick // 2), GRANT_BYTES
+
+
+def charge_of(limits: LimitsSettings) -> Grant:
+    """Return how much is handled before the buckets are charged."""
+    frames, size = grant_of(limits)
+    return (
+        min(frames * _GRANTS_CHARGED, limits.frame_burst // _BURST_PARTS),
+        min(size * _GRANTS_CHARGED, limits.byte_burst // _BURST_PARTS),
+    )
 
 
 class Meter:
