@@ -49,7 +49,7 @@ bench: $(READY) ## ratios against peers, medians of interleaved runs
 	@$(BIN)/python -m bench.lake $(LAKE_ARGS)
 	@$(BIN)/python -m bench.actors $(ACTORS_ARGS)
 
-compare: $(READY) ## CPU per message now and in another checkout: make compare BEFORE=folder
+compare: $(READY) ## CPU per message now and in another checkout (BEFORE=folder), or without charging
 	@$(BIN)/python -m bench.compare $(BEFORE) $(ARGS)
 
 # The suites with repetitions; the others would only do the same again.

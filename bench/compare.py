@@ -1,8 +1,10 @@
 """`python -m bench.compare BEFORE`: the cost of a message now and in another checkout.
 
-BEFORE is the folder of that checkout; it runs with this one's interpreter and packages. In every
-round both hubs carry each load one after the other, in an order that changes between rounds, and
-their CPU time is compared within the round, so that other load on the machine affects both. The
+BEFORE is the folder of that checkout; it runs with this one's interpreter and packages. Without it,
+the hub is compared with itself without charging: what counting frames and bytes costs.
+
+Both hubs run all the time and carry short loads by turns, in an order that changes between rounds.
+Their CPU time is compared within the round, so that other load on the machine affects both. The
 result is the median of the ratios of all rounds; above 1 a message costs more than before.
 """
 
@@ -26,12 +28,22 @@ from bench.shapes import SHAPES
 from bench.site import Site
 from bench.tables import table
 
-ROUNDS = 9
+ROUNDS = 31
+SHARE = 0.1
 RATIO_MAX = 1.03
 COMPARED = (
     *("p2p-spread", "p2p-pipelined", "fanout-1000-w16", "ask-online", "durable-64x1"),
     *("durable-64x16", "consume", "rooms-http-256", "rooms-ws-256-w16"),
 )
+# Routed messages, which are read from sockets as fast as they are handled.
+CHARGED = ("p2p-spread", "p2p-pipelined")
+# Rates that are never reached, but charged.
+UNREACHED = {
+    "SIGNALHUB_MESSAGE_RATE": "1e9",
+    "SIGNALHUB_LIMITS_FRAME_RATE": "1e9",
+    "SIGNALHUB_LIMITS_BYTE_RATE": "1e12",
+    "SIGNALHUB_LIMITS_BYTE_BURST": "1000000000000",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,13 +54,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         only=f"of {', '.join(COMPARED)}",
         share="of the messages",
     )
-    parser.add_argument("before", type=Path, help="the folder of another checkout")
+    parser.add_argument("before", type=Path, nargs="?", help="the folder of another checkout")
+    parser.set_defaults(share=SHARE)
     options = parser.parse_args(arguments)
     console = invocation.open_console()
     try:
         native.compile_loop()
-        before = from_checkout(options.before)
-        names = invocation.names_of(options.only, COMPARED, "load") if options.only else COMPARED
+        before, now = from_checkout(options.before) if options.before else uncharged()
+        names = list(COMPARED if options.before else CHARGED)
+        if options.only:
+            names = invocation.names_of(options.only, COMPARED, "load")
     except (native.NoCompiler, ValueError) as error:
         return invocation.refuse(console, error)
     machine.raise_file_limit()
@@ -60,46 +75,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shapes = [shape for shape in SHAPES if shape.name in names]
     costs: dict[str, list[tuple[float, float]]] = {shape.name: [] for shape in shapes}
     generator = Generator()
-    for number in range(rounds):
-        for shape in shapes:
-            pair = in_turn(shape, before, number, generator, cores, options.share)
-            if isinstance(pair, str):
-                console.print(f"{shape.name}: {pair}", markup=False, highlight=False)
-                continue
-            costs[shape.name].append(pair)
-            shown = " → ".join(f"{cost:.2f}" for cost in pair)
-            console.print(f"{number + 1}/{rounds} {shape.name}: {shown} µs", highlight=False)
+    for shape in shapes:
+        try:
+            pairs = in_turn(shape, before, now, rounds, generator, cores, options.share)
+        except (LoadFailed, ServerFailed) as failure:
+            console.print(f"{shape.name}: {failure}", markup=False, highlight=False)
+            continue
+        costs[shape.name] = pairs
+        shown = ", ".join(f"{cost / base:.2f}" for base, cost in pairs)
+        console.print(f"{shape.name}: {shown}", highlight=False)
     print_costs(console, shapes, costs)
     invocation.write(console, {"cpu_us": costs}, options.json, prefix="compare-")
     return 0 if all(costs.values()) else 1
 
 
-def from_checkout(folder: Path) -> Server:
-    """Return the hub of another checkout."""
+def from_checkout(folder: Path) -> tuple[Server, Server]:
+    """Return the hub of another checkout, and this one."""
     source = folder.resolve() / "src"
     if not (source / "signalhub").is_dir():
         raise ValueError(f"{folder} is not a checkout of the project")
-    return replace(HUB, name="before", environment=HUB.environment | {"PYTHONPATH": str(source)})
+    environment = HUB.environment | {"PYTHONPATH": str(source)}
+    return replace(HUB, name="before", environment=environment), HUB
+
+
+def uncharged() -> tuple[Server, Server]:
+    """Return a hub that does not count what it reads, and one that does."""
+    now = replace(HUB, environment=HUB.environment | UNREACHED)
+    return replace(now, name="uncharged", command=_uncharged_command), now
+
+
+def _uncharged_command(folder: Path) -> list[str]:
+    program, _, _, *words = HUB.command(folder)
+    return [program, "-m", "bench.uncharged", *words]
 
 
 def in_turn(
     shape: Shape,
     before: Server,
-    number: int,
+    now: Server,
+    rounds: int,
     generator: Generator,
     cores: machine.Cores,
     share: float,
-) -> tuple[float, float] | str:
-    """Return CPU per message before and now, measured directly after each other, or what failed."""
-    costs: dict[str, float] = {}
-    for server in (before, HUB) if number % 2 else (HUB, before):
-        try:
-            with running(server, cores) as target:
+) -> list[tuple[float, float]]:
+    """Return CPU per message before and now, in each round measured directly after each other."""
+    pairs: list[tuple[float, float]] = []
+    with running(before, cores) as old, running(now, cores) as new:
+        # The first round only warms both up.
+        for number in range(rounds + 1):
+            costs: dict[str, float] = {}
+            for target in (old, new) if number % 2 else (new, old):
                 measured: Measurement = shape.measure(Site(generator, target, share))
-        except (LoadFailed, ServerFailed) as failure:
-            return str(failure)
-        costs[server.name] = measured.figures["cpu_us"]
-    return costs[before.name], costs[HUB.name]
+                costs[target.server.name] = measured.figures["cpu_us"]
+            pairs.append((costs[before.name], costs[now.name]))
+    return pairs[1:]
 
 
 def print_costs(
