@@ -8,7 +8,7 @@ from collections.abc import Callable
 from signalhub.wire.envelope import RAW_PING
 from signalhub.wire.frames import Opcode
 from tests.support.socket.frames import masked_frame
-from tests.support.socket.neighbours import text
+from tests.support.socket.neighbours import SENDER, request, text
 from tests.support.socket.stage import InProcess, eventually, run_stage
 
 HELLO = b'{"type":"hub:connect","pattern":"ask","from":"@(x/y)","id":"1","payload":{}}'
@@ -47,6 +47,23 @@ async def test_a_socket_takes_turns_with_others_within_its_burst() -> None:
 
         assert handled() == 300
         assert most <= 2 * 16
+
+
+async def test_a_message_that_takes_long_ends_the_turn_of_its_socket() -> None:
+    async with run_stage(message_rate=0) as stage:
+        peer = await stage.join(SENDER)
+        handled = frames_handled(stage)
+        costly = request("hub:place", {"actors": [f"kind/{number}" for number in range(1_000)]})
+        after_turns: set[int] = set()
+
+        peer.write(costly + text(RAW_PING) * 10)
+        for _ in range(10_000):
+            after_turns.add(handled())
+            if handled() == 11:
+                break
+            await asyncio.sleep(0)
+
+        assert after_turns == {0, 1, 11}
 
 
 async def test_a_client_that_floods_all_the_time_is_closed_and_counted() -> None:

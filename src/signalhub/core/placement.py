@@ -30,7 +30,7 @@ import msgspec
 
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Append, Effect
+from signalhub.core.effects import Append, Effect, GiveWay
 from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
 from signalhub.core.operations import operated
 from signalhub.core.rendezvous import Node, preferred
@@ -306,7 +306,8 @@ class Placement:
             session.bucket.owe(searched, now)
         payload: dict[str, object] = {"places": places, "unplaced": unplaced}
         answer = self._replies.answer(session, message, "hub:placed", payload)
-        return self._answer_when_stored(answer, request.actors, fresh, now)
+        made = self._answer_when_stored(answer, request.actors, fresh, now)
+        return [*made, GiveWay(session)] if len(request.actors) > _ACTORS_PER_TOKEN else made
 
     def _charge(self, session: Session, actors: int, now: int) -> None:
         """A request that names many actors takes the tokens of several messages."""

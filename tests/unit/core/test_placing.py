@@ -483,6 +483,17 @@ def test_a_request_is_charged_by_the_actors_it_names() -> None:
     assert 4_000 < refused["payload"]["details"]["retryAfterMs"] < 7_000
 
 
+def test_a_request_that_names_many_actors_ends_the_turn_of_its_socket() -> None:
+    shell = MemoryShell()
+    caller = shell.connect("@(a/caller)")
+    host(shell, A, "order")
+
+    caller.ask("hub:place", {"actors": ["order/0"]})
+    assert shell.gave_way == []
+    caller.ask("hub:place", {"actors": [f"order/{number}" for number in range(1_000)]})
+    assert shell.gave_way == [caller.session]
+
+
 def test_kinds_without_a_host_cost_as_much_as_those_with_one_and_a_claim_costs_less() -> None:
     shell = MemoryShell(Settings(message_rate=10.0, message_burst=150))
     caller, claimer = shell.connect("@(a/caller)"), host(shell, A, "order")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from signalhub.settings.model import Settings
 from tests.support.memory.shell import MemoryShell
 
@@ -44,12 +46,17 @@ def test_a_rate_limited_frame_renews_no_lease() -> None:
     assert shell.hub.registry.find("@(local/a)", shell.now) is None
 
 
-def test_a_publish_that_searches_many_wildcards_is_charged_like_several_messages() -> None:
-    shell = limited(burst=100)
-    crowd, peer = shell.connect("@(a/crowd)"), shell.connect("@(a/peer)")
+def subscribe_to_a_wide_tree(shell: MemoryShell) -> None:
+    crowd = shell.connect("@(a/crowd)")
     crowd.session.bucket.rate_s = 0
     for number in range(128):
         crowd.ask("hub:subscribe", {"topic": "/".join("a+"[int(bit)] for bit in f"{number:07b}")})
+
+
+def test_a_publish_that_searches_many_wildcards_is_charged_like_several_messages() -> None:
+    shell = limited(burst=100)
+    subscribe_to_a_wide_tree(shell)
+    peer = shell.connect("@(a/peer)")
     news = {"topic": "a/a/a/a/a/a/x", "type": "news"}
 
     peer.ask("hub:publish", {"topic": "few", "type": "news"})
@@ -63,3 +70,41 @@ def test_a_publish_that_searches_many_wildcards_is_charged_like_several_messages
     assert first == 1 + 1 + 191 // 64
     # The audience is known now.
     assert 100 - peer.session.bucket.tokens == first + 1
+
+
+@pytest.mark.parametrize("pattern", ["a/#", "a/a/a/a/a/a/x"])
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("changes", [1, 70])
+def test_who_changes_subscriptions_pays_for_the_searches_that_follow(
+    pattern: str, durable: bool, changes: int
+) -> None:
+    shell = limited(burst=1_000)
+    subscribe_to_a_wide_tree(shell)
+    peer, fickle = shell.connect("@(a/peer)"), shell.connect("@(a/fickle)")
+    news = {"topic": "a/a/a/a/a/a/x", "type": "news", "durable": durable}
+    peer.ask("hub:publish", news)
+    had = peer.session.bucket.tokens
+
+    for number in range(changes):
+        change = "hub:unsubscribe" if number % 2 else "hub:subscribe"
+        fickle.ask(change, {"topic": pattern})
+    paid = fickle.session.bucket.tokens
+    peer.ask("hub:publish", news)
+
+    assert had - peer.session.bucket.tokens == 1
+    assert paid - fickle.session.bucket.tokens == 191 // 64
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_publish_that_searches_many_wildcards_ends_the_turn_of_its_socket(durable: bool) -> None:
+    shell = limited(burst=100)
+    subscribe_to_a_wide_tree(shell)
+    peer = shell.connect("@(a/peer)")
+    news = {"topic": "a/a/a/a/a/a/x", "type": "news", "durable": durable}
+
+    peer.ask("hub:publish", news | {"topic": "few"})
+    assert shell.gave_way == []
+    peer.ask("hub:publish", news)
+    assert shell.gave_way == [peer.session]
+    peer.ask("hub:publish", news)
+    assert shell.gave_way == [peer.session]

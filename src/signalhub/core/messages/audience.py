@@ -6,8 +6,9 @@ changes, so a busy topic costs one lookup per publish, whatever others subscribe
 
 Wildcards form a tree. At depth *d* at most 2**d of its nodes match a topic, because each level
 matches by name or by `+`. The tree is searched level by level and `NODES_MAX` nodes at most, so
-wildcards of up to eleven levels are always found; longer ones may be cut short, which is counted. A
-publish that has visited many nodes is charged like several messages.
+wildcards of up to eleven levels are always found; longer ones may be cut short, which is counted.
+Visiting many nodes is charged like several messages: to whoever publishes to a topic that is not
+cached, or to whoever changed the subscriptions so that it is searched again.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from __future__ import annotations
 from collections import deque
 
 from signalhub.core import refusals
+from signalhub.core.effects import Effect, GiveWay
 from signalhub.core.limits.quotas import Quotas, Resource, holder_of
 from signalhub.core.sessions.registry import Recipient
 from signalhub.core.sessions.session import Session
 from signalhub.counters import Tally
+from signalhub.pacing import TokenBucket
 from signalhub.wire.names import ONE_LEVEL, SUBTREE, has_wildcard, levels_match
 
 # Sum of 2**d up to a depth of 11.
 NODES_MAX = 4095
-# Nodes visited for one token of the publisher's rate; few cost nothing.
+# Nodes visited for one token of a session's message rate; few cost nothing.
 NODES_PER_TOKEN = 64
 _AUDIENCES_KEPT_MAX = 4096
 # Wildcards that were added or removed; an audience that missed more of them is computed again.
@@ -47,14 +50,31 @@ class Subscriber(Recipient):
 class Audience:
     """The recipients of one publish; the same object until a matching subscription changes."""
 
-    __slots__ = ("changes", "recipients", "visited")
+    __slots__ = ("changes", "payer", "recipients", "visited")
 
-    def __init__(self, recipients: list[Recipient], changes: int = 0, visited: int = 0) -> None:
+    def __init__(
+        self,
+        recipients: list[Recipient],
+        changes: int = 0,
+        visited: int = 0,
+        payer: TokenBucket | None = None,
+    ) -> None:
         self.recipients = recipients
         # Nodes that were searched for it and have not been charged to anybody.
         self.visited = visited
+        # Whose change made the search necessary; if nobody's, the publisher's topic is new.
+        self.payer = payer
         # The number of changed wildcards it takes into account.
         self.changes = changes
+
+
+class _Outdated:
+    """Stands for an audience that is not current any more, and knows by whose change."""
+
+    __slots__ = ("payer",)
+
+    def __init__(self, payer: TokenBucket) -> None:
+        self.payer = payer
 
 
 class _Node:
@@ -76,8 +96,9 @@ class Topics:
         # Dicts serve as ordered sets: copies go out in the order of subscription.
         self._exact: dict[str, dict[Recipient, None]] = {}
         self._wildcards = _Node()
-        self._audiences: dict[str, Audience] = {}
-        self._changes: deque[list[str]] = deque(maxlen=_CHANGES_KEPT_MAX)
+        self._audiences: dict[str, Audience | _Outdated] = {}
+        # What changed, and who is charged for searches that follow.
+        self._changes: deque[tuple[list[str], TokenBucket]] = deque(maxlen=_CHANGES_KEPT_MAX)
         self._changed = 0
 
     def is_subscribed(self, session: Session, address: str, topic: str) -> bool:
@@ -125,28 +146,47 @@ class Topics:
     def audience(self, topic: str) -> Audience:
         """The current subscribers of `topic`, each address once."""
         kept = self._audiences.get(topic)
-        if kept is not None and (kept.changes == self._changed or self._is_current(kept, topic)):
-            return kept
+        payer: TokenBucket | None = None
+        if isinstance(kept, _Outdated):
+            payer = kept.payer
+        elif kept is not None:
+            payer = self._outdated_by(kept, topic) if kept.changes != self._changed else None
+            if payer is None:
+                return kept
         recipients: dict[Recipient, None] = dict(self._exact.get(topic, {}))
         visited = 0
         if self._wildcards.below:
             visited = self._collect(topic.split("/"), recipients)
         if len(self._audiences) >= _AUDIENCES_KEPT_MAX:
             self._audiences.clear()
-        audience = self._audiences[topic] = Audience(list(recipients), self._changed, visited)
+        audience = Audience(list(recipients), self._changed, visited, payer)
+        self._audiences[topic] = audience
         return audience
 
-    def _is_current(self, kept: Audience, topic: str) -> bool:
-        """Does none of the wildcards changed since then match the topic?"""
+    def charged(self, session: Session, topic: str, now: int) -> tuple[Audience, list[Effect]]:
+        """The audience of a topic that this session publishes to; a long search is charged."""
+        audience = self.audience(topic)
+        if not audience.visited:
+            return audience, []
+        visited, audience.visited = audience.visited, 0
+        payer, audience.payer = audience.payer, None
+        if visited < NODES_PER_TOKEN:
+            return audience, []
+        (payer or session.bucket).owe(visited // NODES_PER_TOKEN, now)
+        return audience, [GiveWay(session)]
+
+    def _outdated_by(self, kept: Audience, topic: str) -> TokenBucket | None:
+        """Whose wildcard has changed since then and matches the topic? `None` if nobody's."""
         missed = self._changed - kept.changes
         if missed > len(self._changes):
-            return False
+            return self._changes[-1][1]
         levels = topic.split("/")
         for back in range(1, missed + 1):
-            if levels_match(self._changes[-back], levels):
-                return False
+            changed, payer = self._changes[-back]
+            if levels_match(changed, levels):
+                return payer
         kept.changes = self._changed
-        return True
+        return None
 
     def _collect(self, levels: list[str], into: dict[Recipient, None]) -> int:
         """Add the subscribers of every wildcard that matches; return how many nodes it visited."""
@@ -178,14 +218,14 @@ class Topics:
         self._quotas.take(Resource.PLAIN_SUBSCRIPTIONS, subscriber.holder)
         if not has_wildcard(topic):
             self._exact.setdefault(topic, {})[subscriber] = None
-            self._audiences.pop(topic, None)
+            self._outdate(topic, subscriber)
             return
         levels = topic.split("/")
         node = self._wildcards
         for name in levels:
             node = node.below.setdefault(name, _Node())
         node.subscribers[subscriber] = None
-        self._note_change(levels)
+        self._note_change(levels, subscriber)
 
     def _unlink(self, topic: str, subscriber: Subscriber) -> None:
         self._quotas.release(Resource.PLAIN_SUBSCRIPTIONS, subscriber.holder)
@@ -194,7 +234,7 @@ class Topics:
             del subscribers[subscriber]
             if not subscribers:
                 del self._exact[topic]
-            self._audiences.pop(topic, None)
+            self._outdate(topic, subscriber)
             return
         levels = topic.split("/")
         path = [("", self._wildcards)]
@@ -204,18 +244,23 @@ class Topics:
         while len(path) > 1 and not path[-1][1].subscribers and not path[-1][1].below:
             name, _ = path.pop()
             del path[-1][1].below[name]
-        self._note_change(levels)
+        self._note_change(levels, subscriber)
 
-    def _note_change(self, levels: list[str]) -> None:
-        self._changes.append(levels)
+    def _outdate(self, topic: str, subscriber: Subscriber) -> None:
+        if topic in self._audiences:
+            self._audiences[topic] = _Outdated(subscriber.session.bucket)
+
+    def _note_change(self, levels: list[str], subscriber: Subscriber) -> None:
+        self._changes.append((levels, subscriber.session.bucket))
         self._changed += 1
         # Audiences that would be computed again anyway must not keep sessions in memory.
         if not self._wildcards.below:
             self._audiences.clear()
         elif self._changed % _CHANGES_KEPT_MAX == 0:
             oldest = self._changed - _CHANGES_KEPT_MAX
-            for topic in [at for at, kept in self._audiences.items() if kept.changes < oldest]:
-                del self._audiences[topic]
+            for topic, kept in self._audiences.items():
+                if isinstance(kept, Audience) and kept.changes < oldest:
+                    self._audiences[topic] = _Outdated(subscriber.session.bucket)
 
     @staticmethod
     def _drop_if_idle(subscriber: Subscriber) -> None:

@@ -121,7 +121,9 @@ class Publisher:
             due_ms,
         )
         self._tally.published += 1
-        return [self.append(topic, stored, now, message, session, key)]
+        # Searched now and not at the commit of many messages, so that its sender pays for it.
+        _, pauses = self._topics.charged(session, topic.name, now)
+        return [*pauses, self.append(topic, stored, now, message, session, key)]
 
     def append(
         self,

@@ -18,7 +18,7 @@ from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Deliver, Effect, FanOut
 from signalhub.core.messages import publish as publishing
 from signalhub.core.messages.ask import FanReceipt, wait_behind
-from signalhub.core.messages.audience import NODES_PER_TOKEN, Audience
+from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import KnownAck, fingerprint
 from signalhub.core.operations import operated
 from signalhub.core.sessions.registry import Recipient
@@ -394,18 +394,9 @@ class Router:
             ttl=message.ttl,
         )
         receipt = FanReceipt(session, message, topic, now, expires_at)
-        audience = self._topics.audience(topic)
-        if audience.visited:
-            self._charge(session, audience, now)
+        audience, pauses = self._topics.charged(session, topic, now)
         chunk = self._settings.fanout_batch
-        return self._in_order(session, FanOut(audience, head, tail, chunk, receipt))
-
-    @staticmethod
-    def _charge(session: Session, audience: Audience, now: int) -> None:
-        """Whoever made the hub search many wildcards has to wait before the next message."""
-        visited, audience.visited = audience.visited, 0
-        if visited >= NODES_PER_TOKEN:
-            session.bucket.owe(visited // NODES_PER_TOKEN, now)
+        return pauses + self._in_order(session, FanOut(audience, head, tail, chunk, receipt))
 
     def _deadline(self, session: Session, message: Envelope) -> float | None:
         """When the message expires, by the sender's clock as far as the hub knows it."""

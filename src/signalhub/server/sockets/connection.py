@@ -390,9 +390,15 @@ class Connection(WSListener, Generic[P]):
         return True
 
     def give_way(self) -> None:
-        """Look at the clock before the next frame, because the last one took long."""
+        """A message took long: if the tick has, too, go on in the next one."""
         self._granted_frames -= self._frames_left
         self._frames_left = 0
+        # What is left of an earlier grant begins no turn, so the time is counted from the tick's.
+        tick = self._writer.current_tick()
+        if tick != self._granted_in:
+            self._granted_in = tick
+            self._grants = 0
+        self._turn_began_s = self._writer.tick_began_s
 
     def _wait(self, wait_s: float) -> None:
         """Stop reading until the writer calls `go_on`."""

@@ -112,11 +112,11 @@ class Writer:
         self._closing: list[tuple[float, int, Connection[Party]]] = []
         # The time of the running tick; 0 between ticks.
         self.tick_ms = 0
-        self._tick_began_s = 0.0
+        self.tick_began_s = 0.0
 
     def begin_tick(self) -> int:
         """Start a tick: all events until the next flush share one time."""
-        self._tick_began_s = began_s = self._mono_s()
+        self.tick_began_s = began_s = self._mono_s()
         self.tick_ms = now = self._time_at(began_s)
         self._wall.ahead_ms = self._wall_ms() - now
         self._ticks += 1
@@ -140,7 +140,7 @@ class Writer:
     @property
     def is_tick_long(self) -> bool:
         """Has the running tick lasted so long that it is the turn of others?"""
-        return bool(self.tick_ms) and self._mono_s() - self._tick_began_s >= _TICK_S
+        return bool(self.tick_ms) and self._mono_s() - self.tick_began_s >= _TICK_S
 
     def postpone(self, connection: Connection[Party], wait_s: float) -> None:
         """Let the connection go on in the next tick, or after a pause."""
@@ -238,7 +238,7 @@ class Writer:
             self._acknowledge()
             if self.ledger.bytes + self._buffered_bytes > self._bytes_max:
                 self._collect_debts()
-            self._tally.delivery_latency.observe(self._mono_s() - self._tick_began_s)
+            self._tally.delivery_latency.observe(self._mono_s() - self.tick_began_s)
             self._flushed()
         finally:
             # Even after an exception the next event must be able to start a tick.
