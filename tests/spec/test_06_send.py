@@ -198,6 +198,34 @@ async def test_6_10_unknown_target_is_told_to_an_ask_and_not_to_a_tell(stage: St
     await other.nothing_more()
 
 
+# Everything that says of a copy where it comes from, some of it in another spelling.
+DISGUISE = (
+    '{"topic":"orders","publication":true,"replay":true,"broadcast":true,"key":"k",'
+    '"deli\\u0076ery":{"subscription":"billing","epoch":"1.1","seq":5,"id":"1.1.5.1"},'
+    '"deadLetter":{"topic":"orders"},"origina\\u006c":{"job":"j"},"redriven":{"seq":5}}'
+)
+
+
+@pytest.mark.parametrize("pattern", ["tell", "ask"])
+async def test_a_message_to_an_actor_never_passes_for_one_of_a_topic(
+    stage: Stage, pattern: str
+) -> None:
+    sender, target = await stage.connect(), await stage.join("@(local/b)")
+    written = {"to": "@(local/b)", "type": "note", "data": 1}
+
+    message = sender.envelope("hub:send", written, pattern=pattern, metadata="DISGUISE")
+    sender.send_text(json.dumps(message).replace('"DISGUISE"', DISGUISE))
+
+    heard = await target.receive("note")
+    assert heard["metadata"] == {
+        "topic": "orders",
+        "key": "k",
+        "forwarded": True,
+        "via": HUB,
+        "originalMessageId": message["id"],
+    }
+
+
 TO_B: dict[str, Any] = {"to": "@(local/b)"}
 
 

@@ -181,41 +181,46 @@ _FROM_HUB = b'","from":"' + names.HUB_ADDRESS.encode() + b'","to":'
 _VIA = b'"via":"' + names.HUB_ADDRESS.encode() + b'"'
 _MARKED = b'{"forwarded":true,' + _VIA + b',"originalMessageId":'
 _EMPTY = Raw(b"{}")
-_HUB_KEYS = (b'"forwarded"', b'"via"', b'"originalMessageId"')
+# Of an ask without a mailbox that may have been delivered before.
+REPEATED: Final = b',"delivery":{"attempt":2,"redelivered":true}'
+# What only the hub says of a copy: who passed it on, and whether it comes from a topic or a stream.
+_OURS: Final = frozenset(
+    (
+        *("forwarded", "via", "originalMessageId", "delivery", "publication", "broadcast"),
+        *("replay", "deadLetter", "original", "redriven"),
+    )
+)
+_OUR_KEYS: Final = tuple(b'"%b"' % name.encode() for name in sorted(_OURS))
 
 
-def _members(metadata: bytes | Raw) -> dict[str, Raw]:
-    """The members of metadata; none if they are nested too deeply to be read a second time."""
-    try:
-        return _decode_members(metadata)
-    except RecursionError:
-        return {}
+def _without_ours(metadata: bytes) -> bytes:
+    """The sender's metadata without members of the hub's; nothing of it if it cannot be read.
 
-
-def _marked(metadata: Raw) -> bytes:
-    """The sender's metadata with the hub's members added, up to the value of the last one.
-
-    The hub's members override the sender's of the same name.
+    Otherwise a message to an actor could pass for one that was published to a topic, or for a
+    position of a stream that the actor then settles. Names may be spelt with escapes.
     """
-    given = bytes(metadata)
-    if given[:1] != b"{":
+    if b"\\" not in metadata and not any(key in metadata for key in _OUR_KEYS):
+        return metadata
+    try:
+        members = _decode_members(metadata)
+    except RecursionError:
+        return b"{}"
+    if _OURS.isdisjoint(members):
+        return metadata
+    return encode({name: value for name, value in members.items() if name not in _OURS})
+
+
+def _marked(metadata: bytes) -> bytes:
+    """The sender's metadata with the hub's members added, up to the value of the last one."""
+    if metadata[:1] != b"{":
         return _MARKED
-    if any(key in given for key in _HUB_KEYS):
-        kept = _members(given)
-        for key in ("forwarded", "via", "originalMessageId"):
-            kept.pop(key, None)
-        given = encode(kept)
-    inner = given[1:-1].strip()
+    inner = _without_ours(metadata)[1:-1].strip()
     return b"{" + inner + b"," + _MARKED[1:] if inner else _MARKED
 
 
 def forwarded_metadata(metadata: bytes, original_id: str) -> bytes:
     """Metadata of mail, without the closing brace: the hub adds members about the delivery."""
-    if b'"delivery"' in metadata:
-        kept = _members(metadata)
-        kept.pop("delivery", None)
-        metadata = encode(kept)
-    return b"".join((_marked(Raw(metadata)), encode(original_id)))
+    return b"".join((_marked(metadata), encode(original_id)))
 
 
 def _ttl(ttl: Number | None) -> bytes:
@@ -229,12 +234,6 @@ def _stamped(now_ms: int) -> bytes:
     return b',"pattern":"tell","correlationId":null,"timestamp":%d,"metadata":' % now_ms
 
 
-def with_delivery(metadata: Raw, delivery: dict[str, object]) -> Raw:
-    """The sender's metadata with a member of the hub about this delivery."""
-    kept = _members(metadata) if is_object(metadata) else {}
-    return Raw(encode(kept | {"delivery": delivery}))
-
-
 def forwarded(
     message_id: bytes,
     message: Envelope,
@@ -244,8 +243,12 @@ def forwarded(
     data: Raw,
     now_ms: int,
     metadata: Raw,
+    delivery: bytes = b"",
 ) -> bytes:
-    """The copy of a sent message as its one recipient sees it; both addresses are JSON already."""
+    """The copy of a sent message as its one recipient sees it; both addresses are JSON already.
+
+    `delivery` is a member of the hub's about it, if there is one.
+    """
     ttl = message.ttl
     return b"".join(
         (
@@ -260,8 +263,9 @@ def forwarded(
             b',"payload":',
             data,
             _stamped(now_ms),
-            _MARKED if metadata == _EMPTY else _marked(metadata),
+            _MARKED if metadata == _EMPTY else _marked(bytes(metadata)),
             encode(message.id),
+            delivery,
             b'},"ttl":',
             encode(ttl) if ttl else b"null",
             b',"signature":null}',

@@ -294,9 +294,6 @@ class Asks:
         if registration is None:
             return self._gone(receipt, now)
         message, stored = receipt.message, receipt.stored
-        metadata = message.metadata
-        if receipt.is_doubtful:
-            metadata = wire.with_delivery(metadata, {"attempt": 2, "redelivered": True})
         frame = wire.forwarded(
             stored.copy_id,
             message,
@@ -305,7 +302,8 @@ class Asks:
             stored.type,
             Raw(stored.data),
             self._replies.wall.shown(now),
-            metadata,
+            message.metadata,
+            wire.REPEATED if receipt.is_doubtful else b"",
         )
         session = registration.session
         deliver = Deliver(
