@@ -158,7 +158,9 @@ REQUESTS: Final = (
     Access("hub:unsubscribe"),
     # Topics.
     Access("hub:topic_create", "", ("create",)),
+    Access("hub:topic_create", "with a dead-letter topic", ("create + publish",)),
     Access("hub:topic_update", "", ("create",)),
+    Access("hub:topic_update", "with a dead-letter topic", ("create + publish",)),
     Access("hub:topic_info", "", ("subscribe",)),
     Access("hub:list_topics", "the topics shown", ("subscribe",)),
     Access("hub:topic_delete", _OTHERS, ("delete",)),
@@ -325,7 +327,8 @@ counted. Somebody with `control` and without `read` over a host gets its rows of
 dead letters without contents. Consuming a topic of dead letters delivers them as messages, so
 grant `subscribe` and `consume` over it only to those who may read them. Edits of a redrive need
 `manage` and `read` over the dead letters and `publish` (for a mailbox `send`) over where each
-goes; a letter for another place stays. Options of a subscription that nobody owns are changed by
+goes; a letter for another place stays. A letter whose subscription is gone would go to all of its
+topic: putting it back needs `publish` or `manage` over that, too. Options of a subscription that nobody owns are changed by
 those who may manage it; others join it with the options it has.
 
 ## What is recorded

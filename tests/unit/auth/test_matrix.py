@@ -298,8 +298,14 @@ TRIALS: dict[str, list[Callable[[Scene], bool]]] = {
         lambda scene: joins(scene, "fresh", backlogMax=5, backlogPolicy="refuse"),
     ],
     "hub:unsubscribe": [on_topic("hub:unsubscribe")],
-    "hub:topic_create": [plainly("hub:topic_create", {"topic": "new"})],
-    "hub:topic_update": [on_topic("hub:topic_update", poison="drop")],
+    "hub:topic_create": [
+        plainly("hub:topic_create", {"topic": "new"}),
+        plainly("hub:topic_create", {"topic": "new", "deadLetter": "letters"}),
+    ],
+    "hub:topic_update": [
+        on_topic("hub:topic_update", poison="drop"),
+        on_topic("hub:topic_update", deadLetter="letters"),
+    ],
     "hub:topic_info": [on_topic("hub:topic_info")],
     "hub:list_topics": [
         lambda scene: sees(scene.topic().ask("hub:list_topics"), "topics", "topic", ORDERS)

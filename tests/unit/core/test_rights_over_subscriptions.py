@@ -321,3 +321,54 @@ def test_letters_are_chosen_by_their_contents_only_by_those_who_may_read_them() 
         assert refused["payload"]["code"] == "unauthorized"
     allowed = blind.ask("hub:redrive", asked | {"filter": {"subscription": "billing"}})
     assert allowed["type"] == "hub:redriven"
+
+
+LETTERS = "letters"
+OF_EVE: dict[str, tuple[str, ...]] = {"create": (LETTERS, "eve"), "publish": (LETTERS, "eve")}
+
+
+def test_nobody_publishes_by_naming_a_topic_for_dead_letters() -> None:
+    shell, _ = settled_shop()
+    eve = person(shell, "eve", **OF_EVE)
+
+    refused = eve.ask("hub:topic_create", {"topic": "eve", "deadLetter": ORDERS})
+
+    assert code_of(refused) == "unauthorized"
+    # Where letters go anyway may be said, and what one may write to.
+    for letters in ("eve.dlq", LETTERS, LETTERS):
+        request = "hub:topic_create" if letters == "eve.dlq" else "hub:topic_update"
+        reply = eve.ask(request, {"topic": "eve", "deadLetter": letters})
+        assert reply["type"] != "hub:error", reply
+    refused = eve.ask("hub:topic_update", {"topic": "eve", "deadLetter": ORDERS})
+    assert code_of(refused) == "unauthorized"
+
+
+def test_what_a_topic_says_of_its_dead_letters_may_be_said_again() -> None:
+    shell, _ = settled_shop()
+    definition = {"topic": "new", "deadLetter": LETTERS}
+    ann = person(shell, "ann", create=("*",), publish=(LETTERS,))
+    assert ann.ask("hub:topic_create", definition)["type"] == "hub:topic_created"
+    bob = person(shell, "bob", create=("new",))
+
+    assert bob.ask("hub:topic_create", definition)["type"] == "hub:topic_created"
+
+
+@pytest.mark.parametrize(
+    ("verbs", "count"), [({}, 0), ({"manage": (LETTERS, ORDERS)}, 1), ({"publish": ("*",)}, 1)]
+)
+def test_a_letter_whose_subscription_is_gone_goes_to_all_only_from_those_who_may(
+    verbs: dict[str, tuple[str, ...]], count: int
+) -> None:
+    shell, _ = settled_shop()
+    writer = person(shell, "writer", publish=("*",))
+    writer.ask("hub:publish", {"topic": ORDERS, "type": "pay"})
+    eve = person(shell, "eve", **OF_EVE | {"subscribe": (ORDERS, LETTERS)} | verbs)
+    mine = {"topic": ORDERS, "subscription": "eves"}
+    eve.ask("hub:subscribe", mine | {"poison": "dead_letter", "deadLetter": LETTERS})
+    eve.ask("hub:term", mine | {"seq": 1})
+    eve.ask("hub:sub_delete", mine)
+
+    redriven = eve.ask("hub:redrive", {"topic": LETTERS, "all": True})
+
+    assert redriven["payload"]["count"] == count
+    assert shell.hub.streams.topics[ORDERS].head == 1 + count

@@ -117,6 +117,7 @@ class Catalog:
         definition = _definition(name, request)
         definition.owner = session.allowance.subject
         topic = self._streams.topics.get(name)
+        _check_letters(session, name, topic, request.dead_letter)
         if topic is not None and topic.changing is not None:
             # Whether it exists is known once that entry is on disk.
             return self._create_later(session, message, topic.changing)
@@ -157,6 +158,7 @@ class Catalog:
         request = requests.parse(requests.TopicOptionsRequest, message.payload)
         check_may_create(session, request.topic)
         topic = self._streams.find(request.topic)
+        _check_letters(session, topic.name, topic, request.dead_letter)
         self._storage.check()
         given, old = _definition(topic.name, request), topic.definition
         definition = StreamDefinitionBody(
@@ -276,6 +278,20 @@ def check_may_create(session: Session, name: str) -> None:
     """Check the permission to create and update a topic."""
     if session.allowance is not EVERYTHING and not session.allowance.may_create(name):
         raise refusals.unauthorized("create", name)
+
+
+def check_may_bury(session: Session, name: str) -> None:
+    """Check the permission to choose where dead letters go: whoever settles decides what does."""
+    allowance = session.allowance
+    if not allowance.may_publish(name) or not allowance.may_create(name):
+        raise refusals.unauthorized("create", name)
+
+
+def _check_letters(session: Session, name: str, topic: Topic | None, letters: str | None) -> None:
+    """The same, unless they go there anyway."""
+    known = None if topic is None else topic.definition.dead_letter
+    if letters not in (None, known, name + LETTERS_SUFFIX):
+        check_may_bury(session, letters)
 
 
 def check_may_delete(session: Session, topic: str, owner: str = "") -> None:

@@ -238,7 +238,10 @@ class Redrive(LetterWork):
         is_managed = self._is_managed and one.seq not in self._edits
         topic = streams.topics.get(dead.topic)
         if topic is not None and not topic.is_deleting:
-            return topic if is_managed or allowance.may_publish(dead.topic) else None
+            # Without the subscription it came from, it goes to all of the topic.
+            is_back = dead.subscription in topic.subscriptions or allowance.may_manage(topic.name)
+            is_able = (is_managed and is_back) or allowance.may_publish(topic.name)
+            return topic if is_able else None
         box = streams.mailboxes.get(dead.topic)
         return box if is_managed or allowance.may_send(dead.topic) else None
 

@@ -15,6 +15,7 @@ from signalhub.core.effects import Append, Effect, FindTime, Note
 from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
 from signalhub.core.operations import operated
 from signalhub.core.sessions.session import Session, SessionState
+from signalhub.core.streams.catalog import check_may_bury
 from signalhub.core.streams.streams import Topic
 from signalhub.core.subscriptions import progress
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Consumer
@@ -515,9 +516,7 @@ def _check_letters(session: Session, topic: str, given: requests.SubscriptionOpt
         return
     if not is_topic(name) or has_wildcard(name) or not name.isprintable() or name == topic:
         raise refusals.structural("payload.deadLetter must be the plain name of another topic")
-    allowance = session.allowance
-    if not allowance.may_publish(name) or not allowance.may_create(name):
-        raise refusals.unauthorized("create", name)
+    check_may_bury(session, name)
 
 
 def changed(
