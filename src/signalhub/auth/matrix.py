@@ -328,8 +328,8 @@ dead letters without contents. Consuming a topic of dead letters delivers them a
 grant `subscribe` and `consume` over it only to those who may read them. Edits of a redrive need
 `manage` and `read` over the dead letters and `publish` (for a mailbox `send`) over where each
 goes; a letter for another place stays. A letter whose subscription is gone would go to all of its
-topic: putting it back needs `publish` or `manage` over that, too. Options of a subscription that nobody owns are changed by
-those who may manage it; others join it with the options it has.
+topic: putting it back needs `publish` or `manage` over that, too. Options of a subscription that
+nobody owns are changed by those who may manage it; others join it with the options it has.
 
 ## What is recorded
 
