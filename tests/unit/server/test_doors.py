@@ -149,6 +149,34 @@ async def test_a_client_that_pipelines_is_not_read_before_all_its_requests_are_a
     assert desk.bodies() == [b"a", b"b", b"c", b"d", b"e"]
 
 
+def begun(size: int) -> bytes:
+    """A request whose body has one more byte."""
+    head = f"POST /now HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size + 1}\r\n\r\n"
+    return head.encode() + b"x" * size
+
+
+async def test_whoever_has_sent_a_body_for_longest_makes_room_for_others(desk: Desk) -> None:
+    desk.listener.unfinished.bytes_max = 100_000
+    first, second, *others = (Client(desk.listener) for _ in range(6))
+    first.receive(begun(40_000))
+    second.receive(begun(40_000))
+    first.receive(b"x")
+    assert first.bodies() == [b"now"], "it is not slow"
+
+    for one in others:
+        one.receive(begun(30_000))
+
+    assert [one.wire.is_over for one in (first, second, *others)] == [
+        *(False, True, True),
+        *(False, False, False),
+    ]
+    others[-1].receive(b"x")
+    assert others[-1].bodies() == [b"now"]
+    for one in (first, *others):
+        one.vanish()
+    assert desk.listener.unfinished.bytes == 0
+
+
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the answer", "after it"])
 async def test_a_client_that_half_closes_gets_its_answers_and_the_end(
     desk: Desk, is_late: bool

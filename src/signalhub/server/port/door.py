@@ -226,6 +226,7 @@ class Door(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.forget(self)
+        self._listener.unfinished.hold(self, 0)
         self._listener.relieved(self)
         self._is_leaving = True
         if self._websocket is not None:
@@ -273,6 +274,7 @@ class Door(asyncio.BufferedProtocol):
                 self._websocket.buffer_updated(nbytes)
         elif self._reader is not None:
             requests = self._reader.feed(bytes(self._listener.read_buffer[:nbytes]))
+            self._listener.unfinished.hold(self, self._reader.body_bytes)
             if requests:
                 if self._queue is None:
                     self._queue = deque()
@@ -425,6 +427,7 @@ class Door(asyncio.BufferedProtocol):
         if self._reader is not None:
             self._reader.stop()
             self._reader = self._queue = None
+            self._listener.unfinished.hold(self, 0)
         self._listener.expect(self)
         if self._is_paused:
             self._is_paused = False

@@ -346,6 +346,11 @@ class RequestReader:
         """Has no part of the next request arrived?"""
         return self._is_in_head and not self._url and not self._unparsed_bytes
 
+    @property
+    def body_bytes(self) -> int:
+        """How much of an unfinished body is kept."""
+        return len(self._body)
+
     def feed(self, data: bytes) -> list[HttpRequest]:
         """Return the requests that `data` completes, in order."""
         complete = self._complete = []

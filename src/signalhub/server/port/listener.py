@@ -25,6 +25,7 @@ import picows
 
 from signalhub.pacing import Period
 from signalhub.server.port import descriptors
+from signalhub.server.port.bodies import Unfinished
 from signalhub.server.port.door import Door
 from signalhub.server.port.hosts import Hosts, Proxies
 from signalhub.server.port.http import HttpRequest, Response, Routes, Upgrade, text
@@ -97,6 +98,7 @@ class Listener:
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         # In the order of deadlines, because all have the same timeout.
         self.waiting: dict[Door, float] = {}
+        self.unfinished = Unfinished(self._give_up)
         # Doors with unread answers, oldest first.
         self._choked: dict[Door, None] = {}
         self._loop = asyncio.get_running_loop()
@@ -230,6 +232,11 @@ class Listener:
             }
             self._turned_away_before = total
             log.warning("connections are turned away", extra=facts)
+
+    def _give_up(self, door: Door) -> None:
+        """Its client sends its request slowly, and too many do."""
+        self.refusals["slow"] += 1
+        door.turn_away()
 
     def choked(self, door: Door) -> None:
         """The client does not read its answer; above `CHOKED_MAX`, abort the oldest such door."""
