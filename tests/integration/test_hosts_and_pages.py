@@ -114,8 +114,15 @@ async def test_metrics_without_authentication_are_for_this_machine_only() -> Non
             "127.0.0.1:5000": 200,
             "[::1]:5000": 200,
             "192.0.2.1:5000": 403,
+            # A proxy that does not say who it is knows of somebody all the same.
+            "unknown": 403,
+            "127.0.0.1, unknown": 403,
+            "unix:": 403,
+            "192.0.2.1, 2001:db8::g": 403,
         }.items():
             assert await status(stage, "/metrics", X_Forwarded_For=chain) == expected, chain
+        assert await status(stage, "/metrics", Forwarded="for=192.0.2.1") == 403
+        assert await status(stage, "/metrics") == 200
     async with run_stage(metrics={"access": "open"}) as stage:
         assert await status(stage, "/metrics", X_Forwarded_For="192.0.2.1") == 200
 

@@ -75,10 +75,14 @@ class Proxies:
 
     def is_local(self, request: HttpRequest) -> bool:
         """Does it come from this machine, and not through a proxy that says otherwise?"""
-        is_forwarded = "x-forwarded-for" in request.headers or "forwarded" in request.headers
-        if is_forwarded and not self.is_trusted(request.peer):
+        headers = request.headers
+        if "x-forwarded-for" not in headers and "forwarded" not in headers:
+            return authority.is_loopback(request.peer)
+        if not self.is_trusted(request.peer):
             return False
-        return authority.is_loopback(self.client_of(request))
+        # What a proxy does not say in an address is not taken for this machine.
+        nearest = _address(headers.get("x-forwarded-for", "").rpartition(",")[2].strip())
+        return nearest is not None and authority.is_loopback(self.client_of(request))
 
     def is_trusted(self, text: str) -> bool:
         """Is it the address of a trusted proxy?"""
