@@ -376,6 +376,10 @@ def test_a_call_that_cannot_be_done_is_an_error(host: Stage, data: bytes, text: 
     ("type", "data", "sender", "error"),
     [
         (wire.BATCH, request(1, "order/17"), "@(callers/mallory)", "is not a host"),
+        # Not only hosts may have such an address and send what is no batch.
+        ("chat:line", request(1, "order/17"), PEER, "sent 'chat:line'"),
+        (wire.RESULT, request(1, "order/17", kind="result"), PEER, "sent 'actors:result'"),
+        ("chat:line", request(2, "order/17"), PEER, "sent 'chat:line'"),
         (wire.BATCH, request(1, "nobody at all"), PEER, "invalid sender"),
         (wire.BATCH, request(1, "@no such (address"), PEER, "invalid sender"),
         (wire.CALL, request(1, kind="result"), CALLER, "can only make requests"),

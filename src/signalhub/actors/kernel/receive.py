@@ -63,6 +63,9 @@ class Arriving:
                 kernel.moving.part_arrived(event)
             elif event.type == wire.MARK:
                 kernel.moving.marked(event)
+            elif event.type != wire.BATCH:
+                # The hub lets only hosts send lane batches, and everybody else anything else.
+                raise NotReadable(f"{event.sender} sent {event.type!r:.100}")
             else:
                 batch = wire.split(event.data)
                 for message, _ in batch:
@@ -98,7 +101,8 @@ class Arriving:
         kernel = self._kernel
         error = RemoteError("Unreadable", str(fault))
         is_outside = event.type == wire.CALL
-        if not (is_outside or event.sender.startswith(wire.HOST_PREFIX)):
+        is_batch = event.type == wire.BATCH and event.sender.startswith(wire.HOST_PREFIX)
+        if not (is_outside or is_batch):
             return  # The sender may not send on behalf of actors.
         for outline in wire.outlines(event.data):
             caller = event.sender if is_outside else outline.sender
