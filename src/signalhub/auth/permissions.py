@@ -27,7 +27,7 @@ import msgspec
 from signalhub.wire import names
 from signalhub.wire.names import Pattern
 
-# Represents anything a topic wildcard may match.
+# Represents anything a topic wildcard may match, and what only a `*` may.
 _ANYTHING = "\0"
 
 
@@ -140,7 +140,8 @@ class Allowance:
         if self.owns(owner):
             return True
         if self._consume is not None:
-            return _covers(self._consume, f"{topic}/{subscription}")
+            # A slash in its name is no border between levels of the topic: only `*` matches it.
+            return _covers(self._consume, f"{topic}/{subscription.replace('/', _ANYTHING)}")
         return not owner and self.may_subscribe(topic)
 
     def may_manage(self, topic: str, owner: str = "") -> bool:
