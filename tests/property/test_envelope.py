@@ -165,6 +165,21 @@ def test_metadata_without_the_hubs_own_members_is_passed_on_byte_for_byte(metada
     assert bytes(raw_members(copy).metadata).startswith(b"{" + inner)
 
 
+@pytest.mark.parametrize("size", [1, 5_000, 100_000])
+@pytest.mark.parametrize("name", [*OURS, "repl\\u0061y", "\\u0076ia", "mine"])
+def test_long_metadata_says_nothing_in_the_name_of_the_hub(name: str, size: int) -> None:
+    metadata = f'{{"long":"{"x" * size}","{name}":{{"seq":9}},"deep":{{"via":1}}}}'
+    message = wire.decode(send_frame("1", metadata, "@(a)", "m", None))
+
+    copy = wire.forwarded(
+        MESSAGE_ID, message, b'"@(a)"', b'"@(b)"', "t", message.payload, NOW, message.metadata
+    )
+
+    kept = {"long": "x" * size, "deep": {"via": 1}} if size < 2**16 or name == "mine" else {}
+    mine = {"mine": {"seq": 9}} if name == "mine" else {}
+    assert read(copy)["metadata"] == kept | mine | OVERRIDDEN | {"originalMessageId": "m"}
+
+
 @given(json_texts, addresses, addresses, types, text, text, ttls)
 def test_every_copy_of_a_publication_is_valid_complete_and_faithful(
     data: str, sender: str, to: str, type: str, topic: str, message_id: str, ttl: float | None

@@ -9,6 +9,7 @@ members.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Final, Literal, NoReturn
@@ -183,30 +184,49 @@ _MARKED = b'{"forwarded":true,' + _VIA + b',"originalMessageId":'
 _EMPTY = Raw(b"{}")
 # Of an ask without a mailbox that may have been delivered before.
 REPEATED: Final = b',"delivery":{"attempt":2,"redelivered":true}'
-# What only the hub says of a copy: who passed it on, and whether it comes from a topic or a stream.
-_OURS: Final = frozenset(
-    (
-        *("forwarded", "via", "originalMessageId", "delivery", "publication", "broadcast"),
-        *("replay", "deadLetter", "original", "redriven"),
-    )
-)
-_OUR_KEYS: Final = tuple(b'"%b"' % name.encode() for name in sorted(_OURS))
+_NOTHING = Raw(b"")
+
+
+class _Ours(msgspec.Struct, gc=False, rename="camel"):
+    """What only the hub says of a copy: who passed it on, and from which topic or stream it is."""
+
+    forwarded: Raw = _NOTHING
+    via: Raw = _NOTHING
+    original_message_id: Raw = _NOTHING
+    delivery: Raw = _NOTHING
+    publication: Raw = _NOTHING
+    broadcast: Raw = _NOTHING
+    replay: Raw = _NOTHING
+    dead_letter: Raw = _NOTHING
+    original: Raw = _NOTHING
+    redriven: Raw = _NOTHING
+
+
+_decode_ours = msgspec.json.Decoder(_Ours).decode
+_OURS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(_Ours))
+# Finds their names in most spellings, and the beginning of all others.
+_may_hold_ours = re.compile(rb'"(?:%b)"|\\u00' % "|".join(sorted(_OURS)).encode()).search
+# From this size on, reading is faster than searching; and so much is not written again.
+_LONG_BYTES: Final = 2**11
+_REWRITTEN_BYTES_MAX: Final = 2**16
 
 
 def _without_ours(metadata: bytes) -> bytes:
-    """The sender's metadata without members of the hub's; nothing of it if it cannot be read.
+    """The sender's metadata without members of the hub's, or none of it if that takes long.
 
     Otherwise a message to an actor could pass for one that was published to a topic, or for a
     position of a stream that the actor then settles. Names may be spelt with escapes.
     """
-    if b"\\" not in metadata and not any(key in metadata for key in _OUR_KEYS):
+    if len(metadata) < _LONG_BYTES and not _may_hold_ours(metadata):
         return metadata
     try:
+        if not any(map(bytes, msgspec.structs.astuple(_decode_ours(metadata)))):
+            return metadata
+        if len(metadata) > _REWRITTEN_BYTES_MAX:
+            return b"{}"
         members = _decode_members(metadata)
     except RecursionError:
-        return b"{}"
-    if _OURS.isdisjoint(members):
-        return metadata
+        return b"{}" if _may_hold_ours(metadata) else metadata
     return encode({name: value for name, value in members.items() if name not in _OURS})
 
 
