@@ -476,15 +476,25 @@ def page(asked: Number | None, limit: int) -> int:
     return limit if asked is None else int(min(max(asked, 1), limit))
 
 
+class _Trace(msgspec.Struct, gc=False, rename="camel"):
+    """The trace context in the metadata of a request."""
+
+    trace_id: Raw = _ABSENT
+    span_id: Raw = _ABSENT
+
+
+_decode_trace = msgspec.json.Decoder(_Trace).decode
+
+
 def trace_of(envelope: Envelope) -> bytes:
     """Return the trace context of a request as metadata for its error; `{}` if there is none."""
-    if b'"traceId"' not in bytes(envelope.metadata) and b'"spanId"' not in bytes(envelope.metadata):
+    given = bytes(envelope.metadata)
+    if b'"traceId"' not in given and b'"spanId"' not in given:
         return b"{}"
     try:
-        given = msgspec.json.decode(envelope.metadata)
+        trace = _decode_trace(given)
     except (ValueError, RecursionError):
         return b"{}"
-    if not isinstance(given, dict):
-        return b"{}"
-    kept = {key: given[key] for key in ("traceId", "spanId") if isinstance(given.get(key), str)}
-    return msgspec.json.encode(kept)
+    members = (("traceId", bytes(trace.trace_id)), ("spanId", bytes(trace.span_id)))
+    kept = [b'"%b":%b' % (name.encode(), text) for name, text in members if text[:1] == b'"']
+    return b"{%b}" % b",".join(kept)
