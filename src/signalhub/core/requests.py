@@ -457,6 +457,12 @@ def parse(kind: type[T], raw: Raw, member: str = "payload") -> T:
     return result
 
 
+def check_size(raw: Raw, bytes_max: int, member: str = "payload") -> None:
+    """Refuse a member that is longer than one that can be used, before its values are made."""
+    if len(bytes(raw)) > bytes_max:
+        raise refusals.structural(f"the {member} is longer than {bytes_max} bytes")
+
+
 # What decoders raise. Hot handlers decode directly, without `parse`.
 UNFIT: Final = (ValueError, RecursionError)
 

@@ -11,7 +11,7 @@ from signalhub.core import refusals
 from signalhub.settings.model import MailboxSettings, Settings
 from tests.property.request_life import described, outline
 from tests.support.memory.engine import Shelf
-from tests.support.memory.shell import MemoryShell, Peer
+from tests.support.memory.shell import HELLO, MemoryShell, Peer
 from tests.support.memory.topics import (
     ACTOR,
     NAMED,
@@ -323,3 +323,20 @@ def test_a_wildcard_with_too_many_levels_is_refused_and_a_topic_with_as_many_is_
         assert refused["payload"]["details"]["limit"] == 16
     for topic in ("a/" * 15 + "#", "a/" * 40 + "b"):
         assert reader.ask("hub:subscribe", {"topic": topic})["type"] == "hub:subscribed"
+
+
+@pytest.mark.parametrize("request_type", ["hub:connect", "hub:register"])
+def test_what_is_too_long_to_be_used_is_refused_before_its_values_are_made(
+    request_type: str,
+) -> None:
+    shell = MemoryShell()
+    peer = shell.connect(OWNER)
+    members = {"capabilities": [{}] * 30_000, "actorAddress": OWNER}
+    given = {"hub:connect": (None, HELLO | members), "hub:register": (members, {})}
+    payload, metadata = given[request_type]
+
+    reply = peer.ask(request_type, payload, metadata=metadata)
+
+    assert code_of(reply) == "internal_error"
+    assert "is longer than 65536 bytes" in reply["payload"]["message"]
+    assert peer.register()["type"] == "hub:registered"

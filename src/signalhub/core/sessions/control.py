@@ -126,6 +126,8 @@ class Control:
         """`hub:connect`: check version, token and capabilities, then connect the session."""
         if not wire.is_object(message.metadata):
             raise refusals.structural("hub:connect needs metadata with protocolVersion, an object")
+        # The first hello of a socket cannot be longer.
+        requests.check_size(message.metadata, self._settings.hello_bytes_max, "metadata")
         hello = requests.parse(requests.ConnectRequest, message.metadata, "metadata")
         version = hello.protocol_version
         if version is not None and not isinstance(version, str):

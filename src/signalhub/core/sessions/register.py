@@ -41,6 +41,8 @@ CAPABILITIES_MAX = 64
 CAPABILITY_CHARS_MAX = 128
 # Limits for one registration, so that a page of a hundred fits into a message.
 PROFILE_BYTES_MAX = 8 * 2**10
+# The same with every character spelt as an escape, and room for spaces.
+_SPELT_BYTES_MAX = 8 * PROFILE_BYTES_MAX
 _SWEEP_MS_MIN = 5_000
 
 
@@ -94,6 +96,7 @@ class Directory:
 
     def register(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:register`: make an address reachable through this session; the last one wins."""
+        requests.check_size(message.payload, _SPELT_BYTES_MAX)
         request = requests.parse(requests.RegisterRequest, message.payload)
         address = request.actor_address
         metadata = _checked(request)
