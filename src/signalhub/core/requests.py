@@ -204,7 +204,8 @@ class PublishRequest(RequestPayload):
     durable: bool | None = None
     key: str | None = None
     deliver_at: Number | None = None
-    headers: dict[str, str] | None = None
+    # An object of strings or null, decoded once it is known to be short.
+    headers: Raw = NULL
 
 
 class RetentionLimits(RequestPayload):

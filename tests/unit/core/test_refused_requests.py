@@ -44,6 +44,9 @@ def check_restarts(shell: MemoryShell) -> None:
         {"key": "k" * 257},
         {"headers": {"name": "v" * 1_024}},
         {"headers": {str(number): "v" for number in range(65)}},
+        {"headers": {f"{number}\\": "\\" for number in range(65)}},
+        {"headers": {"name": 1}},
+        {"headers": ["name"]},
         {"type": "hub:news"},
         {"topic": "t/#"},
     ],
@@ -59,6 +62,33 @@ def test_a_publication_that_does_not_fit_makes_no_topic(fault: dict[str, Any]) -
     assert not shell.hub.streams.topics
     assert code_of(writer.ask("hub:subscribe", NAMED)) == "unknown_topic"
     assert shell.engine.head == 0
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_headers_are_refused_before_they_are_made_if_there_are_far_too_many(
+    is_durable: bool,
+) -> None:
+    writer = MemoryShell().connect("@(a/writer)")
+    # Not even their types are looked at.
+    faulty = {str(number): number for number in range(1_000)}
+
+    reply = writer.ask(
+        "hub:publish", {"topic": "t", "type": "n", "durable": is_durable, "headers": faulty}
+    )
+
+    assert reply["payload"]["message"].endswith("payload.headers has more than 64 members.")
+
+
+@pytest.mark.parametrize("text", ['"', '\\"', "\\", '"":,'])
+def test_headers_may_hold_any_text(text: str) -> None:
+    writer = MemoryShell().connect("@(a/writer)")
+    headers = {f"{number}{text}": text * 200 for number in range(64)}
+
+    reply = writer.ask(
+        "hub:publish", {"topic": "t", "type": "n", "durable": True, "headers": headers}
+    )
+
+    assert reply["type"] == "hub:published"
 
 
 def full_log(shell: MemoryShell) -> None:

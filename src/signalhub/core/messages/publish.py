@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Raw
 
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, FanOut, Reply
@@ -15,7 +17,7 @@ from signalhub.core.streams.streams import Held, Topic
 from signalhub.core.subscriptions import send
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import Entry, Kind, MessageBody, Outcome, encode_body
-from signalhub.wire.envelope import Envelope
+from signalhub.wire.envelope import NULL, Envelope
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 KEY_CHARS_MAX = 256
 HEADERS_MAX = 64
 HEADER_CHARS_MAX = 1_024
+_QUOTES_MAX = 4 * HEADERS_MAX
+
+_decode_headers: Callable[[bytes], dict[str, str] | None]
+_decode_headers = msgspec.json.Decoder(dict[str, str] | None).decode
 
 
 class PublishReceipt(msgspec.Struct, eq=False):
@@ -101,7 +107,7 @@ class Publisher:
     ) -> list[Effect]:
         """Append a message to a topic; the sender is answered once it is on disk."""
         self._storage.check()
-        check(request)
+        headers = check(request)
         for subscription in topic.subscriptions.values():
             if subscription.definition.backlog_max and subscription.is_full:
                 raise refusals.backlog_full(topic.name, subscription.name)
@@ -117,7 +123,7 @@ class Publisher:
             message.ttl or None,
             expires_at,
             request.key,
-            request.headers,
+            headers,
             due_ms,
         )
         self._tally.published += 1
@@ -238,9 +244,30 @@ class Publisher:
         ]
 
 
-def check(request: requests.PublishRequest) -> None:
-    """Refuse a request that does not fit a message of a durable topic."""
-    check_parts(request.key, request.headers)
+def check(request: requests.PublishRequest) -> dict[str, str] | None:
+    """Refuse a request that does not fit a message of a durable topic; return the headers."""
+    headers = None if request.headers == NULL else headers_of(request.headers)
+    check_parts(request.key, headers)
+    return headers
+
+
+def headers_of(given: Raw) -> dict[str, str] | None:
+    """Decode headers, unless there are far too many of them.
+
+    A member has four quotes that are no part of a name or value, at least two of which do not
+    follow a backslash.
+    """
+    text = bytes(given)
+    if text.count(b'"') - text.count(b'\\"') > _QUOTES_MAX:
+        raise _too_many_headers()
+    try:
+        return _decode_headers(text)
+    except requests.UNFIT as error:
+        raise requests.unfit(error, "payload.headers") from None
+
+
+def _too_many_headers() -> Refusal:
+    return refusals.structural(f"payload.headers has more than {HEADERS_MAX} members")
 
 
 def check_parts(key: str | None, headers: dict[str, str] | None) -> None:
@@ -250,6 +277,6 @@ def check_parts(key: str | None, headers: dict[str, str] | None) -> None:
     if headers is None:
         return
     if len(headers) > HEADERS_MAX:
-        raise refusals.structural(f"payload.headers has more than {HEADERS_MAX} members")
+        raise _too_many_headers()
     if any(len(name) + len(value) > HEADER_CHARS_MAX for name, value in headers.items()):
         raise refusals.structural(f"a header is longer than {HEADER_CHARS_MAX} characters")

@@ -380,6 +380,8 @@ class Router:
                 session, message, request, durable, key, expires_at, now
             )
 
+        if request.headers != wire.NULL:
+            publishing.headers_of(request.headers)
         if request.deliver_at is not None:
             raise refusals.structural("payload.deliverAt needs a durable topic, or durable: true")
         self._tally.published += 1
