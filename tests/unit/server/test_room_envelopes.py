@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import time
 from collections.abc import Callable
 from functools import partial
+from time import process_time
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +24,7 @@ from signalhub.server.rooms.envelopes import (
     pseudonym_id,
     read_deposit,
     read_envelope,
+    read_members,
     room_name,
 )
 from signalhub.wire.errors import RoomCode, RoomError
@@ -204,3 +208,49 @@ def test_minted_ids_are_ulids_of_now() -> None:
         at = sum(digits.index(digit) * 32**place for place, digit in enumerate(one[9::-1]))
         assert before <= at <= after
     assert envelope(messageId=ids[0]).message_id == ids[0]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"7", b'"text"', b'{"a":}', b'{"roomId":"\\ud800"}', b"[" * 5_000]
+)
+def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        read_members(body)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["roomId", "type", "ciphertext", "action", "t", "other"]),
+        st.none() | st.text() | st.integers() | st.booleans() | st.lists(st.text()),
+    )
+)
+def test_of_a_body_known_texts_are_read_and_nothing_else_is(given: dict[str, object]) -> None:
+    read = read_members(json.dumps(given).encode())
+
+    known = {name: value for name, value in given.items() if name not in ("t", "other")}
+    assert read.keys() == known.keys()
+    for name, value in known.items():
+        is_text = value is None or isinstance(value, str)
+        assert read[name] == value if is_text else type(read[name]) is object
+
+
+def fastest_s(body: bytes) -> float:
+    found = []
+    for _ in range(5):
+        began_s = process_time()
+        read_members(body)
+        found.append(process_time() - began_s)
+    return min(found)
+
+
+@pytest.mark.parametrize("name", ["roomId", "unknown"])
+def test_a_body_of_many_small_values_is_read_without_making_them(name: str) -> None:
+    small = b",".join([b"{}"] * 300_000)
+
+    assert fastest_s(b'{"%b":[%b]}' % (name.encode(), small)) < 0.3 * decoded_s(b"[%b]" % small)
+
+
+def decoded_s(body: bytes) -> float:
+    began_s = process_time()
+    msgspec.json.decode(body)
+    return process_time() - began_s

@@ -71,8 +71,6 @@ class Cors:
 # Converts a request and the parts of its path into a call of the core and a renderer.
 Prepare = Callable[..., tuple[Step, Render]]
 
-_decode = msgspec.json.Decoder(dict[str, object]).decode
-
 
 class Asked(Later):
     """A pending request; the core calls `answer` with the result."""
@@ -218,8 +216,8 @@ def _members(request: HttpRequest) -> dict[str, object]:
                 RoomCode.UNSUPPORTED_MEDIA_TYPE, f"Send JSON, as Content-Type: {answers.JSON}."
             )
     try:
-        return _decode(request.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return envelopes.read_members(request.body)
+    except (ValueError, RecursionError):
         raise RoomError(RoomCode.BAD_ENVELOPE, "The body must be a JSON object.") from None
 
 

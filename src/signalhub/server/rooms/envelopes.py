@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 import msgspec
+from msgspec import Raw
 
 from signalhub.core.rooms.values import ABOUT_PROPOSALS, APP, TYPES
 from signalhub.ids import ulid
@@ -35,6 +36,11 @@ _ALPHANUMERIC = (ascii_letters + digits).encode()
 _BASE64URL = _ALPHANUMERIC + b"-_"
 _BASE64 = _ALPHANUMERIC + b"+/"
 _TO_BASE64URL = bytes.maketrans(b"+/", b"-_")
+
+_ABSENT = Raw(b"")
+# How text and null begin, and what stands for any other value.
+_TEXT = (b'"', b"n")
+_OTHER: Final = object()
 
 # Allowed padding by length modulo 4; 1 is impossible, since six bits are less than a byte.
 _PADDINGS = {0: (0,), 2: (0, 2), 3: (0, 1)}
@@ -61,6 +67,38 @@ ROOM_ID: Final = IdMember("roomId", WITH_COLON)
 TENANT_ID: Final = IdMember("tenantId", PLAIN)
 PSEUDONYM_ID: Final = IdMember("pseudonymId", WITH_COLON)
 PROPOSAL_ID: Final = IdMember("proposalId", PLAIN)
+
+
+class _Members(msgspec.Struct, gc=False, rename="camel"):
+    """All members of bodies and frames that are read."""
+
+    action: Raw = _ABSENT
+    type: Raw = _ABSENT
+    message_id: Raw = _ABSENT
+    room_id: Raw = _ABSENT
+    tenant_id: Raw = _ABSENT
+    pseudonym_id: Raw = _ABSENT
+    proposal_id: Raw = _ABSENT
+    ciphertext: Raw = _ABSENT
+
+
+_decode_members = msgspec.json.Decoder(_Members).decode
+_decode_text = msgspec.json.Decoder(str | None).decode
+_MEMBERS: Final = tuple(field.encode_name for field in msgspec.structs.fields(_Members))
+
+
+def read_members(body: bytes) -> dict[str, object]:
+    """Return the known members of a JSON object; raises `ValueError` or `RecursionError`.
+
+    All of them are text. Other values are not made: anybody could send a mebibyte of small ones,
+    which takes a tenth of a second.
+    """
+    members: dict[str, object] = {}
+    for name, raw in zip(_MEMBERS, msgspec.structs.astuple(_decode_members(body)), strict=True):
+        value = bytes(raw)
+        if value:
+            members[name] = _decode_text(value) if value[:1] in _TEXT else _OTHER
+    return members
 
 
 class Parameter(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from signalhub.server.rooms.envelopes import (
     RoomEnvelope,
     new_message_id,
     read_envelope,
+    read_members,
     room_name,
 )
 from signalhub.server.runner import HubRunner
@@ -38,7 +39,6 @@ _FRAME_REST_BYTES: Final = 8 * 2**10
 
 _MALFORMED = frozenset((RoomCode.BAD_FRAME, RoomCode.BAD_ENVELOPE))
 
-_decode = msgspec.json.Decoder().decode
 _CODEC_ERRORS = (ValueError, RecursionError)
 
 
@@ -183,12 +183,8 @@ class RoomSocket:
                 connection.close(CloseCode.POLICY_VIOLATION, "too many frames before the welcome")
             return
         try:
-            members = _decode(payload)
+            members = read_members(payload)
         except _CODEC_ERRORS:
-            # The `t` of a ping may be valid JSON that cannot be decoded, such as a huge number.
-            self._ping(payload)
-            return
-        if type(members) is not dict:
             self._refuse(_NOT_JSON)
             return
         action = members.get("action")
