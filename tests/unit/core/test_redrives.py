@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from signalhub.settings.model import Settings, TopicsSettings
-from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer
+from signalhub.wire import envelope as wire
+from tests.support.memory.shell import SETTLING_HELLO, MemoryShell, Peer, envelope
 from tests.support.memory.topics import (
     ACTOR,
     NAME,
@@ -174,3 +175,22 @@ def test_a_letter_put_back_for_one_subscription_is_no_backlog_of_another() -> No
     assert subscription_of(shell, name="other").lag == 0
     assert subscription_of(shell.restarted(), name="other").lag == 0
     assert subscription_of(shell).lag == 1
+
+
+def test_the_letter_of_a_message_of_the_largest_size_is_not_larger_than_a_message_may_be() -> None:
+    shell = MemoryShell(Settings(message_bytes_max=65_536))
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer, poison="dead_letter", deadLetter=DEAD)
+    create(writer, DEAD)
+    subscribe(writer, DEAD)
+    subscribe(reader)
+    payload = {"topic": NAMED["topic"], "type": "note", "data": ""}
+    spare = 65_536 - 1_024 - len(envelope("hub:publish", payload, sender="@(a/writer)"))
+
+    published = writer.ask("hub:publish", payload | {"data": "x" * (spare - 50)})
+    reader.ask("hub:term", NAMED | {"seq": 1, "reason": "why " * 250})
+
+    assert published["type"] == "hub:published"
+    (letter,) = [one for one in writer.take() if "deadLetter" in (one["metadata"] or {})]
+    assert letter["metadata"]["deadLetter"]["reason"].startswith("why why")
+    assert len(wire.encode(letter)) <= 65_536

@@ -9,7 +9,7 @@ Redriving and purging them is in `letter_work.py`.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -32,7 +32,7 @@ from signalhub.wire.entry import (
     StreamDefinitionBody,
     encode_body,
 )
-from signalhub.wire.envelope import Envelope
+from signalhub.wire.envelope import Envelope, encode
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     from signalhub.core.streams.catalog import Catalog
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
+
+
+# What a letter says of its end at most, and what it says of it if there is hardly room.
+_STORY_BYTES: Final = 16 * 2**10
+_REASON_CHARS: Final = 80
 
 
 class DeadLetters:
@@ -104,6 +109,10 @@ class DeadLetters:
             flight.consumers,
             held.offset,
         )
+        size = ask.size_of(held.message) + len(encode(held.message.headers))
+        if size > self.message_bytes_max - _STORY_BYTES:
+            # With the whole story it could be larger than a message may be.
+            dead.reason, dead.consumers = dead.reason[:_REASON_CHARS], dead.consumers[-1:]
         letter = msgspec.structs.replace(
             held.message,
             copy_id=self.ids.next(),
