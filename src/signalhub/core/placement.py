@@ -656,6 +656,19 @@ def kind_of(actor: str) -> str:
     return actor.partition("/")[0]
 
 
+def check_batch(session: Session, ends: Iterable[tuple[str, str]]) -> None:
+    """Refuse messages between actors that a host may not send: sender and recipient of each.
+
+    It sends those of its own actors, and passes on those to actors that it has had; so it must be
+    permitted the kind of one of them. Which of its actors are still there is checked by fences.
+    """
+    may_host = session.allowance.may_host
+    for sender, recipient in {(kind_of(sender), kind_of(to)) for sender, to in ends}:
+        if not (may_host(sender) or may_host(recipient)):
+            is_outside = not sender or sender.startswith("@")
+            raise refusals.unauthorized("host", recipient if is_outside else sender)
+
+
 def _described(actor: str, place: Place | None) -> dict[str, object]:
     if not is_placed(place):
         return {"actor": actor, "host": None, "token": None}
