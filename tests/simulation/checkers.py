@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from signalhub.core.hub import Hub
+from signalhub.core.messages.audience import Audience
 from signalhub.settings.model import Settings
 from signalhub.wire.names import HUB_ADDRESS
 from tests.simulation.events import Emitted, Exchange, Handed
@@ -187,7 +188,11 @@ def assert_nothing_is_left(shell: MemoryShell) -> None:
         "asks": len(hub.pending),
         "topics": len(hub.topics._exact),
         "wildcards": len(hub.topics._wildcards.below),
-        "audiences": sum(len(one.recipients) for one in hub.topics._audiences.values()),
+        "audiences": sum(
+            len(one.recipients)
+            for one in hub.topics._audiences.values()
+            if isinstance(one, Audience)
+        ),
         "tokens": len(hub.sessions._token_ends_ms),
         "ids": hub.dedup.count,
         "rows": len(shell.rows),

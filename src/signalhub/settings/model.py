@@ -155,8 +155,8 @@ class OutboundSettings(Group, frozen=True, kw_only=True):
     total_bytes_max: Annotated[
         Bytes,
         _about(
-            "Memory for what is queued for all sockets; beyond it, those for which most waits are "
-            "closed."
+            "Memory for what is queued for all sockets, and for large frames that are being read; "
+            "beyond it, those that take most are closed."
         ),
     ] = 256 * 2**20
     stalled_s: Annotated[Seconds, _about("Close a socket that reads nothing for this time.")] = 10.0
