@@ -7,8 +7,9 @@ An actor is unknown, coming (its first place is being written), placed, or movin
 another place is being written). Several places of one actor may be pending; only the last counts.
 
 An operator can have a place forgotten. What stays is a place without a host: its token is kept, so
-that the next place has a higher one and whatever the former host still sends is outdated. It counts
-for the limit like any other, because it is kept for ever.
+that the next place has a higher one and whatever the former host still sends is outdated. It is
+kept for ever, but makes room for another actor: there are at most as many actors with a host as the
+limit says, and new ones only while there are less than twice as many of both.
 
 | event | unknown | coming | placed | moving |
 |---|---|---|---|---|
@@ -188,10 +189,10 @@ class Placements:
         self._dirty.add(actor)
 
     def _count(self, actor: str, place: Place, change: int) -> None:
-        self._quotas.take(Resource.PLACES, place.holder, change)
         if not place.host:
             self._forgotten += change
             return
+        self._quotas.take(Resource.PLACES, place.holder, change)
         _add(self._on, place.host, actor, change)
 
     @property
@@ -326,7 +327,7 @@ class Placement:
             is_new = not is_placed(known)
             searched += is_new
             if is_new and isinstance(found, Place):
-                if known is None and self._placements.recorded >= self._limit:
+                if known is None and self._is_full:
                     found = refusals.too_many_actors(self._limit)
                 else:
                     found = self._quotas.refusal(Resource.PLACES, holder) or found
@@ -364,6 +365,12 @@ class Placement:
             return _Search(session, self._streams.hosts, self._is_present)
         own_host = partial(self._own_host, session, request.host)
         return _Claim(session, own_host, request.tokens or {}, now)
+
+    @property
+    def _is_full(self) -> bool:
+        """Is there no room for an actor that has never had a place?"""
+        placements = self._placements
+        return len(placements) >= self._limit or placements.recorded >= 2 * self._limit
 
     def _charge(self, session: Session, actors: int, now: int) -> None:
         """A request that names many actors takes the tokens of several messages."""

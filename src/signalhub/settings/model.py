@@ -272,7 +272,8 @@ class ActorsSettings(Group, frozen=True, kw_only=True):
     mailbox_limit: Annotated[Count, _about("Messages stored for one host that is away.")] = 100_000
     window: Annotated[Window, _about("Unacknowledged messages per host.")] = 1_024
     limit: Annotated[
-        Count, _about("Number of actors whose place the hub records, forgotten ones included.")
+        Count,
+        _about("Number of actors that have a place; with forgotten ones there are twice as many."),
     ] = 1_000_000
 
 
