@@ -27,6 +27,7 @@ from tests.support.volume import volume
 
 SILENT = volume(100, 1_000)
 LARGE = "x" * 1_000_000
+TENTH = "x" * 100_000
 PUBLISHED = 4
 # The messages themselves, what each transport holds, and what allocators keep.
 GROWTH_MAX = 60_000_000 + SILENT * 100_000
@@ -93,10 +94,10 @@ async def test_who_owes_most_is_closed_first_when_too_much_waits() -> None:
         writer, tally = stage.hub.app.runner.writer, stage.hub.app.hub.tally
 
         # The kernel takes the first few.
-        for _ in range(3):
-            sender.tell("@(silent/small)", "note", LARGE)
-        for _ in range(8):
-            sender.tell("@(silent/large)", "note", LARGE)
+        for _ in range(30):
+            sender.tell("@(silent/small)", "note", TENTH)
+        for _ in range(80):
+            sender.tell("@(silent/large)", "note", TENTH)
             await asyncio.sleep(0)
         await eventually(lambda: tally.debtors_closed == 1)
         await pair.go_on(20)
@@ -105,9 +106,9 @@ async def test_who_owes_most_is_closed_first_when_too_much_waits() -> None:
         assert await large.until_closed() is None
         assert writer.waiting_bytes <= outbound["total_bytes_max"]
         small.resume()
-        for _ in range(3):
-            assert (await small.receive("note"))["payload"] == LARGE
-        assert writer.waiting_bytes < 100_000
+        for _ in range(30):
+            assert (await small.receive("note"))["payload"] == TENTH
+        await eventually(lambda: writer.waiting_bytes < 100_000)
         assert tally.debtors_closed == 1
 
 
@@ -143,3 +144,25 @@ async def test_a_read_buffer_shrinks_after_a_large_message_and_nothing_is_lost()
         peer.write(ping[-3:])
         await eventually(lambda: read_buffer(stage) == small)
         assert [await peer.receive_text() for _ in range(4)] == ['{"type":"pong"}'] * 4
+
+
+async def test_large_frames_that_are_never_finished_are_a_debt() -> None:
+    outbound = {"total_bytes_max": 16 * 2**20}
+    async with run_stage(outbound=outbound, message_rate=0) as stage, bystanders(stage) as pair:
+        writer, tally = stage.hub.app.runner.writer, stage.hub.app.hub.tally
+        frame = masked_frame(Opcode.TEXT, b"x" * 7_500_000)
+        honest = await stage.join("@(an/honest)")
+        peers = [await stage.join(f"@(large/{number})") for number in range(6)]
+
+        # Each takes 8 or 16 MiB, and the hub does not see what it would say.
+        for at, peer in enumerate(peers):
+            peer.write(frame[: 2_000_000 + 1_000_000 * at])
+            await pair.go_on(5)
+        await eventually(lambda: tally.debtors_closed >= 3)
+        await eventually(lambda: writer.waiting_bytes <= outbound["total_bytes_max"])
+
+        assert (await honest.ask("hub:heartbeat"))["type"] == "hub:heartbeat_ack"
+        assert tally.debtors_closed < len(peers)
+        for peer in peers:
+            peer.abort()
+        await eventually(lambda: writer.waiting_bytes < 100_000)

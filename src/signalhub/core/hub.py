@@ -134,6 +134,8 @@ class Hub:
         self.replies = replies = Replies(ids, tally, wall)
         self.quotas = quotas = Quotas(settings)
         self.scans = scans = Scans(replies, tally)
+        # Requests for places, which do not wait for searches.
+        self.placing = placing = Scans(replies, tally)
         self.registry = registry = Registry(
             settings.registry.limit, settings.registry.refuse_above, quotas
         )
@@ -255,7 +257,15 @@ class Hub:
             session_tokens,
         )
         placement = Placement(
-            placements, streams, registry, storage, replies, tally, quotas, settings.actors
+            placements,
+            streams,
+            registry,
+            storage,
+            replies,
+            tally,
+            quotas,
+            placing,
+            settings.actors,
         )
         self._router = Router(
             registry,
@@ -429,6 +439,8 @@ class Hub:
         effects = self._passes.run(now)
         if self.scans.waiting:
             effects += self.scans.turn(now)
+        if self.placing.waiting:
+            effects += self.placing.turn(now)
         return effects + self.asks.write_settlements(now) if self.asks.loose else effects
 
     @property
@@ -439,7 +451,12 @@ class Hub:
     @property
     def has_woken(self) -> bool:
         """Is there anything to dispatch or to write now?"""
-        return bool(self.asks.loose or self.dispatcher.woken or self.scans.waiting)
+        return bool(
+            self.asks.loose
+            or self.dispatcher.woken
+            or self.scans.waiting
+            or (self.placing.waiting and not self.placements.are_enough_coming)
+        )
 
     def oldest_open(self, offset: int) -> int:
         """The offset of the oldest unanswered ask or unfinished erasure, `offset` at most."""

@@ -7,8 +7,9 @@ An actor is unknown, coming (its first place is being written), placed, or movin
 another place is being written). Several places of one actor may be pending; only the last counts.
 
 An operator can have a place forgotten. What stays is a place without a host: its token is kept, so
-that the next place has a higher one and whatever the former host still sends is outdated. It counts
-for the limit like any other, because it is kept for ever.
+that the next place has a higher one and whatever the former host still sends is outdated. It is
+kept for ever, but makes room for another actor: there are at most as many actors with a host as the
+limit says, and new ones only while there are less than twice as many of both.
 
 | event | unknown | coming | placed | moving |
 |---|---|---|---|---|
@@ -21,10 +22,10 @@ for the limit like any other, because it is kept for ever.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count, islice, takewhile
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Final, Protocol, TypeGuard
 
 import msgspec
 
@@ -32,8 +33,9 @@ from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, GiveWay
 from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
+from signalhub.core.limits.scans import Scans, Steps, steps_of
 from signalhub.core.operations import operated
-from signalhub.core.rendezvous import Node, preferred
+from signalhub.core.rendezvous import RIVALS_MAX, Node, preferred
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams import mailboxes
 from signalhub.core.streams.streams import Mailbox
@@ -48,6 +50,10 @@ if TYPE_CHECKING:
     from signalhub.core.streams.streams import Streams
     from signalhub.counters import Tally
     from signalhub.settings.model import ActorsSettings
+
+# While so many places are being written, requests for many of them wait: what follows from a commit
+# happens in one piece.
+COMING_MAX: Final = 256
 
 # Actor, host, token, the offset of its entry, its owner, and the token it started with.
 Row = tuple[str, str, int, int, str, int]
@@ -112,6 +118,11 @@ class Placements:
     def recorded(self) -> int:
         """The number of actors with a place or a forgotten one, on disk or pending."""
         return len(self._stored) + self._unknown
+
+    @property
+    def are_enough_coming(self) -> bool:
+        """Are so many places being written that more would make a commit take long?"""
+        return len(self._coming) >= COMING_MAX
 
     def find(self, actor: str) -> Place | None:
         """The place of an actor, pending and forgotten ones included."""
@@ -178,10 +189,10 @@ class Placements:
         self._dirty.add(actor)
 
     def _count(self, actor: str, place: Place, change: int) -> None:
-        self._quotas.take(Resource.PLACES, place.holder, change)
         if not place.host:
             self._forgotten += change
             return
+        self._quotas.take(Resource.PLACES, place.holder, change)
         _add(self._on, place.host, actor, change)
 
     @property
@@ -232,6 +243,17 @@ def _add(counts: Counts, host: str, actor: str, change: int) -> None:
 ANCHORS_MAX: Final = 10_000
 _FIRST_TOKEN: Final = 1
 _ACTORS_PER_TOKEN: Final = 10
+# What finding an actor costs, in things examined: where it has a place, and where it has none; so
+# many hosts that compete for it cost as much as one more thing. Of many hosts, fewer have been
+# looked up before.
+_KNOWN_COST: Final = 2
+_NEW_COST: Final = 10
+_RIVALS_PER_COST: Final = 2
+_RIVALS_COST_MAX: Final = RIVALS_MAX
+# So many names cost as much as one more thing, when they are read and when they are answered.
+_NAMES_PER_COST: Final = 3
+# Things examined between two looks at what is left of a slice.
+_STEP: Final = 50
 # So many hosts that are away may be met in one request before those that are there are listed.
 _AWAY_MAX: Final = 256
 
@@ -248,6 +270,7 @@ class Placement:
         replies: Replies,
         tally: Tally,
         quotas: Quotas,
+        scans: Scans,
         settings: ActorsSettings,
     ) -> None:
         self._placements = placements
@@ -258,6 +281,8 @@ class Placement:
         self._tally = tally
         self._quotas = quotas
         self._limit = settings.limit
+        # Requests that name many actors are answered in slices.
+        self._scans = scans
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -272,42 +297,80 @@ class Placement:
         self._charge(session, len(request.actors), now)
         if request.tokens is not None and request.host is None:
             raise refusals.structural("payload.tokens are for hosts that claim: name payload.host")
-        if request.host is None:
-            is_present = partial(self._is_present, now)
-            search: _Search | _Claim = _Search(session, self._streams.hosts, is_present)
-        else:
-            box = self._own_host(session, request.host, now)
-            search = _Claim(session, box, request.tokens or {})
-        fresh: dict[str, Place] = {}
+        made: list[Effect] = []
+        steps = self._place(session, message, request, made)
+        effects = self._scans.begin(session, message, steps, made, now)
+        return [*effects, GiveWay(session)] if len(request.actors) > _ACTORS_PER_TOKEN else effects
+
+    def _place(
+        self,
+        session: Session,
+        message: Envelope,
+        request: requests.PlaceRequest,
+        made: list[Effect],
+    ) -> Steps:
+        """Place actors one after the other; `made` gets the entries of those that are new."""
+        turn, now = self._scans.turns, self._scans.now
         places: list[dict[str, object]] = []
         unplaced: list[dict[str, object]] = []
-        room, added = self._limit - self._placements.recorded, 0
+        unwritten: list[Refusal] = []
         holder, searched = holder_of(session), 0
+        spent = reading = len(request.actors) // _NAMES_PER_COST
+        search = self._search(session, request, now)
         for actor in request.actors:
-            known = fresh.get(actor) or self._placements.find(actor)
-            is_new, is_unknown = not is_placed(known), known is None
+            known = self._placements.find(actor)
+            while (found := search.find(actor, known, now)) is None:
+                yield from search.look_up(kind_of(actor))
+                turn, now = self._scans.turns, self._scans.now
+                search.go_on(now)
+                known = self._placements.find(actor)
+            is_new = not is_placed(known)
             searched += is_new
-            found = search.find(actor, known)
-            if is_unknown and room <= 0 and isinstance(found, Place):
-                found = refusals.too_many_actors(self._limit)
-            elif is_new and isinstance(found, Place):
-                found = self._quotas.refusal(Resource.PLACES, holder, added + 1) or found
+            if is_new and isinstance(found, Place):
+                if known is None and self._is_full:
+                    found = refusals.too_many_actors(self._limit)
+                else:
+                    found = self._quotas.refusal(Resource.PLACES, holder) or found
             if isinstance(found, Refusal):
                 unplaced.append({"actor": actor, "code": found.code, "message": found.message})
-                continue
-            if found is not known:
-                source = known.source if is_placed(known) else holder.source
-                fresh[actor] = found = msgspec.structs.replace(found, source=source)
-                room -= is_unknown
-                added += is_new
-            places.append(_described(actor, found))
+            else:
+                if found is not known:
+                    if not made:
+                        self._storage.check()
+                    source = known.source if is_placed(known) else holder.source
+                    found = msgspec.structs.replace(found, source=source)
+                    made.append(self._append(actor, found, now, unwritten))
+                places.append(_described(actor, found))
+            spent += search.cost if is_new else _KNOWN_COST
+            if spent >= _STEP:
+                yield spent
+                spent = 0
+                if unwritten:
+                    raise unwritten[0]
+                if turn != self._scans.turns:
+                    turn, now = self._scans.turns, self._scans.now
+                    search.go_on(now)
+        yield spent + reading
+        if unwritten:
+            raise unwritten[0]
         if request.host is None:
             # Where an actor without a place could go takes longer than where another one is.
-            session.bucket.owe(searched, now)
+            session.bucket.owe(searched, self._scans.now)
         payload: dict[str, object] = {"places": places, "unplaced": unplaced}
         answer = self._replies.answer(session, message, "hub:placed", payload)
-        made = self._answer_when_stored(answer, request.actors, fresh, now)
-        return [*made, GiveWay(session)] if len(request.actors) > _ACTORS_PER_TOKEN else made
+        return self._answer_when_stored(answer, request.actors, self._scans.now)
+
+    def _search(self, session: Session, request: requests.PlaceRequest, now: int) -> _Finder:
+        if request.host is None:
+            return _Search(session, self._streams.hosts, self._is_present)
+        own_host = partial(self._own_host, session, request.host)
+        return _Claim(session, own_host, request.tokens or {}, now)
+
+    @property
+    def _is_full(self) -> bool:
+        """Is there no room for an actor that has never had a place?"""
+        placements = self._placements
+        return len(placements) >= self._limit or placements.recorded >= 2 * self._limit
 
     def _charge(self, session: Session, actors: int, now: int) -> None:
         """A request that names many actors takes the tokens of several messages."""
@@ -337,7 +400,7 @@ class Placement:
         request = requests.parse(requests.MoveRequest, message.payload)
         actor, known = request.actor, self._placements.find(request.actor)
         moved = Place(request.to, request.token + 1)
-        fresh: dict[str, Place] = {}
+        made: list[Effect] = []
         if known is None or not known.is_at(moved.host, moved.token):
             if not is_placed(known) or known.token != request.token:
                 details: dict[str, object] = {"stale": [_as_seen(session, actor, known)]}
@@ -352,9 +415,10 @@ class Placement:
             moved = msgspec.structs.replace(
                 moved, owner=known.owner, first=known.first, source=known.source
             )
-            fresh[actor] = moved
+            self._storage.check()
+            made.append(self._append(actor, moved, now))
         answer = self._replies.answer(session, message, "hub:moved", _described(actor, moved))
-        return self._answer_when_stored(answer, [actor], fresh, now)
+        return made + self._answer_when_stored(answer, [actor], now)
 
     def check_target(self, session: Session, actor: str, to: str, now: int) -> None:
         """Refuse a move to a host that does not serve the kind, or may not.
@@ -391,9 +455,10 @@ class Placement:
             raise refusals.unauthorized("control", known.host)
         payload: dict[str, object] = {"actor": actor, "host": known.host, "token": known.token}
         answer = self._replies.answer(session, message, "hub:place_forgotten", payload)
-        forgotten = Place("", known.token)
-        effects = self._answer_when_stored(answer, [actor], {actor: forgotten}, now)
-        return [*operated(session, message.type, "control", known.host, now), *effects]
+        self._storage.check()
+        forgotten = self._append(actor, Place("", known.token), now)
+        made = [*operated(session, message.type, "control", known.host, now), forgotten]
+        return made + self._answer_when_stored(answer, [actor], now)
 
     def check_fences(self, session: Session, fences: dict[str, int]) -> None:
         """Refuse a message whose sender knows an outdated place of an actor."""
@@ -410,24 +475,24 @@ class Placement:
     # The log.
 
     def _answer_when_stored(
-        self, answer: DeferredAnswer, actors: list[str], fresh: dict[str, Place], now: int
+        self, answer: DeferredAnswer, actors: list[str], now: int
     ) -> list[Effect]:
-        """Write new places; answer once these and earlier pending ones are on disk."""
-        if fresh:
-            self._storage.check()
-        appends = [self._append(actor, place, now) for actor, place in fresh.items()]
+        """Answer once all pending places of these actors are on disk."""
         last = self._placements.latest(actors)
         if last is None:
             return answer.committed(0, now)
         last.waiters.append(answer)
-        return [*appends]
+        return []
 
-    def _append(self, actor: str, place: Place, now: int) -> Append:
+    def _append(
+        self, actor: str, place: Place, now: int, unwritten: list[Refusal] | None = None
+    ) -> Append:
+        """Write a new place; if the log rejects it, `unwritten` gets the reason."""
         coming = self._placements.send(actor, place)
         return Append(
-            _entry(actor, place, now),
+            _entry(actor, coming.place, now),
             partial(self._written, coming),
-            partial(self._not_written, coming),
+            partial(self._not_written, coming, unwritten),
         )
 
     def _written(self, coming: Coming, offset: int, now: int) -> list[Effect]:
@@ -437,8 +502,12 @@ class Placement:
         self._tally.actors_moved += bool(host) and is_placed(before) and before.host != host
         return [one for each in coming.waiters for one in each.committed(offset, now)]
 
-    def _not_written(self, coming: Coming, refusal: Refusal, now: int) -> list[Effect]:
+    def _not_written(
+        self, coming: Coming, unwritten: list[Refusal] | None, refusal: Refusal, now: int
+    ) -> list[Effect]:
         self._placements.refused(coming)
+        if unwritten is not None:
+            unwritten.append(refusal)
         return [one for each in coming.waiters for one in each.refused(refusal, now)]
 
     def anchored(self) -> int | None:
@@ -455,6 +524,22 @@ class Placement:
         return []
 
 
+class _Finder(Protocol):
+    """Decides where actors live that have no place."""
+
+    cost: int
+    """What the last one without a place has cost, in things examined."""
+
+    def find(self, actor: str, known: Place | None, now: int) -> Place | Refusal | None:
+        """The place of an actor, or why it has none; `None` if its kind must be looked up."""
+
+    def look_up(self, kind: str) -> Generator[int, None, None]:
+        """Find the hosts of a kind that are there: once, instead of for every actor."""
+
+    def go_on(self, now: int) -> None:
+        """Others have had their turns."""
+
+
 class _Search:
     """Places actors that have no place on a connected host."""
 
@@ -462,52 +547,82 @@ class _Search:
         self,
         session: Session,
         hosts_of: Callable[[str], Sequence[Node]],
-        is_present: Callable[[str], bool],
+        is_present: Callable[[int, str], bool],
     ) -> None:
         self._session = session
         self._hosts_of = hosts_of
         self._is_connected = is_present
+        # Those that were looked up in this turn, and whether they are connected.
+        self._seen: dict[str, bool] = {}
+        self._now = 0
         # The hosts for each kind, and how many of them were found to be away.
         self._hosts: dict[str, Sequence[Node]] = {}
         self._away: dict[str, int] = {}
+        self.cost = _NEW_COST
 
-    def find(self, actor: str, known: Place | None) -> Place | Refusal:
+    def go_on(self, now: int) -> None:
+        self._seen.clear()
+
+    def find(self, actor: str, known: Place | None, now: int) -> Place | Refusal | None:
         if is_placed(known):
             return known if _may_send(self._session, known.host) else _not_shown(actor)
         kind = kind_of(actor)
-        host = preferred(actor, self._known_hosts(kind), partial(self._is_present, kind))
+        hosts = self._hosts.get(kind)
+        if hosts is None:
+            hosts = self._hosts[kind] = self._hosts_of(kind)
+        self._now = now
+        self.cost = _NEW_COST + min(len(hosts) // _RIVALS_PER_COST, _RIVALS_COST_MAX)
+        try:
+            host = preferred(actor, hosts, partial(self._is_present, kind))
+        except _ManyAway:
+            return None
         if host is None:
             return refusals.no_host(kind)
         if not _may_send(self._session, host):
             return _not_shown(actor)
         return _first_place(host, known, self._session.allowance.subject)
 
-    def _known_hosts(self, kind: str) -> Sequence[Node]:
-        hosts = self._hosts.get(kind)
-        if hosts is None:
-            hosts = self._hosts[kind] = self._hosts_of(kind)
-        elif self._away.get(kind, 0) > _AWAY_MAX:
-            # Look once, instead of for every actor, where most are away.
-            hosts = [one for one in hosts if self._is_connected(one[1])]
-            self._hosts[kind], self._away[kind] = hosts, 0
-        return hosts
+    def look_up(self, kind: str) -> Generator[int, None, None]:
+        hosts: list[Node] = []
+        for part, cost in steps_of(list(self._hosts_of(kind))):
+            hosts += [one for one in part if self._is_connected(self._now, one[1])]
+            yield cost
+        self._hosts[kind], self._away[kind] = hosts, 0
 
     def _is_present(self, kind: str, host: str) -> bool:
-        is_present = self._is_connected(host)
+        is_present = self._seen.get(host)
+        if is_present is None:
+            is_present = self._seen[host] = self._is_connected(self._now, host)
         if not is_present:
-            self._away[kind] = self._away.get(kind, 0) + 1
+            away = self._away[kind] = self._away.get(kind, 0) + 1
+            if away > _AWAY_MAX:
+                raise _ManyAway
         return is_present
+
+
+class _ManyAway(Exception):
+    """Many hosts of a kind are away."""
 
 
 class _Claim:
     """Gives actors to the requesting host, except those placed elsewhere."""
 
-    def __init__(self, session: Session, box: Mailbox, tokens: dict[str, int]) -> None:
+    def __init__(
+        self, session: Session, own_host: Callable[[int], Mailbox], tokens: dict[str, int], now: int
+    ) -> None:
         self._allowance = session.allowance
-        self._box = box
+        self._own_host = own_host
+        self._box = own_host(now)
         self._tokens = tokens
+        self.cost = _NEW_COST
 
-    def find(self, actor: str, known: Place | None) -> Place | Refusal:
+    def go_on(self, now: int) -> None:
+        self._box = self._own_host(now)
+
+    def look_up(self, kind: str) -> Generator[int, None, None]:
+        yield from ()
+
+    def find(self, actor: str, known: Place | None, now: int) -> Place | Refusal:
         # After a loss of data the host may know a higher token than the hub.
         held = self._tokens.get(actor)
         token = held or _FIRST_TOKEN
@@ -546,6 +661,19 @@ def _first_place(host: str, forgotten: Place | None, subject: str) -> Place:
 def kind_of(actor: str) -> str:
     """The kind of a durable actor."""
     return actor.partition("/")[0]
+
+
+def check_batch(session: Session, ends: Iterable[tuple[str, str]]) -> None:
+    """Refuse messages between actors that a host may not send: sender and recipient of each.
+
+    It sends those of its own actors, and passes on those to actors that it has had; so it must be
+    permitted the kind of one of them. Which of its actors are still there is checked by fences.
+    """
+    may_host = session.allowance.may_host
+    for sender, recipient in {(kind_of(sender), kind_of(to)) for sender, to in ends}:
+        if not (may_host(sender) or may_host(recipient)):
+            is_outside = not sender or sender.startswith("@")
+            raise refusals.unauthorized("host", recipient if is_outside else sender)
 
 
 def _described(actor: str, place: Place | None) -> dict[str, object]:

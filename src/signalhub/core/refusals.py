@@ -540,12 +540,11 @@ def unknown_session(session_id: str) -> Refusal:
 
 
 def too_many_actors(limit: int) -> Refusal:
-    """The limit of recorded places is reached."""
+    """The limit of places is reached, or as many are forgotten."""
     return Refusal(
         Code.LIMIT_EXCEEDED,
-        f"The hub keeps the places of {limit} durable actors, forgotten ones included, which is "
-        "the limit.",
-        "Raise actors.limit.",
+        f"{limit} durable actors have a place, which is the limit, or twice as many have had one.",
+        "Forget places that are not needed (`signalhub actors forget`), or raise actors.limit.",
         details={"limit": limit},
     )
 

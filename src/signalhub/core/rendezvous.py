@@ -10,13 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from itertools import chain, islice
+from itertools import chain
 from typing import Final
 
 # A hash, and the name of the host.
 Node = tuple[int, str]
 
-_RIVALS_MAX: Final = 64
+RIVALS_MAX: Final = 64
 _BITS_64: Final = 2**64 - 1
 
 
@@ -54,16 +54,19 @@ def preferred(
     """The preferred host of an actor among those of a ring; `None` if there are none."""
     number = number_of(actor)
     first = bisect_left(nodes, (number, ""))
-    around = (nodes[at] for at in chain(range(first, len(nodes)), range(first)))
-    rivals = islice((one for one in around if is_present(one[1])), _RIVALS_MAX)
-    best = max(((_mixed(number ^ one), name) for one, name in rivals), default=None)
-    return None if best is None else best[1]
-
-
-def _mixed(number: int) -> int:
-    """The finalizer of MurmurHash3: every input bit affects every output bit."""
-    number ^= number >> 33
-    number = number * 0xFF51AFD7ED558CCD & _BITS_64
-    number ^= number >> 33
-    number = number * 0xC4CEB9FE1A85EC53 & _BITS_64
-    return number ^ number >> 33
+    best, chosen, left = -1, None, RIVALS_MAX
+    for at in chain(range(first, len(nodes)), range(first)):
+        one, name = nodes[at]
+        if not is_present(name):
+            continue
+        # The finalizer of MurmurHash3: every input bit affects every output bit.
+        mixed = number ^ one
+        mixed = (mixed ^ mixed >> 33) * 0xFF51AFD7ED558CCD & _BITS_64
+        mixed = (mixed ^ mixed >> 33) * 0xC4CEB9FE1A85EC53 & _BITS_64
+        mixed ^= mixed >> 33
+        if mixed > best or (mixed == best and chosen is not None and name > chosen):
+            best, chosen = mixed, name
+        left -= 1
+        if not left:
+            break
+    return chosen

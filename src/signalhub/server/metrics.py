@@ -166,7 +166,8 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
     gauge(
         "outbound_bytes",
         lambda of: of.runner.writer.waiting_bytes,
-        "Memory of everything that waits to be written, all sockets.",
+        "Memory of everything that waits to be written, and of large frames that are being read, "
+        "all sockets.",
     ),
     gauge(
         "outbound_bytes_max",

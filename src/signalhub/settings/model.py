@@ -155,8 +155,8 @@ class OutboundSettings(Group, frozen=True, kw_only=True):
     total_bytes_max: Annotated[
         Bytes,
         _about(
-            "Memory for what is queued for all sockets; beyond it, those for which most waits are "
-            "closed."
+            "Memory for what is queued for all sockets, and for large frames that are being read; "
+            "beyond it, those that take most are closed."
         ),
     ] = 256 * 2**20
     stalled_s: Annotated[Seconds, _about("Close a socket that reads nothing for this time.")] = 10.0
@@ -272,7 +272,8 @@ class ActorsSettings(Group, frozen=True, kw_only=True):
     mailbox_limit: Annotated[Count, _about("Messages stored for one host that is away.")] = 100_000
     window: Annotated[Window, _about("Unacknowledged messages per host.")] = 1_024
     limit: Annotated[
-        Count, _about("Number of actors whose place the hub records, forgotten ones included.")
+        Count,
+        _about("Number of actors that have a place; with forgotten ones there are twice as many."),
     ] = 1_000_000
 
 

@@ -331,6 +331,10 @@ class MemoryShell:
         seen_from = self.hub.oldest_open(self._snapshot_before)
         self._snapshot_before = offset
         self.shelf.save_snapshot(take_snapshot(self.hub.parts, offset), epoch, seen_from)
+        for stream in self.hub.streams.every():
+            changed = [one.name for one in stream.readers() if one.is_dirty and one.making is None]
+            is_missed = stream.is_made and (stream.is_dirty or changed)
+            assert not is_missed, f"a change of {stream.name} is not in the snapshot: {changed}"
         self.hub.rooms.messages.ids.saved(offset)
 
     def restarted(self: Shell, written: int = 0) -> Shell:

@@ -455,7 +455,6 @@ class Stage:
         self._kernel.setattr(connection_module, "os", SimpleNamespace(write=self._write))
         if self._held_bytes is not None:
             self._kernel.setattr(connection_module, "_TRANSPORT_BYTES_MAX", self._held_bytes)
-            self._kernel.setattr(connection_module, "SHARED_BYTES", 2 * self._held_bytes)
             self._kernel.setattr(ledger_module, "SHARED_BYTES", 2 * self._held_bytes)
             self._kernel.setattr(fan_out_module, "SHARED_BYTES", 2 * self._held_bytes)
         drop_rest, push = Connection.drop_rest, Connection.push

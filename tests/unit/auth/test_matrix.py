@@ -235,6 +235,7 @@ def republishes(scene: Scene) -> bool:
 
 
 NOTE = {"to": ZOE, "type": "note"}
+BATCH = {"to": A, "type": "actors:batch", "data": {"messages": []}}
 # How each row of the table is tried, in the order of the table.
 TRIALS: dict[str, list[Callable[[Scene], bool]]] = {
     "hub:connect": [lambda scene: bool(scene.eve())],
@@ -276,7 +277,7 @@ TRIALS: dict[str, list[Callable[[Scene], bool]]] = {
     "hub:send": [
         with_zoe("hub:send", NOTE),
         with_zoe("hub:send", NOTE, sender="@(x/y)"),
-        lambda scene: may(scene.hosts().ask("hub:send", {"to": A, "type": "actors:batch"})),
+        lambda scene: may(scene.hosts().ask("hub:send", BATCH)),
         lambda scene: controls(scene, "actors"),
         lambda scene: controls(scene, "purge"),
         sees_contents,

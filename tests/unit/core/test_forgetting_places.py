@@ -136,20 +136,32 @@ def test_the_places_of_one_identity_are_counted_across_restarts(has_snapshot: bo
     assert place(caller, "order/3") == {"order/3": (A, 1)}
 
 
-def test_forgotten_places_count_for_the_limit_and_can_always_be_given_anew() -> None:
+def test_a_forgotten_place_makes_room_and_can_always_be_given_anew() -> None:
     shell, first, second = two_hosts(Settings(actors=ActorsSettings(limit=3)))
     operator = shell.connect("@(a/operator)")
-    forget(operator)
-    for number in (1, 2):
-        place(first, f"order/{number}", host=A)
-        forget(operator, f"order/{number}")
 
-    assert shell.hub.placements.recorded == 3
-    assert unplaced(first.ask("hub:place", {"actors": ["order/9"], "host": A})) == {
-        "order/9": "limit_exceeded"
-    }
+    def new(actor: str) -> str:
+        """What becomes of an actor that has never had a place."""
+        reply = first.ask("hub:place", {"actors": [actor], "host": A})
+        return unplaced(reply).get(actor, "placed")
+
+    assert [new(f"order/{number}") for number in (1, 2, 3)] == [
+        "placed",
+        "placed",
+        "limit_exceeded",
+    ]
+    forget(operator)
+    assert [new(f"order/{number}") for number in (3, 4)] == ["placed", "limit_exceeded"]
     assert shell.hub.quotas.total(Resource.PLACES) == 3
+    # With forgotten ones there are at most twice as many.
+    for number in (1, 2):
+        forget(operator, f"order/{number}")
+        assert new(f"order/{number + 4}") == "placed"
+    forget(operator, "order/3")
+    assert new("order/7") == "limit_exceeded"
+    assert shell.hub.placements.recorded == 6
+
     assert place(second, host=B) == {ACTOR: (B, 2)}
     again = shell.restarted()
-    assert again.hub.placements.recorded == 3
+    assert (again.hub.placements.recorded, len(again.hub.placements)) == (6, 3)
     assert again.hub.quotas.total(Resource.PLACES) == 3

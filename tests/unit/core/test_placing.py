@@ -10,7 +10,8 @@ import pytest
 from signalhub.auth.permissions import Allowance, Permissions
 from signalhub.core import placement, refusals
 from signalhub.core.limits.quotas import Quotas
-from signalhub.core.placement import Place, Placements
+from signalhub.core.limits.scans import SLICE, WAITING_MAX
+from signalhub.core.placement import COMING_MAX, Place, Placements
 from signalhub.core.rendezvous import Ring, number_of, preferred
 from signalhub.settings.model import ActorsSettings, Settings
 from signalhub.wire.entry import Kind, PlacedBody, decode_body
@@ -29,7 +30,7 @@ from tests.support.memory.hosts import (
     unplaced,
     where,
 )
-from tests.support.memory.shell import MemoryShell
+from tests.support.memory.shell import MemoryShell, Peer, envelope
 from tests.support.memory.topics import code_of, commit_all
 
 ORDERS = [f"order/{number}" for number in range(300)]
@@ -572,13 +573,168 @@ def test_where_most_hosts_are_away_they_are_looked_up_once_for_many_actors() -> 
         ring.add(f"@(h/{number})")
     looked: list[str] = []
 
-    def is_present(name: str) -> bool:
+    def is_present(now: int, name: str) -> bool:
         looked.append(name)
         return name == "@(h/7)"
 
     session = MemoryShell().connect("@(a/caller)").session
     search = placement._Search(session, lambda kind: ring.nodes, is_present)
-    found = {search.find(f"order/{number}", None) for number in range(1_000)}
+    steps: list[int] = []
+    for number in range(1_000):
+        while (found := search.find(f"order/{number}", None, number)) is None:
+            steps += search.look_up("order")
+        search.go_on(number)
+        assert found == Place("@(h/7)", 1)
 
-    assert found == {Place("@(h/7)", 1)}
     assert len(looked) < 10_000
+    # Looking them all up takes several turns, too.
+    assert sum(steps) == 3_000
+    assert max(steps) <= SLICE // 10
+
+
+MANY = {"actors": [f"order/{number}" for number in range(1_000)]}
+
+
+def begin(shell: MemoryShell, peer: Peer, payload: object, id: str = "p") -> None:
+    """Ask for places without giving the hub its turns."""
+    frame = envelope("hub:place", payload, sender=peer.address, id=id)
+    shell._carry_out(shell.hub.received(peer.session, frame, shell.now))
+
+
+def turn(shell: MemoryShell) -> int:
+    """Give the hub one turn; how many places it wrote."""
+    before = shell.engine.pending
+    shell._carry_out(shell.hub.placing.turn(shell.now))
+    return shell.engine.pending - before
+
+
+def crowd(hosts: int) -> tuple[MemoryShell, Peer]:
+    """A hub with many hosts and a log that does not commit yet, and somebody who asks."""
+    shell = MemoryShell(Settings(message_rate=0))
+    for number in range(hosts):
+        host(shell, f"@(h/{number})")
+    shell.engine.is_prompt = False
+    return shell, shell.connect("@(a/caller)")
+
+
+@pytest.mark.parametrize(("hosts", "most"), [(1, 50), (64, 13), (500, 8)])
+def test_many_actors_are_placed_in_slices_and_told_at_once_in_their_order(
+    hosts: int, most: int
+) -> None:
+    shell, caller = crowd(hosts)
+    caller.take()
+
+    begin(shell, caller, MANY)
+    written = [shell.engine.pending]
+    while shell.hub.placing.waiting:
+        written.append(turn(shell))
+    assert caller.take() == []
+    commit_all(shell)
+
+    assert sum(written) == 1_000
+    assert max(written) <= most
+    (reply,) = caller.take()
+    assert [one["actor"] for one in reply["payload"]["places"]] == MANY["actors"]
+    assert len(placed_entries(shell)) == 1_000
+
+
+def test_of_many_places_a_commit_has_a_bounded_number() -> None:
+    shell, caller = crowd(1)
+    caller.take()
+
+    begin(shell, caller, MANY)
+    commits: list[int] = []
+    while shell.hub.placing.waiting or shell.engine.pending:
+        shell.settle()
+        commits.append(shell.engine.pending)
+        shell.engine.commit()
+
+    assert sum(commits) == 1_000
+    assert max(commits) < 2 * COMING_MAX
+    assert len(commits) < 6
+    assert len(places(*caller.take())) == 1_000
+
+
+def test_who_asks_for_few_actors_does_not_wait_for_those_who_ask_for_many() -> None:
+    shell, caller = crowd(2)
+    other = shell.connect("@(a/other)")
+    shell.engine.is_prompt = True
+    begin(shell, caller, MANY)
+    for peer in (caller, other):
+        peer.take()
+        begin(shell, peer, {"actors": ["order/999", "order/x"]}, id="few")
+        shell.engine.commit()
+        (reply,) = peer.take()
+        assert reply["correlationId"] == "few"
+        assert places(reply).keys() == {"order/999", "order/x"}
+
+    shell.settle()
+
+    # Each actor has one place, whoever asked first.
+    assert Counter(actor for actor, _, _ in placed_entries(shell)).most_common(1)[0][1] == 1
+    (late,) = caller.take()
+    assert [one["actor"] for one in late["payload"]["places"]] == MANY["actors"]
+    assert places(late)["order/999"] == where(shell, "order/999")
+
+
+def test_places_that_the_log_refused_on_the_way_are_not_told() -> None:
+    shell, caller = crowd(1)
+    caller.take()
+
+    begin(shell, caller, MANY)
+    turn(shell)
+    shell.engine.refuse(refusals.storage_full())
+    shell.engine.is_prompt = True
+    shell.settle()
+
+    assert [code_of(one) for one in caller.take()] == ["storage_full"]
+    assert len(places(caller.ask("hub:place", MANY))) == 1_000
+    assert len(placed_entries(shell)) == 1_000
+
+
+def test_a_host_that_goes_meanwhile_gets_no_more_actors() -> None:
+    shell, caller = crowd(0)
+    shell.engine.is_prompt = True
+    first, _ = host(shell), host(shell, B)
+    begin(shell, caller, MANY)
+    begin(shell, first, MANY | {"host": A}, id="claim")
+    before = {actor for actor, address, _ in placed_entries(shell) if address == A}
+    first.take()
+
+    first.ask("hub:unregister", {"actorAddress": A})
+    shell.settle()
+
+    (refused,) = [one for one in first.take() if one["correlationId"] == "claim"]
+    assert code_of(refused) == "unauthorized"
+    placed = [address for _, address, _ in placed_entries(shell)]
+    assert placed.count(A) <= max(len(before), 100)
+    assert placed.count(B) > 850
+
+
+def test_who_leaves_meanwhile_has_nothing_more_placed() -> None:
+    shell, caller = crowd(1)
+    begin(shell, caller, MANY)
+    caller.drop()
+
+    shell.settle()
+    commit_all(shell)
+
+    assert len(placed_entries(shell)) < 100
+    assert not shell.hub.placing.waiting
+
+
+def test_a_session_has_a_bounded_number_of_requests_for_many_actors_under_way() -> None:
+    shell, caller = crowd(1)
+    caller.take()
+    for number in range(WAITING_MAX + 2):
+        actors = [f"order/{number}.{other}" for other in range(1_000)]
+        begin(shell, caller, {"actors": actors}, id=f"m{number}")
+    begin(shell, caller, {"actors": ["order/few"]}, id="few")
+    refused = [(one["correlationId"], code_of(one)) for one in caller.take()]
+    assert refused == [(f"m{WAITING_MAX + more}", "limit_exceeded") for more in (0, 1)]
+
+    shell.settle()
+    commit_all(shell)
+
+    answered = [one["correlationId"] for one in caller.take()]
+    assert answered == ["few", *(f"m{number}" for number in range(WAITING_MAX))]

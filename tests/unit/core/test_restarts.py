@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from signalhub.core.streams.recovery import Snapshot, take_snapshot
 from signalhub.wire.entry import Kind, MessageBody, Outcome, SettledBody, decode_body
 from tests.support.memory.shell import MemoryShell
 from tests.support.memory.topics import (
@@ -126,3 +129,52 @@ def test_an_ask_without_an_outcome_is_settled_when_its_repeat_goes_to_a_new_mail
     assert settled == [(orphan.offset, Outcome.GONE)]
     copies = [decode_body(MessageBody, one.body) for one in shell.engine.entries[1:] if one.seq]
     assert [one.copy_id for one in copies] == [decode_body(MessageBody, orphan.body).copy_id]
+
+
+def test_a_snapshot_looks_only_at_streams_that_have_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = MemoryShell()
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    publish(writer)
+    subscribe(reader)
+    for number in range(50):
+        reader.register(f"@(a/{number})", durable=True)
+    shell.save_snapshot()
+    streams = shell.hub.streams
+
+    def snapshot() -> Snapshot:
+        with monkeypatch.context() as patch:
+            patch.setattr(streams, "every", lambda: pytest.fail("it looks at all streams"))
+            return take_snapshot(shell.hub.parts, shell.engine.head)
+
+    quiet = snapshot()
+    assert (quiet.streams, quiet.subscriptions) == ({}, {})
+
+    writer.send("@(a/7)", pattern="ask")
+    changed = snapshot()
+    assert list(changed.streams) == [streams.mailboxes["@(a/7)"].id]
+    whole = take_snapshot(shell.hub.parts, shell.engine.head, is_whole=True)
+    assert len(whole.streams) == 51
+
+
+def test_what_is_not_made_yet_is_in_the_snapshot_after_it_is() -> None:
+    shell = MemoryShell()
+    writer, reader = shell.connect("@(a/writer)"), shell.connect("@(a/reader)")
+    create(writer, "u")
+    shell.save_snapshot()
+    shell.engine.is_prompt = False
+    writer.request("hub:topic_create", {"topic": "t", "durable": True})
+    subscribing = {"topic": "u", "subscription": "s", "mode": "exclusive", "from": "earliest"}
+    reader.request("hub:subscribe", subscribing)
+    early = take_snapshot(shell.hub.parts, shell.engine.head)
+    assert (early.streams, early.subscriptions) == ({}, {})
+
+    while shell.engine.pending:
+        shell.engine.commit()
+        shell.settle()
+    late = take_snapshot(shell.hub.parts, shell.engine.head)
+
+    topics = shell.hub.streams.topics
+    assert list(late.streams) == [topics["t"].id]
+    assert list(late.subscriptions) == [(topics["u"].id, "s")]

@@ -187,6 +187,64 @@ def test_parts_of_an_actor_come_only_from_those_who_may_have_its_kind() -> None:
     assert part(owner, host=B, count=0)["type"] == "hub:delivery_ack"
 
 
+def batch(peer: Peer, *ends: tuple[str | None, str], to: str = A) -> Message:
+    """Send messages between actors, each from one to another; a caller outside is no actor."""
+    messages = [
+        {"kind": "request", "call": "c", "to": recipient, "body": {"from": "x/1", "to": "y/1"}}
+        | ({} if sender is None else {"from": sender})
+        for sender, recipient in ends
+    ]
+    data = {"v": 1, "messages": messages}
+    return peer.ask("hub:send", {"to": to, "type": "actors:batch", "data": data})
+
+
+def test_messages_of_actors_come_only_from_those_who_may_have_one_of_their_kinds() -> None:
+    shell, _, owner = hosted()
+    stock = host(shell, B, "stock")
+    restrict(stock, send=("*",), host=("stock", "cart-*"))
+
+    assert action(batch(stock, ("bill/1", ACTOR))) == ("host", "bill")
+    assert action(batch(stock, ("stock/1", ACTOR), ("order/18", ACTOR))) == ("host", "order")
+    assert action(batch(stock, ("@(a/caller)", ACTOR))) == ("host", "order")
+    assert action(batch(stock, (None, ACTOR))) == ("host", "order")
+    assert owner.take() == []
+
+    # Its own, and those that it passes on because the recipient has moved.
+    assert batch(stock, ("stock/1", ACTOR), ("cart-eu/1", ACTOR))["type"] == "hub:delivery_ack"
+    passed_on = batch(stock, (ACTOR, "stock/1"), (None, "stock/2"), ("@(a/caller)", "stock/3"))
+    assert passed_on["type"] == "hub:delivery_ack"
+    assert batch(stock)["type"] == "hub:delivery_ack"
+    assert [len(one["payload"]["messages"]) for one in owner.heard()] == [2, 3, 0]
+
+
+@pytest.mark.parametrize(
+    "data", [None, {}, [], {"messages": 7}, {"messages": [{}]}, {"messages": [{"to": 1}]}]
+)
+def test_a_batch_that_cannot_be_read_reaches_no_host(data: Any) -> None:
+    shell, _, owner = hosted()
+    stock = host(shell, B, "stock")
+    restrict(stock, send=("*",), host=("*",))
+
+    reply = stock.ask("hub:send", {"to": A, "type": "actors:batch", "data": data})
+
+    assert code_of(reply) == "internal_error"
+    assert owner.take() == []
+
+
+def test_too_large_a_batch_is_refused_and_charged() -> None:
+    shell, _, owner = hosted()
+    stock = host(shell, B, "stock")
+    restrict(stock, send=("*",), host=("stock",))
+    message = ("stock/1", ACTOR)
+    before = stock.session.bucket.tokens
+
+    assert batch(stock, *[message] * 1_000)["type"] == "hub:delivery_ack"
+    assert stock.session.bucket.tokens > before - 10
+    assert code_of(batch(stock, *[message] * 1_001)) == "internal_error"
+    assert stock.session.bucket.tokens < before - 100
+    assert len(owner.heard()) == 1
+
+
 def test_a_host_sends_marks_to_itself_alone() -> None:
     _, _, thief = two_hosts()
     restrict(thief, send=("*",), host=("order",))

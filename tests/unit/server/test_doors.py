@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
+from collections import Counter
 from typing import cast
 
 import pytest
+import uvloop
 
 from signalhub.server.port import listener as listener_module
 from signalhub.server.port.door import Door
 from signalhub.server.port.http import HttpRequest, Later, Response, Routes
 from signalhub.server.port.listener import READ_BYTES, Gatekeeper, Listener
+from signalhub.server.sockets.sources import Source
 from signalhub.settings.model import LimitsSettings, Settings
 from signalhub.wire.frames import CloseCode
 from tests.support.memory.doors import Nobody, Wire
@@ -382,3 +387,48 @@ async def test_connections_of_a_trusted_proxy_are_not_those_of_one_client(proxy:
     clients = [Client(listener, proxy) for _ in range(3)]
 
     assert not any(client.wire.is_aborted for client in clients)
+
+
+def test_connections_that_wait_are_accepted_one_per_turn_of_the_loop() -> None:
+    """The event loop of the hub does that. One that accepts all at once would delay others."""
+    waiting = 100
+
+    async def scenario() -> Counter[int]:
+        loop = asyncio.get_running_loop()
+        listener = Listener(Settings(), Routes(), cast(Gatekeeper, Nobody()))
+        await listener.bind("127.0.0.1", 0)
+        arrived = listener.arrived
+        accepted: Counter[int] = Counter()
+        turn = 0
+        is_over = asyncio.Event()
+
+        def count(door: Door) -> Source:
+            accepted[turn] += 1
+            return arrived(door)
+
+        def next_turn() -> None:
+            nonlocal turn
+            turn += 1
+            if len(listener.waiting) < waiting and turn < 1_000 * waiting:
+                loop.call_soon(next_turn)
+            else:
+                is_over.set()
+
+        listener.arrived = count  # type: ignore[method-assign]
+        with contextlib.ExitStack() as clients:
+            for _ in range(waiting):
+                client = clients.enter_context(
+                    socket.create_connection(("127.0.0.1", listener.port))
+                )
+                client.setblocking(False)
+            loop.call_soon(next_turn)
+            await is_over.wait()
+            for door in listener.doors:
+                door.turn_away()
+            await listener.close()
+        return accepted
+
+    accepted = uvloop.run(scenario())
+
+    assert accepted.total() == waiting
+    assert max(accepted.values()) <= 2

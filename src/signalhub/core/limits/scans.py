@@ -4,6 +4,9 @@ A scan examines a bounded number of things per turn of the loop, so that others 
 between; what it finds may therefore have changed a little since it began. Scans of one session wait
 for each other, sessions take turns, and one scan is finished before the next begins, because each
 keeps a list of what it still has to examine. A long scan is charged like several messages.
+
+Requests for places of actors are divided in the same way, apart from the others: messages wait for
+them. They make effects on the way, and each begins at once, so that a small one never waits.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ WAITING_MAX: Final = 8
 # Things examined for one token of the session's rate.
 _PER_TOKEN: Final = 1_000
 
-# Yields how much it has examined, and returns the type and the payload of the answer.
-Steps = Generator[int, None, tuple[str, dict[str, object]]]
+# Yields how much it has examined, and returns the type and the payload of the answer, or effects.
+Steps = Generator[int, None, tuple[str, dict[str, object]] | list[Effect]]
 
 
 class Scan(msgspec.Struct, eq=False):
@@ -46,6 +49,8 @@ class Scan(msgspec.Struct, eq=False):
     session: Session
     message: Envelope
     steps: Steps
+    # Effects of its steps that have not been taken yet; the steps add to it.
+    made: list[Effect] = []
 
 
 class Scans:
@@ -55,6 +60,9 @@ class Scans:
         self._replies = replies
         self._tally = tally
         self._left = SLICE
+        # The number of the turn that is being taken, and when it began.
+        self.turns = 0
+        self.now = 0
         # By session, in the order of their turns; the first scan of the first one is running.
         self.waiting: dict[Session, deque[Scan]] = {}
 
@@ -66,30 +74,43 @@ class Scans:
         if wait_ms:
             self._tally.rate_limited += 1
             raise refusals.rate_limited(session.bucket.rate_s, wait_ms)
-        scan = Scan(session, message, steps)
         queue = self.waiting.get(session)
-        if queue is not None:
-            if len(queue) >= WAITING_MAX:
-                raise refusals.too_many_scans(WAITING_MAX)
-            queue.append(scan)
-            return []
-        if not self.waiting:
-            answer = self._advance(scan, now)
-            if answer is not None:
-                return answer
-        self.waiting[session] = deque([scan])
-        return []
+        if queue is not None and len(queue) >= WAITING_MAX:
+            raise refusals.too_many_scans(WAITING_MAX)
+        scan = Scan(session, message, steps)
+        effects: list[Effect] = []
+        if self.waiting or not self._advance(scan, now, effects):
+            self._wait(scan)
+        return effects
+
+    def begin(
+        self, session: Session, message: Envelope, steps: Steps, made: list[Effect], now: int
+    ) -> list[Effect]:
+        """Take the first slice at once, whatever else waits; `made` gets the effects of steps."""
+        self._left = SLICE
+        self.turns += 1
+        scan = Scan(session, message, steps, made)
+        effects: list[Effect] = []
+        if self._advance(scan, now, effects):
+            return effects
+        if len(self.waiting.get(session, ())) >= WAITING_MAX:
+            refusal = refusals.too_many_scans(WAITING_MAX)
+            return [*effects, self._replies.refuse(session, message, refusal, now)]
+        self._wait(scan)
+        return effects
+
+    def _wait(self, scan: Scan) -> None:
+        self.waiting.setdefault(scan.session, deque()).append(scan)
 
     def turn(self, now: int) -> list[Effect]:
         """Examine the next slice."""
         self._left = SLICE
+        self.turns += 1
         effects: list[Effect] = []
         while self.waiting and self._left > 0:
             session, queue = next(iter(self.waiting.items()))
-            answer = self._advance(queue[0], now)
-            if answer is None:
+            if not self._advance(queue[0], now, effects):
                 break
-            effects += answer
             queue.popleft()
             del self.waiting[session]
             if queue and session.state is SessionState.CONNECTED:
@@ -97,24 +118,31 @@ class Scans:
                 self.waiting[session] = queue
         return effects
 
-    def _advance(self, scan: Scan, now: int) -> list[Effect] | None:
-        """Examine what this turn allows; the answer if that was all, else `None`."""
+    def _advance(self, scan: Scan, now: int, effects: list[Effect]) -> bool:
+        """Examine what this turn allows, and add what follows from it; `False` if more is left."""
         session, message = scan.session, scan.message
         if session.state is not SessionState.CONNECTED:
-            return []
+            return True
+        self.now = now
+        answer: list[Effect] | None = None
         try:
             while self._left > 0:
                 self._left -= next(scan.steps)
         except StopIteration as end:
-            type, payload = end.value
-            return [self._replies.reply(session, message, type, wire.encode(payload), now)]
+            answer = end.value
+            if not isinstance(answer, list):
+                type, payload = end.value
+                answer = [self._replies.reply(session, message, type, wire.encode(payload), now)]
         except Refusal as refusal:
-            return [self._replies.refuse(session, message, refusal, now)]
+            answer = [self._replies.refuse(session, message, refusal, now)]
         except Exception as error:
             # It must end, or it would fail again in every turn.
             note = Note("a search could not be finished", {}, unworded(error))
-            return [note, self._replies.refuse(session, message, refusals.failed(), now)]
-        return None
+            answer = [note, self._replies.refuse(session, message, refusals.failed(), now)]
+        effects += scan.made
+        scan.made.clear()
+        effects += answer or ()
+        return answer is not None
 
 
 def steps_of(things: Iterable[T], cost: int = 1) -> Iterator[tuple[list[T], int]]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OPERATION: Final = "limits"
 TOP_MAX: Final = 100
 _TOP: Final = 10
-# Limited in total: bytes that wait to be written to slow readers.
+# Limited in total: bytes that wait to be written to slow readers, and large frames being read.
 WAITING_BYTES: Final = "waiting_bytes"
 
 Counts = Iterable[tuple[str, int]]

@@ -21,6 +21,7 @@ from signalhub.core.messages.ask import FanReceipt, wait_behind
 from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import KnownAck, fingerprint
 from signalhub.core.operations import operated
+from signalhub.core.placement import check_batch
 from signalhub.core.sessions.registry import Recipient
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.subscriptions.consumers import Consumer
@@ -59,9 +60,10 @@ if TYPE_CHECKING:
 # The type of an operator's commands to a host of durable actors.
 CONTROL: Final = "actors:control"
 # What hosts send to each other, and believe.
+_BATCH: Final = "actors:batch"
 _MOVE: Final = "actors:move"
 _MARK: Final = "actors:mark"
-_OF_HOSTS: Final = frozenset({"actors:batch", _MOVE, _MARK})
+_OF_HOSTS: Final = frozenset({_BATCH, _MOVE, _MARK})
 
 
 class Router:
@@ -132,7 +134,7 @@ class Router:
             if not session.allowance.may_send(target):
                 raise refusals.unauthorized("send", target)
             if type in _OF_HOSTS:
-                self._check_host(session, type, request.data, target)
+                self._check_host(session, type, request.data, target, now)
         if message.sender != session.claimed:
             _claim(session, message.sender)
         if type == CONTROL and command is None:
@@ -217,19 +219,31 @@ class Router:
         records[-1].follow(recorded, unrecorded)
         return [*records]
 
-    def _check_host(self, session: Session, type: str, data: msgspec.Raw, target: str) -> None:
+    def _check_host(
+        self, session: Session, type: str, data: msgspec.Raw, target: str, now: int
+    ) -> None:
         """Refuse what hosts believe, unless it comes from one, about a kind that it may have."""
         if not session.allowance.is_host:
             raise refusals.only_hosts(type)
-        if type == _MARK and target not in session.registrations:
-            raise refusals.structural(f"{_MARK} is what a host sends to itself")
-        if type != _MOVE:
+        if type == _MARK:
+            if target not in session.registrations:
+                raise refusals.structural(f"{_MARK} is what a host sends to itself")
             return
         try:
-            part = _decode_part(data)
+            if type == _MOVE:
+                part = _decode_part(data)
+            else:
+                messages = _decode_batch(data).messages
         except requests.UNFIT as error:
             raise requests.unfit(error, "payload.data") from None
-        self._placement.check_part(session, part.actor, target, is_arrival=not part.count)
+        if type == _MOVE:
+            self._placement.check_part(session, part.actor, target, is_arrival=not part.count)
+        elif len(messages) > _BATCHED_MAX:
+            # Reading it took long.
+            session.bucket.owe(len(messages) // _BATCHED_PER_TOKEN, now)
+            raise refusals.structural(f"a batch has at most {_BATCHED_MAX} messages")
+        else:
+            check_batch(session, ((one.sender, one.to) for one in messages))
 
     def _check_control(
         self, session: Session, host: str, data: msgspec.Raw, now: int
@@ -541,6 +555,25 @@ class _Part(msgspec.Struct, frozen=True):
     count: int = 0
 
 
+class _Ends(msgspec.Struct, frozen=True, rename={"sender": "from"}, gc=False):
+    """The actors of one message between actors; what comes from outside has no sender."""
+
+    to: str
+    sender: str = ""
+
+
+class _Batch(msgspec.Struct, frozen=True):
+    """The members of a batch of messages between actors that the hub looks at."""
+
+    messages: list[_Ends]
+
+
+# Messages in one batch; hosts send at most as many.
+_BATCHED_MAX: Final = 1_000
+# Messages that too large a batch may have for one token of the rate.
+_BATCHED_PER_TOKEN: Final = 10
+
+_decode_batch = msgspec.json.Decoder(_Batch).decode
 _decode_part = msgspec.json.Decoder(_Part).decode
 _decode_command = msgspec.json.Decoder(_Command).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

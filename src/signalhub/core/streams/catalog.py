@@ -87,7 +87,8 @@ class Catalog:
         return topic, append
 
     def _opened(self, topic: Topic, offset: int, now: int) -> list[Effect]:
-        topic.is_made = topic.is_dirty = True
+        topic.is_made = True
+        topic.touch()
         if not topic.is_deleting:
             topic.changing = None
         return []
@@ -174,7 +175,7 @@ class Catalog:
 
         def done(offset: int, later: int) -> list[Effect]:
             topic.stored_definition = definition
-            topic.is_dirty = True
+            topic.touch()
             return []
 
         def undo(refusal: Refusal, later: int) -> list[Effect]:
@@ -188,7 +189,7 @@ class Catalog:
 
     def _redefine(self, topic: Topic, definition: StreamDefinitionBody, now: int) -> None:
         topic.definition = definition
-        topic.is_dirty = True
+        topic.touch()
         for subscription in topic.subscriptions.values():
             subscription.policy_changed()
             self._dispatcher.watch(subscription, now)

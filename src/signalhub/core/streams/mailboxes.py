@@ -87,7 +87,8 @@ class Mailboxes:
 
     def _opened(self, box: Mailbox, offset: int, now: int) -> list[Effect]:
         box.making = None
-        box.is_made = box.is_dirty = True
+        box.is_made = True
+        box.touch()
         return []
 
     def _not_opened(self, box: Mailbox, refusal: Refusal, now: int) -> list[Effect]:
@@ -163,7 +164,7 @@ class Mailboxes:
 
         def done(offset: int, later: int) -> list[Effect]:
             box.stored_kinds = kinds
-            box.is_dirty = True
+            box.touch()
             return []
 
         def undo(refusal: Refusal, later: int) -> list[Effect]:
@@ -217,7 +218,7 @@ class Mailboxes:
         stream = consumer.subscription.stream
         if isinstance(stream, Mailbox):
             stream.attached_at_ms = now
-            stream.is_dirty = True
+            stream.touch()
         self._subscriptions.leave(consumer, "left", now, is_told=False)
 
     def detach_from(self, session: Session, address: str, now: int) -> None:

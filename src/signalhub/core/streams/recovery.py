@@ -277,7 +277,7 @@ class Recovery:
             found = self._subscription(entry.stream, entry.stream_epoch, lost.subscription)
             if found is not None:
                 found.stream.first = max(found.stream.first, lost.last + 1)
-                found.stream.is_dirty = True
+                found.stream.touch()
                 found.lost_through(lost.last)
         elif topic is not None and is_topic:
             self._topic_changed(topic, entry)
@@ -297,7 +297,7 @@ class Recovery:
             box.holder = Holder(definition.owner)
             self._parts.mailboxes.stored(box, definition.kinds, entry.at_ms)
             stream = box
-        stream.is_dirty = True
+        stream.touch()
         stream.first = max(stream.first, anchor.first)
         if anchor.head > stream.head:
             stream.head = anchor.head
@@ -307,7 +307,7 @@ class Recovery:
         if entry.kind == Kind.REMOVED:
             for first, last in decode_body(RemovedBody, entry.body).ranges:
                 topic.removed.add_range(first, last)
-            topic.is_dirty = True
+            topic.touch()
             return
         definition = decode_body(SubscriptionDefinitionBody, entry.body)
         found = topic.subscriptions.get(definition.name)
@@ -344,7 +344,7 @@ class Recovery:
                 found = box.subscription
         if found is not None:
             found.position.count_letter(offset)
-            found.is_dirty = True
+            found.touch()
             self._letters.setdefault(found, {})[offset] = dead
 
     def _restore(self, subscription: Subscription, cursor: CursorBody) -> None:
@@ -382,8 +382,7 @@ class Recovery:
             stream.first = entry.seq
         stream.head = entry.seq
         stream.next_seq = entry.seq + 1
-        # The next snapshot must contain this change.
-        stream.is_dirty = True
+        stream.touch()
         if isinstance(stream, Topic):
             stream.grew(entry.seq, len(entry.body))
         return stream
@@ -504,18 +503,19 @@ def take_snapshot(parts: Parts, offset: int, *, is_whole: bool = False) -> Snaps
     """Take a snapshot of the changes, or of everything, with the log committed up to `offset`."""
     streams: dict[int, bytes | None] = {}
     subscriptions: dict[tuple[int, str], bytes | None] = {}
-    for stream in parts.streams.every():
+    changed = parts.streams.take_changed()
+    for stream in parts.streams.every() if is_whole else changed:
         if not stream.is_made:
-            continue
-        is_quiet = isinstance(stream, Mailbox) and not stream.subscription.is_dirty
-        if is_quiet and not (stream.is_dirty or is_whole):
-            # As most of them, if there are many.
+            stream.note_change()
             continue
         if stream.is_dirty or is_whole:
             stream.is_dirty = False
             streams[stream.id] = encode_body(_stream_state(stream))
         for subscription in stream.readers():
             cursor = subscription.take_cursor(is_whole=is_whole)
+            if subscription.is_dirty:
+                # Its definition is being written.
+                stream.note_change()
             if cursor is not None:
                 state = SubscriptionState(
                     stream.id,

@@ -77,6 +77,7 @@ class Stream:
 
     __slots__ = (
         "answer_head",
+        "changes",
         "copy_head",
         "defined_at",
         "epoch",
@@ -108,11 +109,23 @@ class Stream:
         self.recent: dict[int, Held] = {}
         # Redriven or purged positions.
         self.removed = Ranges()
+        # Has it changed since the last snapshot? Then it is in `changes`, those of all streams.
         self.is_dirty = True
+        self.changes: dict[Stream, None] | None = None
         # Is its definition on disk? Snapshots leave it out until then.
         self.is_made = False
         # The log from this offset on is enough to rebuild it.
         self.defined_at = 0
+
+    def touch(self) -> None:
+        """It has changed: the next snapshot must contain it."""
+        self.is_dirty = True
+        self.note_change()
+
+    def note_change(self) -> None:
+        """It has changed, or one of its subscriptions has."""
+        if self.changes is not None:
+            self.changes[self] = None
 
     def assign(self) -> int:
         """Assign the next position."""
@@ -124,7 +137,8 @@ class Stream:
         """Everything up to here is on disk."""
         assert seq == self.head + 1, f"{self.name}: expected {self.head + 1}, got {seq}"
         self.head = seq
-        self.is_dirty = True
+        if not self.is_dirty:
+            self.touch()
 
     def take_back(self) -> None:
         """The log rejected pending entries: take their positions back."""
@@ -138,13 +152,13 @@ class Stream:
         """Nothing before this can be read any more."""
         self.first = max(self.first, first)
         self.removed.drop_through(self.first - 1)
-        self.is_dirty = True
+        self.touch()
 
     def remove(self, seqs: Iterable[int]) -> None:
         """These were redriven or purged."""
         for seq in seqs:
             self.removed.add(seq)
-        self.is_dirty = True
+        self.touch()
 
     def anchored(self, offset: int) -> None:
         """The log from this offset on is enough to rebuild it."""
@@ -290,7 +304,7 @@ class Mailbox(Stream):
     def settled(self, seq: int) -> None:
         """Forget when a settled message expires."""
         if self.expiries.pop(seq, None) is not None:
-            self.is_dirty = True
+            self.touch()
 
     def arrived(self, ask: AskReceipt) -> None:
         """An ask is on disk; its sender is answered after the next pass."""
@@ -340,6 +354,9 @@ class Streams:
         # The addresses of hosts by the kinds they serve.
         self._hosts: dict[str, Ring] = {}
         self.next_id = 1
+        # Streams that have changed since the last snapshot, or whose subscriptions have; it may
+        # contain others. A snapshot looks at no more, because most are quiet.
+        self._changes: dict[Stream, None] = {}
         # Streams, and subscriptions of other streams, deleted since the last snapshot.
         self.forgotten: set[int] = set()
         self.deleted_subscriptions: set[tuple[int, str]] = set()
@@ -376,6 +393,8 @@ class Streams:
         if known is not None:
             self.drop(known)
         stream.holder = holder
+        stream.changes = self._changes
+        stream.note_change()
         self._quotas.take(_resource(stream), holder)
         if isinstance(stream, Topic):
             self.topics[stream.name] = stream
@@ -418,6 +437,7 @@ class Streams:
         subscription.holder = holder
         self._quotas.take(Resource.SUBSCRIPTIONS, holder)
         topic.add(subscription)
+        topic.note_change()
 
     def forget_subscription(self, topic: Topic, name: str) -> None:
         """Remove a deleted subscription."""
@@ -439,6 +459,16 @@ class Streams:
                 self._quotas.take(Resource.SUBSCRIPTIONS, subscription.holder)
         for box in self.mailboxes.values():
             self._quotas.take(Resource.MAILBOXES, box.holder)
+
+    def take_changed(self) -> list[Topic | Mailbox]:
+        """Take the streams that may have changed since the last call."""
+        changes = list(self._changes)
+        self._changes.clear()
+        return [
+            one
+            for one in changes
+            if isinstance(one, Topic | Mailbox) and self._known(one).get(one.name) is one
+        ]
 
     def take_forgotten(self) -> tuple[set[int], set[tuple[int, str]]]:
         """Take the streams and subscriptions deleted since the last call."""

@@ -120,12 +120,12 @@ class Subscriptions:
 
     def _made(self, subscription: Subscription, offset: int, now: int) -> list[Effect]:
         subscription.making = None
-        subscription.is_dirty = True
+        subscription.touch()
         return []
 
     def _not_made(self, subscription: Subscription, refusal: Refusal, now: int) -> list[Effect]:
         subscription.making = None
-        subscription.is_dirty = True
+        subscription.touch()
         return self.remove(subscription, "refused", now)
 
     def add(self, consumer: Consumer, now: int) -> None:

@@ -175,7 +175,7 @@ class Management:
             subscription.position.is_paused = is_paused
             if subscription.pauses == number:
                 subscription.pausing = None
-            subscription.is_dirty = True
+            subscription.touch()
             self._dispatcher.wake(subscription)
             return []
 

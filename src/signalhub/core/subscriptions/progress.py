@@ -150,7 +150,7 @@ def _cursor_written(
     subscription.given_back = 0
     if reserved:
         subscription.reserving = 0
-        subscription.is_dirty = True
+        subscription.touch()
         subscription.position.reserved = reserved
         dispatcher.wake(subscription)
     return []

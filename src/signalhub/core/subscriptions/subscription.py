@@ -396,7 +396,7 @@ class Subscription:
         if definition.rate_s != self.bucket.rate_s:
             self.bucket = TokenBucket(definition.rate_s, max(1.0, definition.rate_s), now)
         self.policy_changed()
-        self.is_dirty = True
+        self.touch()
 
     @property
     def has_room(self) -> bool:
@@ -409,7 +409,7 @@ class Subscription:
         """Add a consumer."""
         self.consumers.add(consumer)
         self.idle_since_ms = 0
-        self.is_dirty = True
+        self.touch()
 
     def left(self, consumer: Consumer, now: int, grace_ms: int = 0) -> None:
         """Remove a consumer; its messages are ready again, and no failure is counted."""
@@ -536,7 +536,14 @@ class Subscription:
 
     def changed(self) -> None:
         """The position must be written again."""
-        self.is_cursor_dirty = self.is_dirty = True
+        self.is_cursor_dirty = True
+        if not self.is_dirty:
+            self.touch()
+
+    def touch(self) -> None:
+        """It has changed: the next snapshot must contain it."""
+        self.is_dirty = True
+        self.stream.note_change()
 
     def write_cursor_soon(self) -> None:
         """Write the cursor in the next pass."""
@@ -629,23 +636,26 @@ class Subscription:
     def restore(self, cursor: CursorBody, *, is_saved: bool = False) -> None:
         """Restore the position from the log, or from a snapshot (`is_saved`)."""
         self.position.restore(cursor)
-        self.is_dirty = not is_saved
+        if is_saved:
+            self.is_dirty = False
+        else:
+            self.touch()
 
     def replay(self, settled: SettledBody) -> None:
         """Apply settlements of the present generation read from the log."""
-        self.is_dirty = True
+        self.touch()
         for one in settled.deliveries:
             self.position.replay(one)
 
     def lost_through(self, last: int) -> None:
         """Positions up to `last` are gone."""
         self.position.skip_to(last)
-        self.is_dirty = True
+        self.touch()
 
     def stored(self, definition: SubscriptionDefinitionBody) -> None:
         """A definition is on disk."""
         self.stored_definition = definition
-        self.is_dirty = True
+        self.touch()
 
     def take_cursor(self, *, is_whole: bool) -> CursorBody | None:
         """The position for a snapshot; `None` if it has not changed or is not on disk."""

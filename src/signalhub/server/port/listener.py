@@ -39,6 +39,7 @@ WEBSOCKET_PATHS = ("/ws", "/")
 PROTOCOL = "signalhub.v1"
 # What HTTP calls a token; longer names are not repeated.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+# Connections that wait; uvloop accepts one per turn, so they delay nobody else.
 BACKLOG = 4096
 # Pipelined requests that wait behind a slow one take at most twice this.
 READ_BYTES = 16 * 2**10

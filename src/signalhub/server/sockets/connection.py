@@ -22,7 +22,7 @@ import os
 from collections import deque
 from collections.abc import Iterable
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 from picows import WSFrame, WSListener, WSMsgType, WSTransport
@@ -31,7 +31,8 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]
 from signalhub.core.messages.ask import AskReceipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
-from signalhub.server.sockets.ledger import SHARED_BYTES
+from signalhub.server.sockets.buffers import size_of
+from signalhub.server.sockets.ledger import without
 from signalhub.server.sockets.meter import GRANT_BYTES, Intake, Meter
 from signalhub.server.sockets.picows import Substitute, renew
 from signalhub.settings.model import OutboundSettings as Bounds
@@ -259,6 +260,7 @@ class Connection(WSListener, Generic[P]):
         self._fd = self._transport.get_extra_info("socket").fileno()
         # So that `pause_writing` reports any byte the kernel does not accept at once.
         self._transport.set_write_buffer_limits(high=0)
+        self._writer.read_buffers.opened(self)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if transport.is_close_frame_sent and not self.is_closing:
@@ -323,6 +325,13 @@ class Connection(WSListener, Generic[P]):
         parser = renew(self._transport, self, self.owner.frame_bytes_max)
         self._transport.set_protocol(parser)
         return False
+
+    @property
+    def read_bytes(self) -> int:
+        """About how large the buffer is, 0 if it is small or will soon be gone."""
+        if self.is_closing or self._transport.is_closing():
+            return 0
+        return size_of(self._transport.get_protocol(), self.owner.frame_bytes_max)
 
     # Frames beyond the grant.
 
@@ -456,6 +465,7 @@ class Connection(WSListener, Generic[P]):
         if self.origin is not None:
             self.origin.left()
             self.origin = None
+        self._writer.read_buffers.closed(self)
         self.owner.disconnected(self)
         self.drop_rest()
 
@@ -528,9 +538,10 @@ class Connection(WSListener, Generic[P]):
 
     @property
     def debt_bytes(self) -> int:
-        """Everything that waits for this client, whether it is shared or not."""
+        """Everything that waits for this client, shared or not, and the large frame it sends."""
         outbound = self.session.outbound
-        return self.unsent_bytes + (0 if outbound is None else outbound.bytes)
+        reading = self._writer.read_buffers.large.get(self, 0)
+        return self.unsent_bytes + reading + (0 if outbound is None else outbound.bytes)
 
     def queue_message(self, frame: bytes, receipt: AskReceipt | Attempt | None = None) -> None:
         """Queue a frame for the end of the tick; its receipt is reported after the write."""
@@ -641,7 +652,7 @@ class Connection(WSListener, Generic[P]):
 
     def _keep(self, pieces: Iterable[bytes], written: int = 0) -> None:
         """Hold pieces, without the first `written` bytes of them."""
-        kept = _without(pieces, written)
+        kept = without(pieces, written)
         if self._rest is None:
             self._rest = deque()
         if not self._rest:
@@ -772,32 +783,3 @@ class Connection(WSListener, Generic[P]):
             if one.receipt is not None:
                 draft.marks.append((len(draft.pieces), one.receipt))
         return draft
-
-
-class _Kept(NamedTuple):
-    pieces: list[bytes]
-    offset: int
-    """The bytes of the first piece that are written."""
-
-
-def _without(pieces: Iterable[bytes], written: int) -> _Kept:
-    """Return the pieces after the first `written` bytes: small ones joined, large ones shared."""
-    kept: list[bytes] = []
-    small: list[bytes] = []
-    offset = 0
-    for piece in pieces:
-        if written >= len(piece):
-            written -= len(piece)
-        elif len(piece) < SHARED_BYTES:
-            small.append(piece[written:] if written else piece)
-            written = 0
-        else:
-            if small:
-                kept.append(b"".join(small))
-                small.clear()
-            if written:
-                offset, written = written, 0
-            kept.append(piece)
-    if small:
-        kept.append(b"".join(small))
-    return _Kept(kept, offset)

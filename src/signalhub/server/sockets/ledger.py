@@ -8,7 +8,7 @@ for it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 # From this size on a piece is shared instead of copied.
 SHARED_BYTES: Final = 2**14
@@ -54,3 +54,32 @@ class Ledger:
                 del holders[key]
                 self.bytes -= size
         assert self.bytes >= 0
+
+
+class Kept(NamedTuple):
+    pieces: list[bytes]
+    offset: int
+    """The bytes of the first piece that are written."""
+
+
+def without(pieces: Iterable[bytes], written: int) -> Kept:
+    """Return the pieces after the first `written` bytes: small ones joined, large ones shared."""
+    kept: list[bytes] = []
+    small: list[bytes] = []
+    offset = 0
+    for piece in pieces:
+        if written >= len(piece):
+            written -= len(piece)
+        elif len(piece) < SHARED_BYTES:
+            small.append(piece[written:] if written else piece)
+            written = 0
+        else:
+            if small:
+                kept.append(b"".join(small))
+                small.clear()
+            if written:
+                offset, written = written, 0
+            kept.append(piece)
+    if small:
+        kept.append(b"".join(small))
+    return Kept(kept, offset)

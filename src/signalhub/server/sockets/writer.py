@@ -26,6 +26,7 @@ from signalhub.core.hub import Hub
 from signalhub.core.messages.ask import AskReceipt, FanReceipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
+from signalhub.server.sockets.buffers import ReadBuffers
 from signalhub.server.sockets.connection import CLOSED, Connection, Draft, Marks, Party
 from signalhub.server.sockets.ledger import Ledger
 from signalhub.server.sockets.meter import charge_of, grant_of, limits_of
@@ -91,8 +92,9 @@ class Writer:
         self.grant = grant_of(self.limits)
         self.charged = charge_of(self.limits)
         self.ledger = Ledger()
+        self.read_buffers = ReadBuffers()
         self._bytes_max = hub.settings.outbound.total_bytes_max
-        # Bytes in transports when they were looked at last.
+        # Bytes in transports and in large read buffers when they were looked at last.
         self._buffered_bytes = 0
         self._others: Callable[[], Iterable[Debtor]] = tuple
         self._ticks = 0
@@ -439,6 +441,7 @@ class Writer:
         while self._closing and self._closing[0][0] <= self._mono_s():
             heapq.heappop(self._closing)[2].abort()
         self._held_back -= {one for one in self._held_back if one.calm_down()}
+        self.read_buffers.look()
         self._look_at_transports()
         if self.waiting_bytes > self._bytes_max:
             self._collect_debts()
@@ -478,18 +481,20 @@ class Writer:
 
     @property
     def waiting_bytes(self) -> int:
-        """The memory of everything that waits to be written."""
+        """The memory of what waits to be written, and of large frames that are being read."""
         return self.ledger.bytes + self._buffered_bytes
 
     def _debtors(self) -> list[Connection[Party] | Debtor]:
         closing = [connection for _, _, connection in self._closing]
-        return [*self._blocked, *closing, *self._others()]
+        some = dict.fromkeys([*self._blocked, *closing, *self.read_buffers.large])
+        return [*some, *self._others()]
 
     def _look_at_transports(self) -> None:
-        self._buffered_bytes = sum(one.buffered_bytes for one in self._debtors())
+        buffered = sum(one.buffered_bytes for one in self._debtors())
+        self._buffered_bytes = buffered + self.read_buffers.bytes
 
     def _collect_debts(self) -> None:
-        """Close those who read least until the others fit well into the budget."""
+        """Close those who take most until the others fit well into the budget."""
         self._look_at_transports()
         enough = self._bytes_max - self._bytes_max // 8
         if self.waiting_bytes <= self._bytes_max:
@@ -500,10 +505,15 @@ class Writer:
             self._buffered_bytes -= debtor.buffered_bytes
             self._tally.debtors_closed += 1
             if isinstance(debtor, Connection):
+                reading = self.read_buffers.large.get(debtor, 0)
                 log.warning(
-                    "a client that does not read was closed: too much waits to be written",
+                    "a client that does not read was closed: too much waits to be written"
+                    if reading * 2 < debtor.debt_bytes
+                    else "a client with an unfinished large frame was closed: too many are read",
                     extra={"session": debtor.session.id, "bytes": debtor.debt_bytes},
                 )
+                self._buffered_bytes -= reading
+                self.read_buffers.closed(debtor)
                 self._cut_off(debtor)
             else:
                 debtor.give_up()
