@@ -21,6 +21,7 @@ HELP: Final = (
     " Ctrl-C cancels a statement."
 )
 HISTORY_LINES_MAX: Final = 1_000
+_CANCEL_AGAIN_S: Final = 0.5
 _WORDS_TO_END: Final = ("\\q", "quit", "exit")
 # Texts, names and comments, in which a semicolon does not end a statement; or a semicolon.
 _TOKEN: Final = re.compile(
@@ -140,14 +141,17 @@ class Shell:
         threading.Thread(target=work, daemon=True).start()
         while not ended.is_set():
             try:
-                ended.wait()
+                if self._is_cancelled:
+                    # A statement has several jobs, and perhaps none at the moment.
+                    with contextlib.suppress(Exception):
+                        self._cancel()
+                ended.wait(_CANCEL_AGAIN_S if self._is_cancelled else None)
             except KeyboardInterrupt:
                 if not sys.stdin.isatty():
                     raise
+                if not self._is_cancelled:
+                    print(file=sys.stderr)
                 self._is_cancelled = True
-                print(file=sys.stderr)
-                with contextlib.suppress(Exception):
-                    self._cancel()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
