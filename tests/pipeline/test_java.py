@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,35 @@ def test_an_archive_that_could_not_be_made_leaves_nothing_behind(
     setup.archive_classes()
 
     assert list((tmp_path / "jars").iterdir()) == []
+
+
+def test_setting_up_says_what_takes_so_long_and_ctrl_c_ends_it_without_a_traceback(
+    programs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(java, "jars", lambda: ["one.jar"])
+    monkeypatch.setattr(java, "check_jars", lambda where: None)
+    (tmp_path / "jars").mkdir()
+    program(programs / "java", "true")
+    monkeypatch.setattr(subprocess, "run", interrupted)
+
+    assert setup.main([]) == 130
+    assert "Preparing Spark" in capfd.readouterr().err
+    assert list((tmp_path / "jars").iterdir()) == []
+
+
+def test_jars_without_java_are_not_enough(programs: Path, tmp_path: Path) -> None:
+    (tmp_path / "jars" / "jars").mkdir(parents=True)
+    (tmp_path / "jars" / "jars" / "one.jar").touch()
+    (tmp_path / "jars" / ".complete").touch()
+
+    with pytest.raises(SettingsError, match="Java not found"):
+        java.fetch()
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="there is no /proc")

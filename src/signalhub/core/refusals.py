@@ -553,10 +553,11 @@ def quota_exceeded(
     resource: str, scope: str, name: str, limit: int, used: int, setting: str
 ) -> Refusal:
     """One identity, or one source address, has as many as it may."""
+    words = resource.replace("_", " ")
     return Refusal(
         Code.LIMIT_EXCEEDED,
-        f"The {scope} {name} has {used} {resource}; the limit for one {scope} is {limit}.",
-        f"Give up some of the {resource}, or ask the operator to raise {setting}.",
+        f"The limit of {words} for one {scope} is {limit}, and {name} has {used}.",
+        f"Give up some of the {words}, or ask the operator to raise {setting}.",
         details={
             "resource": resource,
             "scope": scope,

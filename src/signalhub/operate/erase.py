@@ -35,7 +35,7 @@ from signalhub.pipeline.tables.tables import ENTRIES
 from signalhub.pipeline.upkeep.compact import IN_USE_S
 from signalhub.settings.model import AuthSettings, Key
 from signalhub.state import inbox_key
-from signalhub.wire.errors import Unavailable
+from signalhub.wire.errors import Refused, Unavailable
 from signalhub.wire.room_ids import Names
 
 if TYPE_CHECKING:
@@ -98,9 +98,16 @@ def erase(
     data = settings.data
     access = HubAccess(url=url, token=token, timeout_s=timeout_s)
     with alone(data) as is_alone:
+        earlier = certificate.interrupted(data, subject.kind, subject.name)
         one = certificate.begin(data, subject.kind, subject.name, _CLOCK.now_ms())
         progress("searching the log")
-        removal = _erase_log(settings, subject, one.pseudonym, access)
+        try:
+            removal = _erase_log(settings, subject, one.pseudonym, access)
+        except (Refused, Unavailable):
+            # Nothing happened. Otherwise audits would speak of an interrupted erasure forever.
+            if earlier is None:
+                certificate.withdraw(data, one)
+            raise
         one.log = removal if one.log is None else one.log.and_then(removal)
         certificate.write(data, one)
         if not lake_of(data, settings.pipeline.lake).exists(ENTRIES.name):

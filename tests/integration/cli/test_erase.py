@@ -14,6 +14,7 @@ from signalhub.log.verify import verify
 from signalhub.operate import erase as operations
 from signalhub.operate.arguments import InvalidArgument
 from signalhub.operate.erase import HubElsewhere, erase, subject_of
+from signalhub.pipeline.erase import certificate
 from signalhub.settings.model import AuthSettings, Settings
 from signalhub.testing import RunningHub, run_hub
 from tests.pipeline.remains import remains
@@ -100,9 +101,22 @@ async def test_a_hub_that_cannot_be_asked_is_an_error_of_its_own(tmp_path: Path)
         elsewhere = await command(unused_url(), *words)
 
     assert refused.value.code == "unauthorized"
+    assert certificate.known(tmp_path) == []
     assert not issubclass(HubElsewhere, OutcomeUnknown)
     assert elsewhere.code == 3
     assert "give its URL with --url" in elsewhere.err
+
+
+async def test_a_refusal_keeps_the_certificate_of_an_erasure_that_was_interrupted(
+    tmp_path: Path,
+) -> None:
+    auth = AuthSettings(enabled=True, secret="correct horse battery staple")
+    async with run_hub(data=str(tmp_path), auth=auth) as hub:
+        begun = certificate.begin(tmp_path, "actor", ADA, 1)
+        with pytest.raises(Refused):
+            await asyncio.to_thread(erase, Settings(data=str(tmp_path)), actor=ADA, url=hub.url)
+
+    assert certificate.known(tmp_path) == [begun]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,10 @@ from signalhub import Client
 from signalhub.cli.hub.limits import COLUMNS, rows_of
 from signalhub.cli.terminal.output import Output
 from signalhub.client.answers import ResourceUsage, UsedBy
-from tests.support.process.command import Run, columns
+from signalhub.settings.model import LimitsSettings
+from signalhub.testing import run_hub
+from tests.support.process.command import Run, columns, command
+from tests.support.socket.tokens import AUTH, token_for
 
 
 async def test_it_shows_totals_and_the_largest_users(run: Run, me: Client) -> None:
@@ -27,6 +32,29 @@ async def test_it_shows_totals_and_the_largest_users(run: Run, me: Client) -> No
     assert {row["used"] for row in of_ann} == {0}
     shown = columns(await run("limits"))
     assert ["topics", "all", "", "1", "10000"] in shown
+
+
+async def test_whoever_exceeds_a_quota_is_told_which_and_what_to_do(tmp_path: Path) -> None:
+    limits = LimitsSettings(
+        rooms_per_identity=2, plain_subscriptions_per_identity=1, mailboxes_per_identity=1
+    )
+    async with run_hub(auth=AUTH, limits=limits) as hub:
+        eve = tmp_path / "eve.token"
+        permissions = {"rooms": ["*"], "subscribe": ["*"], "register": ["*"]}
+        eve.write_text(token_for("demo/eve", hub.clock, permissions=permissions))
+        run = partial(command, hub.url, variables={"SIGNALHUB_TOKEN": eve.read_text()})
+        await run("listen", "demo/eve", "--durable", "--for", "0.1")
+        mailbox = await run("listen", "demo/other", "--durable", "--for", "0.1")
+        passing = await run("subscribe", "prices/eu", "prices/us", "--for", "0.1")
+        await run("room", "send", "one", "x")
+        room = await run("room", "send", "two", "x")
+
+    assert (mailbox.code, passing.code, room.code) == (1, 1, 1)
+    assert "limit of mailboxes for one identity is 1, and demo/eve has 1 — Give up" in mailbox.err
+    assert "raise limits.mailboxes_per_identity" in mailbox.err
+    assert "limit of plain subscriptions for one identity is 1" in passing.err
+    assert "raise limits.plain_subscriptions_per_identity" in passing.err
+    assert "(limits.rooms_per_identity) — use a room that exists" in room.err
 
 
 class _Terminal(io.StringIO):

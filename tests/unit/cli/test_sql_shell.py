@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import io
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -67,4 +72,72 @@ def test_a_mistake_is_one_line_the_rest_is_run_and_the_exit_code_tells(
     assert capsys.readouterr().err.splitlines() == [
         "signalhub: first line",
         "signalhub: no such column — correct it",
+    ]
+
+
+MAIN = threading.main_thread().ident or 0
+
+
+def main_stack() -> list[str]:
+    """The functions that the main thread is in."""
+    frame: FrameType | None = sys._current_frames()[MAIN]
+    names = []
+    while frame is not None:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return names
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_ctrl_c_waits_until_the_statement_has_ended_and_says_in_one_word_what_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = iter(["SELECT slowly;", "SELECT 2;"])
+    cancelled, asked_again = threading.Event(), threading.Event()
+    attempts: list[int] = []
+    happened: list[str] = []
+
+    def read(prompt: str) -> str:
+        if happened:
+            asked_again.set()
+        happened.append("prompt")
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    def answer(statement: str) -> None:
+        if statement == "SELECT 2":
+            raise Failure(Exit.USAGE, "query_wrong", "no such column")
+        while "start" in main_stack():
+            time.sleep(0.01)
+        time.sleep(0.1)  # Now it waits for the end.
+        signal.pthread_kill(MAIN, signal.SIGINT)
+        cancelled.wait()
+        # The statement ends some time after it was cancelled.
+        if not asked_again.wait(0.2):
+            happened.append("ended")
+        raise RuntimeError("Job 11 cancelled as part of cancellation of all jobs")
+
+    monkeypatch.setattr(sys, "stdin", _Terminal())
+    monkeypatch.setattr(builtins, "input", read)
+
+    def cancel() -> None:
+        # Between two jobs of a statement there is nothing to cancel.
+        attempts.append(1)
+        if len(attempts) == 2:
+            cancelled.set()
+
+    Shell(answer, lambda name: None, cancel, tmp_path / "history").run()
+
+    assert happened == ["prompt", "ended", "prompt", "prompt"]
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "",
+        "cancelled",
+        "signalhub: no such column",
+        "",
     ]

@@ -146,6 +146,12 @@ async def test_nobody_there_is_unavailable_and_names_the_url() -> None:
     await client.close()
 
 
+def alert(reason: str) -> SSLError:
+    error = SSLError(1, f"[SSL: {reason}] …")
+    error.reason = reason
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -153,6 +159,14 @@ async def test_nobody_there_is_unavailable_and_names_the_url() -> None:
         (OSError(ENETUNREACH, "x"), "network is unreachable"),
         (OSError("Multiple exceptions: [Errno 111] …, [Errno 101] …"), "no connection can be made"),
         (SSLError(1, "[SSL: WRONG_VERSION_NUMBER] …"), "it does not speak TLS"),
+        (
+            alert("TLSV1_UNRECOGNIZED_NAME"),
+            "it refuses the TLS handshake: unrecognized name",
+        ),
+        (
+            alert("SSLV3_ALERT_HANDSHAKE_FAILURE"),
+            "it refuses the TLS handshake: handshake failure",
+        ),
         (ValueError("said by the library"), "said by the library"),
     ],
 )

@@ -37,8 +37,8 @@ def jobs(
     """List the newest jobs of a hub: replays and erasures.
 
     A job that is interrupted has begun and not ended, and nobody works on it:
-    start its command again. With authentication this needs the permission
-    admin: view.
+    start its command again. Of an erasure this is the hub's part; the command
+    goes on in the lake. With authentication this needs the permission admin: view.
     """
 
     async def work(me: Client) -> JobPage:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from signalhub.cli.terminal.failures import Exit, Failure, report
+from signalhub.cli.terminal.sentences import say
 
 PROMPT: Final = "signalhub> "
 CONTINUED: Final = "       ... "
@@ -20,6 +21,7 @@ HELP: Final = (
     " Ctrl-C cancels a statement."
 )
 HISTORY_LINES_MAX: Final = 1_000
+_CANCEL_AGAIN_S: Final = 0.5
 _WORDS_TO_END: Final = ("\\q", "quit", "exit")
 # Texts, names and comments, in which a semicolon does not end a statement; or a semicolon.
 _TOKEN: Final = re.compile(
@@ -65,13 +67,14 @@ class Shell:
         self._cancel = cancel
         self._history = history
         self._exit = Exit.DONE
+        self._is_cancelled = False
 
     def run(self) -> int:
         """Work until the input ends; return the exit code, which is 0 on a terminal."""
         if not sys.stdin.isatty():
             self._take(sys.stdin)
             return self._exit
-        print(HELP, file=sys.stderr)
+        say(HELP)
         with _remembered(self._history):
             self._converse()
         return Exit.DONE
@@ -121,35 +124,55 @@ class Shell:
         if word == "\\d":
             self._guarded(lambda: self._describe(argument))
         else:
-            print(HELP, file=sys.stderr)
+            say(HELP)
 
     def _do(self, statement: str) -> None:
         """Run a statement in a thread: Ctrl-C must not interrupt a call of Java."""
-        work = threading.Thread(
-            target=self._guarded, args=(lambda: self._answer(statement),), daemon=True
-        )
-        work.start()
-        while work.is_alive():
+        # A thread whose join() was interrupted counts as ended, so an event tells when it has.
+        ended = threading.Event()
+        self._is_cancelled = False
+
+        def work() -> None:
             try:
-                work.join()
+                self._guarded(lambda: self._answer(statement))
+            finally:
+                ended.set()
+
+        threading.Thread(target=work, daemon=True).start()
+        while not ended.is_set():
+            try:
+                if self._is_cancelled:
+                    # A statement has several jobs, and perhaps none at the moment.
+                    with contextlib.suppress(Exception):
+                        self._cancel()
+                ended.wait(_CANCEL_AGAIN_S if self._is_cancelled else None)
             except KeyboardInterrupt:
                 if not sys.stdin.isatty():
                     raise
-                with contextlib.suppress(Exception):
-                    self._cancel()
+                if not self._is_cancelled:
+                    print(file=sys.stderr)
+                self._is_cancelled = True
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Failure as failure:
-            self._exit = failure.exit
-            one_line = " ".join(failure.message.split())
-            report(Failure(failure.exit, failure.code, one_line, failure.resolution), as_json=False)
         except Exception as error:
+            if self._is_cancelled:
+                # Whatever Spark says about its jobs.
+                say("cancelled")
+            else:
+                self._report(error)
+        sys.stdout.flush()
+
+    def _report(self, error: Exception) -> None:
+        if isinstance(error, Failure):
+            self._exit = error.exit
+            one_line = " ".join(error.message.split())
+            report(Failure(error.exit, error.code, one_line, error.resolution), as_json=False)
+        else:
             self._exit = Exit.FAILED
             text = (str(error).strip() or type(error).__name__).splitlines()[0]
             report(Failure(Exit.FAILED, "query_failed", text), as_json=False)
-        sys.stdout.flush()
 
 
 @contextlib.contextmanager

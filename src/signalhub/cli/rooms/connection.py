@@ -19,6 +19,7 @@ from signalhub.cli.terminal.connection import (
     TokenFile,
     Url,
     failure_of,
+    is_behind_proxy,
     quiet_client_log,
 )
 from signalhub.cli.terminal.failures import Exit, Failure
@@ -115,6 +116,8 @@ def room_failure_of(error: ClientError) -> Failure:
         case Refused(code=RoomCode.RATE_LIMIT_EXCEEDED):
             again = _again_in(error)
             return Failure(Exit.FAILED, error.code, error.message, again, facts=error.details)
+        case Refused(code=RoomCode.FORBIDDEN) if "the limit is" in error.message:
+            return Failure(Exit.FAILED, error.code, error.message, _QUOTA)
         case Refused(code=RoomCode.UNAUTHORIZED | RoomCode.FORBIDDEN):
             return Failure(Exit.FAILED, error.code, error.message, _PERMITTED)
         case Refused() if "blind" in error.message:
@@ -128,7 +131,7 @@ def room_failure_of(error: ClientError) -> Failure:
             return Failure(Exit.FAILED, error.code, str(error), "restart the command")
         case Unavailable(is_answered=True):
             return Failure(Exit.FAILED, error.code, str(error), _NOT_NOW)
-        case Unavailable() if "answered HTTP" in str(error):
+        case Unavailable() if "answered HTTP" in str(error) and not is_behind_proxy(error):
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NO_ROOMS)
         case Unavailable() if "no answer" in str(error):
             return Failure(Exit.UNREACHABLE, error.code, str(error), _SLOW)
@@ -144,6 +147,7 @@ def _again_in(error: Refused) -> str:
 
 _NOT_NOW = "nothing was done; see the hub's /health, and try again later"
 _NO_ROOMS = "correct --url or SIGNALHUB_URL, or turn on rooms.enabled in the hub"
+_QUOTA = "use a room that exists, or ask the operator to raise the limit"
 _WHICH_INBOX = "--inbox, SIGNALHUB_INBOX or --key"
 _INBOX_HEADER = f"X-Inbox-ID is set by {_WHICH_INBOX}"
 _PERMITTED = f"pass a token with --token-file or SIGNALHUB_TOKEN, or use {_WHICH_INBOX}"

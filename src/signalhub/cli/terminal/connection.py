@@ -221,16 +221,20 @@ def failure_of(error: ClientError) -> Failure:
             return Failure(Exit.FAILED, error.code, error.message, resolution)
         case Refused() if error.code in _BY_CODE:
             return Failure(Exit.FAILED, error.code, error.message, _BY_CODE[error.code])
-        case Refused(retryable=True):
+        case Refused(retryable=True) if error.code != Code.LIMIT_EXCEEDED:
             return Failure(Exit.FAILED, error.code, error.message, _AGAIN)
         case Refused():
             return Failure(Exit.FAILED, error.code, error.message, error.resolution or _HUB_LOG)
         case NotOpened(is_temporary=True):
             return Failure(Exit.UNREACHABLE, error.code, str(error), _LATER)
+        case Unavailable() if is_behind_proxy(error):
+            return Failure(Exit.UNREACHABLE, error.code, str(error), _PROXY)
         case NotOpened() if _is_answered(error):
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NOT_THERE)
         case NotOpened() if "certificate is not trusted" in str(error):
             return Failure(Exit.UNREACHABLE, error.code, str(error), _TRUST)
+        case NotOpened() if "refuses the TLS handshake" in str(error):
+            return Failure(Exit.UNREACHABLE, error.code, str(error), _TLS_NAME)
         case Unavailable():
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NO_HUB)
         case OutcomeUnknown():
@@ -256,6 +260,11 @@ def _is_answered(error: Unavailable) -> bool:
     return any(words in str(error) for words in ("answered HTTP", "does not speak WebSocket"))
 
 
+def is_behind_proxy(error: Unavailable) -> bool:
+    """Did a proxy answer that has found no hub behind it?"""
+    return any(words in str(error) for words in ("answered HTTP 502", "answered HTTP 504"))
+
+
 _WHO_IS_THERE = "list registered actors with `signalhub ls`"
 _LEFT = "it has just disconnected and may have received the message: check before you repeat it"
 _MINT = "create a token with `signalhub token mint`; pass it with --token-file or SIGNALHUB_TOKEN"
@@ -268,6 +277,8 @@ _HUB_LOG = "see the hub's log"
 _NO_HUB = "start one with `signalhub serve`, or choose another with --url"
 _TRUST = "if it is signed by an authority of yours, name its file in SSL_CERT_FILE"
 _NOT_THERE = "this is not a hub: correct --url or SIGNALHUB_URL; the path of a hub is /ws"
+_TLS_NAME = "use the host name of its certificate in --url or SIGNALHUB_URL"
+_PROXY = "a proxy is there, but does not reach its hub: start the hub, or correct the proxy"
 _LATER = "the hub accepts no connections now; nothing was sent, try again later"
 _UNKNOWN = "it may have been done: check before you repeat it, or wait longer with --timeout"
 # The hub's advice is about protocol messages; this one is about commands.

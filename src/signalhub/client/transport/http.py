@@ -334,6 +334,9 @@ def no_hub(url: str, error: Exception) -> str:
             reason = "unknown host name"
         case SSLCertVerificationError():
             reason = f"its certificate is not trusted: {error.verify_message}"
+        case SSLError(reason=str(alert)) if alert.startswith(("TLSV1_", "SSLV3_ALERT_")):
+            alert = alert.removeprefix("TLSV1_").removeprefix("SSLV3_").removeprefix("ALERT_")
+            reason = f"it refuses the TLS handshake: {alert.replace('_', ' ').lower()}"
         case SSLError():
             reason = "it does not speak TLS"
         case OSError(errno=int(number)):

@@ -117,11 +117,18 @@ class Certificate(msgspec.Struct, kw_only=True):
         self.positions = sorted({*self.positions, *positions})
 
 
-def begin(data: str | Path, kind: Subject, name: str, now_ms: int) -> Certificate:
-    """Return the certificate of an interrupted erasure, or a new one, stored on disk."""
+def interrupted(data: str | Path, kind: Subject, name: str) -> Certificate | None:
+    """Return the certificate of an erasure that has begun and not ended."""
     for one in known(data):
         if one.state == "begun" and one.is_about(kind, name):
             return one
+    return None
+
+
+def begin(data: str | Path, kind: Subject, name: str, now_ms: int) -> Certificate:
+    """Return the certificate of an interrupted erasure, or a new one, stored on disk."""
+    if earlier := interrupted(data, kind, name):
+        return earlier
     salt = secrets.token_hex(16)
     made = Certificate(
         id=secrets.token_hex(8),
@@ -133,6 +140,11 @@ def begin(data: str | Path, kind: Subject, name: str, now_ms: int) -> Certificat
     )
     write(data, made)
     return made
+
+
+def withdraw(data: str | Path, one: Certificate) -> None:
+    """Forget an erasure of which nothing has happened."""
+    _path(data, one.id).unlink(missing_ok=True)
 
 
 def due(data: str | Path, now_ms: int) -> list[Certificate]:

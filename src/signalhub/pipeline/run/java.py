@@ -108,7 +108,7 @@ def _digest(path: Path) -> str:
 
 def fetch() -> list[str]:
     """Return the JARs, downloaded if necessary; raises `SettingsError` if that fails."""
-    if found := jars():
+    if (found := jars()) and executable():
         return found
     if obstacle := problem():
         raise SettingsError(obstacle)

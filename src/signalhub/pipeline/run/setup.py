@@ -28,6 +28,13 @@ def main(arguments: list[str]) -> int:
             dump_classes(Path(archive))
             return 0
     try:
+        return _set_up()
+    except KeyboardInterrupt:
+        return 130
+
+
+def _set_up() -> int:
+    try:
         if java.jars():
             java.check_jars(java.folder() / "jars")
         else:
@@ -47,6 +54,7 @@ def archive_classes() -> None:
     archive = java.class_archive()
     if archive is None or archive.exists():
         return
+    print("Preparing Spark, for faster starts (about a minute, once)…", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=archive.parent) as work:
         made = Path(work) / archive.name
         command = [sys.executable, "-m", __spec__.name, _DUMP, str(made)]
@@ -69,7 +77,10 @@ def dump_classes(archive: Path) -> None:
     message = MessageBody(id="1", copy_id=bytes(16), sender="", type="sample", data=b"{}")
     log.append([Entry(Kind.PUBLISHED, "sample", 1, 1, 0, encode_body(message))])
     log.close()
-    spark = open_session("local[1]", is_brief=True, archive_to=archive)
+    # Otherwise Spark would leave folders where `make` was called.
+    scratch = archive.parent / "scratch"
+    scratch.mkdir()
+    spark = open_session("local[1]", is_brief=True, archive_to=archive, scratch=scratch)
     Pipeline(spark, lake_of(data), data, PipelineSettings()).once()
     spark.stop()
     # Java writes the archive when it exits, which it does when its standard input ends.
