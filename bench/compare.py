@@ -23,7 +23,7 @@ from bench import invocation, machine, native
 from bench.figures import Measurement
 from bench.load import Generator, LoadFailed
 from bench.measuring import Shape
-from bench.servers import HUB, Server, ServerFailed, running
+from bench.servers import HUB, Running, Server, ServerFailed, running
 from bench.shapes import SHAPES
 from bench.site import Site
 from bench.tables import table
@@ -35,6 +35,8 @@ COMPARED = (
     *("p2p-spread", "p2p-pipelined", "fanout-1000-w16", "ask-online", "durable-64x1"),
     *("durable-64x16", "consume", "rooms-http-256", "rooms-ws-256-w16"),
 )
+# Counts the positions of its topic from the beginning, so each round needs hubs of its own.
+FRESH = ("consume",)
 # Routed messages, which are read from sockets as fast as they are handled.
 CHARGED = ("p2p-spread", "p2p-pipelined")
 # Rates that are never reached, but charged.
@@ -119,16 +121,23 @@ def in_turn(
     share: float,
 ) -> list[tuple[float, float]]:
     """Return CPU per message before and now, in each round measured directly after each other."""
-    pairs: list[tuple[float, float]] = []
+
+    def measured(number: int, old: Running, new: Running) -> tuple[float, float]:
+        costs: dict[str, float] = {}
+        for target in (old, new) if number % 2 else (new, old):
+            found: Measurement = shape.measure(Site(generator, target, share))
+            costs[target.server.name] = found.figures["cpu_us"]
+        return costs[before.name], costs[now.name]
+
+    if shape.name in FRESH:
+        pairs = []
+        for number in range(rounds):
+            with running(before, cores) as old, running(now, cores) as new:
+                pairs.append(measured(number, old, new))
+        return pairs
     with running(before, cores) as old, running(now, cores) as new:
         # The first round only warms both up.
-        for number in range(rounds + 1):
-            costs: dict[str, float] = {}
-            for target in (old, new) if number % 2 else (new, old):
-                measured: Measurement = shape.measure(Site(generator, target, share))
-                costs[target.server.name] = measured.figures["cpu_us"]
-            pairs.append((costs[before.name], costs[now.name]))
-    return pairs[1:]
+        return [measured(number, old, new) for number in range(rounds + 1)][1:]
 
 
 def print_costs(

@@ -103,7 +103,7 @@ def test_one_identity_places_a_bounded_number_of_actors() -> None:
     assert places(reply) == {"order/1": (A, 1), "order/2": (A, 1)}
     (refused,) = reply["payload"]["unplaced"]
     assert refused["code"] == "limit_exceeded"
-    assert "has 2 places" in refused["message"]
+    assert "somebody has 2" in refused["message"]
     assert unplaced(caller.ask("hub:place", {"actors": ["order/4"]})) != {}
     # Others have room of their own, the host included.
     assert places(owner.ask("hub:place", {"actors": ["order/5"], "host": A})) != {}
