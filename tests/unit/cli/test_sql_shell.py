@@ -131,7 +131,12 @@ def test_ctrl_c_waits_until_the_statement_has_ended_and_says_in_one_word_what_ha
         if len(attempts) == 2:
             cancelled.set()
 
-    Shell(answer, lambda name: None, cancel, tmp_path / "history").run()
+    # Commands that other tests have run here may have left another handler.
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        Shell(answer, lambda name: None, cancel, tmp_path / "history").run()
+    finally:
+        signal.signal(signal.SIGINT, earlier)
 
     assert happened == ["prompt", "ended", "prompt", "prompt"]
     assert capsys.readouterr().err.splitlines()[1:] == [
