@@ -7,7 +7,6 @@ import io
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from types import FrameType
 
@@ -114,7 +113,7 @@ def test_ctrl_c_waits_until_the_statement_has_ended_and_says_in_one_word_what_ha
         if statement == "SELECT 2":
             raise Failure(Exit.USAGE, "query_wrong", "no such column")
         while not waits_for_the_end():
-            time.sleep(0.01)
+            cancelled.wait(0.01)
         signal.pthread_kill(MAIN, signal.SIGINT)
         cancelled.wait()
         # The statement ends some time after it was cancelled.
