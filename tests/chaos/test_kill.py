@@ -1,6 +1,6 @@
 """The real hub under load, killed, frozen, stopped and set back; clients keep the evidence.
 
-There are twenty kills, a thousand in `make soak` (or `CYCLES`). `SIGNALHUB_CHAOS_SEED` says from
+There are twelve kills, a thousand in `make soak` (or `CYCLES`). `SIGNALHUB_CHAOS_SEED` says from
 which seed on. `SIGNALHUB_CHAOS_REPORT` names a file that gets one line of JSON per run, and
 `SIGNALHUB_CHAOS_KEEP` a folder for the ledgers and the data of a run that shows an anomaly.
 """

@@ -1,6 +1,7 @@
 """Lakes for tests of the derived tables: entries landed as one plain batch, then shaped.
 
-What tests look at they read without Spark, which takes a second for the smallest table.
+That is done without Spark, and what tests look at they read without it: both would take it a
+second for the smallest table.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, PostCommitHookProperties, Transaction, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from signalhub.log.folder import look
 from signalhub.pipeline.lake import Lake, application
+from signalhub.pipeline.source.columns import TIME
 from signalhub.pipeline.source.plan import log_of
 from signalhub.pipeline.source.source import BatchReader, Options
 from signalhub.pipeline.tables.catch_up import ORDER, catch_up
@@ -44,17 +48,13 @@ class Lakeside:
         if not self.lake.exists(name):
             copytree(empty_table(self.spark, name), self.lake.location(name), dirs_exist_ok=True)
 
-    def source(self) -> DataFrame:
-        """What the log holds, as rows of `entries`, to be written as one file."""
+    def source(self) -> pa.Table:
+        """What the log holds, as rows of `entries`."""
         options = Options(path=str(self.data), beyond_published=True)
-        nothing = F.lit(None)
-        return (
-            self.spark.createDataFrame(BatchReader(options).read_here())
-            .withColumn("removed_at", nothing.cast("timestamp"))
-            .withColumn("removed_reason", nothing.cast("string"))
-            .select(*ENTRIES.names)
-            .coalesce(1)
-        )
+        rows = BatchReader(options).read_here()
+        for name, type in (("removed_at", TIME), ("removed_reason", pa.string())):
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, type))
+        return rows.select(ENTRIES.names)
 
     def land(self) -> list[tuple[int, int]]:
         """Take in what is new; the epochs with the last offset of each."""
@@ -62,18 +62,19 @@ class Lakeside:
         ends = {one.epoch: one.end - 1 for one in segments if one.end > one.base}
         for epoch, last in ends.items():
             committed = self.lake.committed(ENTRIES.name, 0, epoch)
-            new = F.col("offset") > (-1 if committed is None else committed)
-            self.append(self.source().where((F.col("epoch") == epoch) & new), epoch, last)
+            new = pc.field("offset") > (-1 if committed is None else committed)
+            self.append(self.source().filter((pc.field("epoch") == epoch) & new), epoch, last)
         return list(ends.items())
 
-    def append(self, entries: DataFrame, epoch: int, last: int) -> None:
+    def append(self, entries: pa.Table, epoch: int, last: int) -> None:
         """Land entries of one epoch up to an offset."""
-        (
-            entries.write.format("delta")
-            .mode("append")
-            .option("txnAppId", application(0, epoch))
-            .option("txnVersion", last)
-            .save(self.lake.location(ENTRIES.name))
+        landed = Transaction(application(0, epoch), last)
+        write_deltalake(
+            self.lake.location(ENTRIES.name),
+            entries,
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[landed]),
+            post_commithook_properties=PostCommitHookProperties(create_checkpoint=False),
         )
 
     def catch_up(self, epoch: int, last: int, *tables: str, piece_entries: int = 1_000_000) -> None:

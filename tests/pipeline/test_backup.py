@@ -1,4 +1,7 @@
-"""The guide to backups, command by command, from the folders of an earlier release."""
+"""The guide to backups, command by command, from the folders of each earlier release.
+
+So it also shows that the lake of an earlier release is continued.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import asyncio
 import re
 import shlex
 from pathlib import Path
+
+import pytest
 
 import signalhub
 from signalhub.testing import run_hub
@@ -24,10 +29,13 @@ async def publish(data: Path, number: int) -> None:
         await till.publish("orders", "order", {"id": number}, durable=True)
 
 
+@pytest.mark.parametrize(
+    "archive", ARCHIVES, ids=[one.name.removesuffix(".tar.xz") for one in ARCHIVES]
+)
 def test_the_guide_restores_a_hub_whose_lake_is_proven_whole(
-    tmp_path: Path, command: Command
+    archive: Path, tmp_path: Path, command: Command
 ) -> None:
-    folder = Folder(ARCHIVES[0], tmp_path)
+    folder = Folder(archive, tmp_path)
     asyncio.run(publish(folder.data, 1))
     blocks = re.findall(r"^```sh\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
     # Spark has a current folder of its own.
@@ -49,4 +57,5 @@ def test_the_guide_restores_a_hub_whose_lake_is_proven_whole(
     audit = command("audit", "--data", restored, "--json")
     *hours, closing = audit.rows()
     assert closing["verdict"] == "proven", closing
+    assert closing["sentence"].startswith("Proven: ")
     assert len({one["epoch"] for one in hours}) == 2

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from signalhub.clock import SystemClock
 from signalhub.engine.archive import LakeReader
 from signalhub.pipeline.erase import certificate
-from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.lake import Lake, Merging
 from signalhub.pipeline.run.lock import TablesBusy, table_lock
 from signalhub.pipeline.run.status import Journal, UpkeepRound, folder_of, read_status
 from signalhub.pipeline.storage import Storage
@@ -268,6 +268,9 @@ def test_files_that_were_replaced_go_beside_a_pipeline_and_what_is_on_its_way_st
 
     gone = before - set(folder.glob("*.parquet"))
     assert len(gone) == 1, "rows of the other files are marked, and the files are still needed"
+    nothing = Merging(on="false", updated={"seq": "s.seq"})
+    few = pa.table({"seq": pa.array([1], pa.int64())})
+    assert side.lake.merge("entries", few, nothing, None) is None, "Spark knows the marks"
     on_its_way.unlink()
     assert remains(folder, "FORGOTTEN") == []
     assert side.rows("entries", "offset") == [(offset,) for offset in (3, 5, 6, 7, 8)]

@@ -14,7 +14,15 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from signalhub.clock import SystemClock
 from signalhub.locks import LockedFolder, is_hub_running
-from signalhub.pipeline.lake import Lake, LakeUnreachable, application, lake_of
+from signalhub.pipeline import lake as lakes
+from signalhub.pipeline.lake import (
+    Lake,
+    LakeUnreachable,
+    Merging,
+    Position,
+    application,
+    lake_of,
+)
 from signalhub.pipeline.land.resume import EntriesMissing, LogBehindLake, epochs, resume
 from signalhub.pipeline.run import run
 from signalhub.pipeline.run.lock import PipelineRunning, is_pipeline_running, lock_pipeline
@@ -163,6 +171,64 @@ def test_a_position_is_left_to_spark_while_somebody_else_commits(
     assert not stale.record(ENTRIES.name, 0, 1, 60)
     next_commit.unlink()
     assert [one.name for one in commits.iterdir()] == [f"{0:020d}.json"], "no draft is left"
+
+
+EVERY = {"offset": "s.offset"}
+MERGING = Merging(on="t.offset = s.offset", updated=EVERY, inserted=EVERY)
+
+
+def offsets(*found: int) -> pa.Table:
+    return pa.table({"offset": pa.array(found, pa.int64())})
+
+
+def test_a_few_rows_are_merged_and_appended_in_private_files(lake: Lake) -> None:
+    name = ENTRIES.name
+    assert lake.merge(name, offsets(7), MERGING, None) is None, "there is no table"
+    hold(lake, 1, 50)
+    before = set(Path(lake.location(name)).rglob("*.*"))
+    umask = os.umask(0o022)
+    try:
+        assert lake.merge(name, offsets(7, 8), MERGING, Position(0, 1, 51)) == 2
+        assert lake.merge(name, offsets(8, 9), MERGING, Position(0, 1, 52)) == 2
+        assert lake.append(name, offsets(10))
+        nothing = Merging(on="false", updated=EVERY)
+        assert lake.merge(name, offsets(11), nothing, Position(0, 1, 53)) == 0
+    finally:
+        os.umask(umask)
+
+    found = lake.select(name, f"SELECT * FROM {name} ORDER BY 1")
+    assert found is not None
+    assert found.to_pydict() == {"offset": [7, 8, 9, 10]}
+    assert Lake(lake.uri).committed(name, 0, 1) == 53
+    new = set(Path(lake.location(name)).rglob("*.*")) - before
+    assert len(new) > 4
+    assert [one.name for one in new if one.stat().st_mode & 0o077] == []
+
+
+def test_rows_are_left_to_spark_for_a_checkpoint_and_in_a_large_table(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = ENTRIES.name
+    hold(lake, 1, 50)
+    assert lake.append(name, offsets(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(lakes, "_REWRITTEN_BYTES_MAX", 1)
+        assert lake.merge(name, offsets(7), MERGING, None) is None
+    for last in range(51, 50 + CHECKPOINT_INTERVAL - 1):
+        assert lake.record(name, 0, 1, last)
+
+    assert lake.merge(name, offsets(7), MERGING, None) is None
+    assert not lake.append(name, offsets(7))
+
+
+def test_rows_are_left_to_spark_while_somebody_else_commits(lake: Lake) -> None:
+    name = ENTRIES.name
+    hold(lake, 1, 50)
+    commits = Path(lake.location(name)) / "_delta_log"
+    (commits / f"{1:020d}.json").symlink_to("being-written")
+
+    assert lake.merge(name, offsets(7), MERGING, None) is None
+    assert not lake.append(name, offsets(7))
 
 
 def test_a_table_that_cannot_be_read_is_not_an_empty_one(scene: LogScene, lake: Lake) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from signalhub.pipeline.tables import delivery_ends
 from signalhub.pipeline.tables import piece as pieces
@@ -159,6 +160,17 @@ def test_a_table_made_again_in_small_pieces_is_the_same(
     assert found(life) == EXPECTED
 
 
+def changed(entries: pa.Table, *, epoch: int, begin: int = 0) -> pa.Table:
+    """The same entries in another epoch, from another offset on."""
+    columns = {
+        "epoch": pa.repeat(pa.scalar(epoch, pa.int64()), entries.num_rows),
+        "offset": pc.add(entries["offset"], begin),
+    }
+    for name, values in columns.items():
+        entries = entries.set_column(entries.column_names.index(name), name, values)
+    return entries
+
+
 def test_a_message_of_an_earlier_epoch_is_settled_in_a_later_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -176,10 +188,9 @@ def test_a_message_of_an_earlier_epoch_is_settled_in_a_later_one(
     third = msgspec.structs.replace(after.published("orders", 3), seq=3)
     after.append([after.settled("orders", "billing", 1, Settlement(1, 2, Outcome.ACKED)), third])
     side, other = Lakeside(spark, tmp_path / "before"), Lakeside(spark, tmp_path / "after")
-    later = other.source().withColumn("offset", F.col("offset") + 4)
-    side.append(side.source().withColumn("epoch", F.lit(1).cast("bigint")), 1, 5)
+    side.append(changed(side.source(), epoch=1), 1, 5)
     side.catch_up(1, 5, "subscriptions", "deliveries")
-    side.append(later.withColumn("epoch", F.lit(2).cast("bigint")), 2, 5)
+    side.append(changed(other.source(), epoch=2, begin=4), 2, 5)
     side.catch_up(2, 5, "subscriptions", "deliveries")
 
     rows = side.rows("deliveries", "epoch", "offset", "recipient", "outcome", "reason")

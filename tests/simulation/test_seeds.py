@@ -11,8 +11,8 @@ from tests.support.volume import SEEDS, volume
 
 STEPS = {World: 700, DurableWorld: 400}
 LIVES = [
-    *((World, seed) for seed in range(volume(SEEDS, 1_000))),
-    *((DurableWorld, seed) for seed in range(volume(SEEDS // 2, 1_000))),
+    *((World, seed) for seed in range(volume(SEEDS // 2, 1_000))),
+    *((DurableWorld, seed) for seed in range(volume(SEEDS // 4, 1_000))),
 ]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -34,6 +35,7 @@ from signalhub.pipeline.erase import certificate
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.run import schedule
 from signalhub.pipeline.run.lock import is_pipeline_running
+from signalhub.pipeline.source.columns import arrow_fields
 from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables.create import ensure_table
 from signalhub.pipeline.tables.tables import AUDIT, DELIVERIES, ENTRIES, MESSAGES, SUBSCRIPTIONS
@@ -310,9 +312,13 @@ class Audit:
         if findings.verdict == "behind":
             rows = [self._row_behind()]
         if rows:
-            frame = self._spark.createDataFrame(rows, AUDIT.ddl)
-            location = self._lake.location(AUDIT.name)
-            frame.write.format("delta").mode("append").save(location)
+            columns = zip(*rows, strict=True)
+            schema = pa.schema(arrow_fields(AUDIT.columns))
+            arrays = [pa.array(one, field.type) for one, field in zip(columns, schema, strict=True)]
+            found = pa.table(arrays, schema=schema)
+            if not self._lake.append(AUDIT.name, found):
+                frame = self._spark.createDataFrame(found)
+                frame.write.format("delta").mode("append").save(self._lake.location(AUDIT.name))
 
     def _row(self, hour: Hour) -> tuple[object, ...]:
         findings = self._findings

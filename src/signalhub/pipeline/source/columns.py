@@ -40,6 +40,7 @@ TYPES: Final = {
     "BINARY": pa.binary(),
     "BOOLEAN": pa.bool_(),
     "TIMESTAMP": TIME,
+    "ARRAY<STRING>": pa.list_(pa.string()),
 }
 
 

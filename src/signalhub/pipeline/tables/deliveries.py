@@ -22,6 +22,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from signalhub.pipeline.lake import Merging
 from signalhub.pipeline.tables import bodies, delivery_ends, subscriptions
 from signalhub.pipeline.tables.piece import Piece, is_before, is_behind
 from signalhub.pipeline.tables.subscriptions import Stretch
@@ -237,7 +238,7 @@ def _frame(piece: Piece, known: list[Stretch]) -> DataFrame:
 
 def _merge(piece: Piece, changes: DataFrame, *, records: bool, are_few: bool) -> int:
     """Insert new rows and update existing ones."""
-    inserted: dict[str, str | Column] = {name: f"s.{name}" for name in DELIVERIES.names}
+    inserted = {name: f"s.{name}" for name in DELIVERIES.names}
     inserted["outcome"] = "coalesce(s.outcome, 'pending')"
     inserted["attempts"] = "coalesce(s.attempts, 0)"
     has_message = "s.accepted_at IS NOT NULL"
@@ -245,10 +246,6 @@ def _merge(piece: Piece, changes: DataFrame, *, records: bool, are_few: bool) ->
         bounds = held.within("t.")
         if bounds == "false":
             return piece.record() if records else 0
-        rows = held.rows.alias("s")
-        if records and held.here is not None and piece.is_new(held.here):
-            values = (F.expr(f"{value}").alias(name) for name, value in inserted.items())
-            return piece.append(rows.where(has_message).select(*values))
         is_same = (
             "t.shard = s.shard AND t.epoch = s.epoch AND t.offset = s.offset"
             " AND t.generation = s.generation"
@@ -258,7 +255,7 @@ def _merge(piece: Piece, changes: DataFrame, *, records: bool, are_few: bool) ->
         was_ended = f"t.settled_at IS NOT NULL AND {delivery_ends.ENDED_BY_EVENT}"
         corrects = f"(s.outcome IS NOT NULL AND {was_ended})"
         ends_now = f"(s.outcome IS NOT NULL AND t.settled_at IS NULL OR {corrects})"
-        updated: dict[str, str | Column] = {
+        updated = {
             "first_sent_at": "least(t.first_sent_at, s.first_sent_at)",
             "last_sent_at": "greatest(t.last_sent_at, s.last_sent_at)",
             "attempts": "greatest(t.attempts, s.attempts)",
@@ -271,11 +268,18 @@ def _merge(piece: Piece, changes: DataFrame, *, records: bool, are_few: bool) ->
             },
         }
         says_more = "s.outcome IS NOT NULL OR s.attempts IS NOT NULL"
-        merging = (
-            piece.target()
-            .alias("t")
-            .merge(rows, f"{is_same} AND {bounds}")
-            .whenMatchedUpdate(condition=says_more, set=updated)
-            .whenNotMatchedInsert(condition=has_message, values=inserted)
+        merging = Merging(
+            on=is_same,
+            updated=updated,
+            inserted=inserted,
+            update_if=says_more,
+            insert_if=has_message,
         )
-        return piece.merge(merging, records=records)
+        if held.here is not None:
+            merged = piece.merge_here(held.here, merging, records=records)
+            if merged is not None:
+                return merged
+            if records and piece.is_new(held.here):
+                values = (F.expr(value).alias(name) for name, value in inserted.items())
+                return piece.append(held.rows.alias("s").where(has_message).select(*values))
+        return piece.merge(held.rows, merging, bounds=bounds, records=records)

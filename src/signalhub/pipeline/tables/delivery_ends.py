@@ -13,6 +13,7 @@ import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from signalhub.pipeline.lake import Merging
 from signalhub.pipeline.tables import bodies, subscriptions
 from signalhub.pipeline.tables.piece import Piece, is_before
 from signalhub.pipeline.tables.subscriptions import Stretch
@@ -160,7 +161,9 @@ def ended(pending: DataFrame, ends: DataFrame, entries: DataFrame) -> DataFrame:
     )
     both = _concerned(pending, whole, F.lit(True)).unionByName(_concerned(pending, named, is_named))
     # If several events apply, the first one counts.
-    return both.groupBy(*_KEY).agg(F.min("end").alias("end"))
+    first = both.groupBy(*_KEY).agg(F.min("end").alias("end"))
+    how = (F.col(f"end.{name}").alias(f"end_{name}") for name in ("at", "offset", "outcome"))
+    return first.select(*_KEY, *how, F.col("end.reason").alias("end_reason"))
 
 
 def _concerned(pending: DataFrame, ends: DataFrame, is_meant: Column) -> DataFrame:
@@ -203,18 +206,18 @@ def _merge(piece: Piece, changes: DataFrame, *, are_few: bool) -> int:
         if bounds == "false":
             return piece.record()
         is_same = " AND ".join(f"t.{name} = s.{name}" for name in _KEY)
-        merging = (
-            piece.target()
-            .alias("t")
-            .merge(held.rows.alias("s"), f"{is_same} AND {bounds}")
-            .whenMatchedUpdate(
-                condition="t.settled_at IS NULL",
-                set={
-                    "settled_at": "s.end.at",
-                    "settle_offset": "s.end.offset",
-                    "outcome": "s.end.outcome",
-                    "reason": "coalesce(s.end.reason, t.reason)",
-                },
-            )
+        merging = Merging(
+            on=is_same,
+            updated={
+                "settled_at": "s.end_at",
+                "settle_offset": "s.end_offset",
+                "outcome": "s.end_outcome",
+                "reason": "coalesce(s.end_reason, t.reason)",
+            },
+            update_if="t.settled_at IS NULL",
         )
-        return piece.merge(merging)
+        if held.here is not None:
+            merged = piece.merge_here(held.here, merging)
+            if merged is not None:
+                return merged
+        return piece.merge(held.rows, merging, bounds=bounds)

@@ -7,6 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from signalhub.pipeline.lake import Merging
 from signalhub.pipeline.tables import bodies
 from signalhub.pipeline.tables.piece import Piece, within
 from signalhub.pipeline.tables.tables import DEAD_LETTERS, INBOX, MESSAGES
@@ -110,15 +111,12 @@ def take_dead_letters(piece: Piece) -> int:
     back = redriven(what, piece.standing().where(within(letters))).persist()
     try:
         bounds = within(back, "t.")
-        merging = (
-            piece.target()
-            .alias("t")
-            .merge(back.alias("s"), f"{_is_same()} AND {bounds}")
-            .whenMatchedUpdate(
-                condition="t.redriven_at IS NULL", set={"redriven_at": "s.redriven_at"}
-            )
+        merging = Merging(
+            on=_is_same(),
+            updated={"redriven_at": "s.redriven_at"},
+            update_if="t.redriven_at IS NULL",
         )
-        return rows + piece.merge(merging)
+        return rows + piece.merge(back, merging, bounds=bounds)
     finally:
         back.unpersist()
 
@@ -126,8 +124,8 @@ def take_dead_letters(piece: Piece) -> int:
 def _add(piece: Piece, rows: DataFrame) -> int:
     """Add letters without recording the position yet; skip those that already exist."""
     bounds = f"t.epoch = {piece.epoch} AND t.offset BETWEEN {piece.after + 1} AND {piece.to}"
-    merging = piece.target().alias("t").merge(rows.alias("s"), f"{_is_same()} AND {bounds}")
-    return piece.merge(merging.whenNotMatchedInsertAll(), records=False)
+    merging = Merging(on=_is_same(), inserted={name: f"s.{name}" for name in DEAD_LETTERS.names})
+    return piece.merge(rows, merging, bounds=bounds, records=False)
 
 
 def _is_same() -> str:

@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from delta.tables import DeltaMergeBuilder, DeltaTable
+from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
-from signalhub.pipeline.lake import Lake, application
+from signalhub.pipeline.lake import Lake, Merging, Position, application
 from signalhub.pipeline.source.columns import TYPES
 from signalhub.pipeline.tables import bodies
 from signalhub.pipeline.tables.bodies import BodyReader
@@ -96,6 +96,11 @@ def frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) -> Dat
 
     Unlike rows from Python they are part of the plan, so that no job has to fetch them.
     """
+    return spark.createDataFrame(arrow(rows, ddl))
+
+
+def arrow(rows: Sequence[tuple[Any, ...]], ddl: str) -> pa.Table:
+    """Create an Arrow table of a few rows; see `frame`."""
     fields = [column.strip().split(" ", 1) for column in ddl.split(",")]
     columns = list(zip(*rows, strict=True)) or [()] * len(fields)
     arrays = {
@@ -103,7 +108,7 @@ def frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], ddl: str) -> Dat
         for column, (name, type) in zip(columns, fields, strict=True)
     }
     schema = pa.schema([(name.strip("`"), TYPES[type]) for name, type in fields])
-    return spark.createDataFrame(pa.table(arrays).cast(schema))
+    return pa.table(arrays).cast(schema)
 
 
 def is_before(alias: str, epoch: str, offset: str) -> Column:
@@ -279,16 +284,31 @@ class Piece:
         )
         return self._metric("numOutputRows")
 
-    def target(self) -> DeltaTable:
-        return DeltaTable.forPath(self.spark, self.lake.location(self.table))
+    def merge_here(self, rows: pa.Table, merging: Merging, *, records: bool = True) -> int | None:
+        """Merge a few rows without Spark; `None` if Spark has to do it."""
+        position = Position(self.shard, self.epoch, self.to) if records else None
+        return self.lake.merge(self.table, rows, merging, position)
 
-    def merge(self, merging: DeltaMergeBuilder, *, records: bool = True) -> int:
-        """Merge; record the position in the same transaction unless another merge follows."""
+    def merge(
+        self, rows: DataFrame, merging: Merging, *, bounds: str = "true", records: bool = True
+    ) -> int:
+        """Merge; record the position in the same transaction unless another merge follows.
+
+        `bounds` is true for all rows that match: Spark selects files by it.
+        """
+        target = DeltaTable.forPath(self.spark, self.lake.location(self.table))
+        merger = target.alias("t").merge(rows.alias("s"), f"{merging.on} AND {bounds}")
+        if merging.updated:
+            changes: dict[str, str | Column] = {**merging.updated}
+            merger = merger.whenMatchedUpdate(condition=merging.update_if, set=changes)
+        if merging.inserted:
+            values: dict[str, str | Column] = {**merging.inserted}
+            merger = merger.whenNotMatchedInsert(condition=merging.insert_if, values=values)
         if records:
             with self._position():
-                merging.execute()
+                merger.execute()
         else:
-            merging.execute()
+            merger.execute()
         return self._metric("numTargetRowsInserted", "numTargetRowsUpdated")
 
     def record(self) -> int:

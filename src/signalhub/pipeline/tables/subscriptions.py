@@ -16,8 +16,9 @@ import msgspec
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from signalhub.pipeline.lake import Merging
 from signalhub.pipeline.tables import bodies
-from signalhub.pipeline.tables.piece import Piece, collected, selected
+from signalhub.pipeline.tables.piece import Piece, arrow, collected, selected
 from signalhub.pipeline.tables.tables import SUBSCRIPTIONS
 
 SOUGHT = "sought"
@@ -204,20 +205,17 @@ def take(piece: Piece) -> int:
     for change in found:
         stretches.apply(change)
     changed = stretches.changed
-    rows = piece.frame([one.row for one in changed], SUBSCRIPTIONS.ddl)
     if not changed:
         return piece.record()
+    key = ("shard", "topic", "stream_epoch", "subscription", "generation")
+    every = {name: f"s.{name}" for name in SUBSCRIPTIONS.names}
+    is_same = " AND ".join(f"t.{name} = s.{name}" for name in key)
+    merging = Merging(on=is_same, updated=every, inserted=every)
+    here = arrow([one.row for one in changed], SUBSCRIPTIONS.ddl)
+    merged = piece.merge_here(here, merging)
+    if merged is not None:
+        return merged
+    rows = piece.shown(here)
     if was_there.isdisjoint((one.key, one.generation) for one in changed):
         return piece.append(rows)
-    key = ("shard", "topic", "stream_epoch", "subscription", "generation")
-    merging = (
-        piece.target()
-        .alias("t")
-        .merge(
-            rows.alias("s"),
-            " AND ".join(f"t.{name} = s.{name}" for name in key),
-        )
-        .whenMatchedUpdateAll()
-        .whenNotMatchedInsertAll()
-    )
-    return piece.merge(merging)
+    return piece.merge(rows, merging)

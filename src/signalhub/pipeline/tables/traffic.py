@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from signalhub.pipeline.lake import Merging
 from signalhub.pipeline.source.columns import TIME
 from signalhub.pipeline.tables.piece import Piece, selected
 from signalhub.pipeline.tables.tables import DELIVERIES, MESSAGES, TRAFFIC
@@ -93,21 +94,20 @@ def take(piece: Piece) -> int:
     )
     # A merge reads its source twice.
     with piece.held(rows, are_few=are_few) as held:
+        every = {name: f"s.{name}" for name in TRAFFIC.names}
+        is_same = " AND ".join(f"t.{name} IS NOT DISTINCT FROM s.{name}" for name in _KEY)
+        merging = Merging(on=is_same, updated=every, inserted=every)
+        if held.here is not None:
+            merged = piece.merge_here(held.here, merging)
+            if merged is not None:
+                return merged
         if are_few and piece.is_free(f"shard = {piece.shard} AND {_between('minute', minutes)}"):
             return piece.append(held.rows)
-        is_same = " AND ".join(f"t.{name} <=> s.{name}" for name in _KEY)
         bounds = (
             f"t.minute >= timestamp_micros({min(minutes)})"
             f" AND t.minute <= timestamp_micros({max(minutes)})"
         )
-        merging = (
-            piece.target()
-            .alias("t")
-            .merge(held.rows.alias("s"), f"{is_same} AND {bounds}")
-            .whenMatchedUpdateAll()
-            .whenNotMatchedInsertAll()
-        )
-        return piece.merge(merging)
+        return piece.merge(held.rows, merging, bounds=bounds)
 
 
 def _between(column: str, minutes: list[int]) -> str:
