@@ -655,6 +655,16 @@ def test_of_many_places_a_commit_has_a_bounded_number() -> None:
     assert len(places(*caller.take())) == 1_000
 
 
+def test_a_commit_has_no_more_places_because_others_have_something_to_do() -> None:
+    shell, caller = crowd(1)
+
+    begin(shell, caller, MANY)
+    for _ in range(100):
+        shell._carry_out(shell.hub.dispatch(shell.now))
+
+    assert COMING_MAX <= shell.engine.pending < COMING_MAX + SLICE // 10
+
+
 def test_who_asks_for_few_actors_does_not_wait_for_those_who_ask_for_many() -> None:
     shell, caller = crowd(2)
     other = shell.connect("@(a/other)")
