@@ -702,6 +702,24 @@ def test_places_that_the_log_refused_on_the_way_are_not_told() -> None:
     assert len(placed_entries(shell)) == 1_000
 
 
+def test_places_of_others_that_the_log_refused_on_the_way_are_not_told() -> None:
+    shell, caller = crowd(1)
+    other = shell.connect("@(a/other)")
+    others = {"actors": MANY["actors"][:400]}
+    begin(shell, other, others)
+    while shell.hub.placing.waiting:
+        turn(shell)
+    caller.take()
+
+    begin(shell, caller, others)
+    shell.engine.refuse(refusals.storage_full())
+    shell.settle()
+    commit_all(shell)
+
+    assert [code_of(one) for one in caller.take()] == ["storage_full"]
+    assert placed_entries(shell) == []
+
+
 def test_a_host_that_goes_meanwhile_gets_no_more_actors() -> None:
     shell, caller = crowd(0)
     shell.engine.is_prompt = True
