@@ -166,3 +166,24 @@ async def test_large_frames_that_are_never_finished_are_a_debt() -> None:
         for peer in peers:
             peer.abort()
         await eventually(lambda: writer.waiting_bytes < 100_000)
+
+
+async def test_large_messages_whose_last_fragment_never_comes_are_a_debt() -> None:
+    outbound = {"total_bytes_max": 16 * 2**20}
+    async with run_stage(outbound=outbound, message_rate=0) as stage, bystanders(stage) as pair:
+        writer, tally = stage.hub.app.runner.writer, stage.hub.app.hub.tally
+        fragment = masked_frame(Opcode.CONTINUATION, b"x" * 50_000, fin=False)
+        honest = await stage.join("@(an/honest)")
+        peers = [await stage.join(f"@(large/{number})") for number in range(6)]
+
+        for peer in peers:
+            peer.write(masked_frame(Opcode.TEXT, fin=False) + fragment * 100)
+            await pair.go_on(5)
+        await eventually(lambda: tally.debtors_closed >= 3)
+        await eventually(lambda: writer.waiting_bytes <= outbound["total_bytes_max"])
+
+        assert (await honest.ask("hub:heartbeat"))["type"] == "hub:heartbeat_ack"
+        assert tally.debtors_closed < len(peers)
+        for peer in peers:
+            peer.abort()
+        await eventually(lambda: writer.waiting_bytes < 100_000)

@@ -328,10 +328,12 @@ class Connection(WSListener, Generic[P]):
 
     @property
     def read_bytes(self) -> int:
-        """About how large the buffer is, 0 if it is small or will soon be gone."""
+        """About how much an unfinished message takes, 0 if it is small or will soon be gone."""
         if self.is_closing or self._transport.is_closing():
             return 0
-        return size_of(self._transport.get_protocol(), self.owner.frame_bytes_max)
+        size = size_of(self._transport.get_protocol(), self.owner.frame_bytes_max)
+        fragments = 0 if self._assembler is None else self._assembler.held_bytes
+        return size + (fragments if fragments > GRANT_BYTES else 0)
 
     # Frames beyond the grant.
 
