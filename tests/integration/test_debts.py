@@ -146,6 +146,22 @@ async def test_a_read_buffer_shrinks_after_a_large_message_and_nothing_is_lost()
         assert [await peer.receive_text() for _ in range(4)] == ['{"type":"pong"}'] * 4
 
 
+async def test_a_read_buffer_shrinks_also_after_many_small_messages() -> None:
+    async with run_stage() as stage:
+        hearer = await stage.join("@(some/body)")
+        peer = await stage.join("@(busy/one)")
+        small = read_buffer(stage)
+
+        for _ in range(200):
+            peer.tell("@(some/body)", "note", "")
+            await hearer.receive("note")
+        peer.tell("@(some/body)", "note", "x" * 200_000)
+        await hearer.receive("note")
+        assert read_buffer(stage) > 50 * small
+
+        await eventually(lambda: read_buffer(stage) == small)
+
+
 async def test_large_frames_that_are_never_finished_are_a_debt() -> None:
     outbound = {"total_bytes_max": 16 * 2**20}
     async with run_stage(outbound=outbound, message_rate=0) as stage, bystanders(stage) as pair:
