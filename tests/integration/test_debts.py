@@ -146,6 +146,22 @@ async def test_a_read_buffer_shrinks_after_a_large_message_and_nothing_is_lost()
         assert [await peer.receive_text() for _ in range(4)] == ['{"type":"pong"}'] * 4
 
 
+async def test_a_read_buffer_shrinks_also_after_many_small_messages() -> None:
+    async with run_stage() as stage:
+        hearer = await stage.join("@(some/body)")
+        peer = await stage.join("@(busy/one)")
+        small = read_buffer(stage)
+
+        for _ in range(200):
+            peer.tell("@(some/body)", "note", "")
+            await hearer.receive("note")
+        peer.tell("@(some/body)", "note", "x" * 200_000)
+        await hearer.receive("note")
+        assert read_buffer(stage) > 50 * small
+
+        await eventually(lambda: read_buffer(stage) == small)
+
+
 async def test_large_frames_that_are_never_finished_are_a_debt() -> None:
     outbound = {"total_bytes_max": 16 * 2**20}
     async with run_stage(outbound=outbound, message_rate=0) as stage, bystanders(stage) as pair:
@@ -157,6 +173,27 @@ async def test_large_frames_that_are_never_finished_are_a_debt() -> None:
         # Each takes 8 or 16 MiB, and the hub does not see what it would say.
         for at, peer in enumerate(peers):
             peer.write(frame[: 2_000_000 + 1_000_000 * at])
+            await pair.go_on(5)
+        await eventually(lambda: tally.debtors_closed >= 3)
+        await eventually(lambda: writer.waiting_bytes <= outbound["total_bytes_max"])
+
+        assert (await honest.ask("hub:heartbeat"))["type"] == "hub:heartbeat_ack"
+        assert tally.debtors_closed < len(peers)
+        for peer in peers:
+            peer.abort()
+        await eventually(lambda: writer.waiting_bytes < 100_000)
+
+
+async def test_large_messages_whose_last_fragment_never_comes_are_a_debt() -> None:
+    outbound = {"total_bytes_max": 16 * 2**20}
+    async with run_stage(outbound=outbound, message_rate=0) as stage, bystanders(stage) as pair:
+        writer, tally = stage.hub.app.runner.writer, stage.hub.app.hub.tally
+        fragment = masked_frame(Opcode.CONTINUATION, b"x" * 50_000, fin=False)
+        honest = await stage.join("@(an/honest)")
+        peers = [await stage.join(f"@(large/{number})") for number in range(6)]
+
+        for peer in peers:
+            peer.write(masked_frame(Opcode.TEXT, fin=False) + fragment * 100)
             await pair.go_on(5)
         await eventually(lambda: tally.debtors_closed >= 3)
         await eventually(lambda: writer.waiting_bytes <= outbound["total_bytes_max"])

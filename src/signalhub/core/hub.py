@@ -439,7 +439,7 @@ class Hub:
         effects = self._passes.run(now)
         if self.scans.waiting:
             effects += self.scans.turn(now)
-        if self.placing.waiting:
+        if self._may_place:
             effects += self.placing.turn(now)
         return effects + self.asks.write_settlements(now) if self.asks.loose else effects
 
@@ -455,8 +455,13 @@ class Hub:
             self.asks.loose
             or self.dispatcher.woken
             or self.scans.waiting
-            or (self.placing.waiting and not self.placements.are_enough_coming)
+            or self._may_place
         )
+
+    @property
+    def _may_place(self) -> bool:
+        """Does a request for many places wait only for its turn?"""
+        return bool(self.placing.waiting) and not self.placements.are_enough_coming
 
     def oldest_open(self, offset: int) -> int:
         """The offset of the oldest unanswered ask or unfinished erasure, `offset` at most."""

@@ -283,6 +283,9 @@ class Placement:
         self._limit = settings.limit
         # Requests that name many actors are answered in slices.
         self._scans = scans
+        # Places that the log has rejected, and why it did the last time.
+        self._rejections = 0
+        self._rejection: Refusal | None = None
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -313,7 +316,8 @@ class Placement:
         turn, now = self._scans.turns, self._scans.now
         places: list[dict[str, object]] = []
         unplaced: list[dict[str, object]] = []
-        unwritten: list[Refusal] = []
+        # Has it met places that are not on disk? Then it ends if the log rejects any.
+        rejections, is_pending = self._rejections, False
         holder, searched = holder_of(session), 0
         spent = reading = len(request.actors) // _NAMES_PER_COST
         search = self._search(session, request, now)
@@ -339,20 +343,21 @@ class Placement:
                         self._storage.check()
                     source = known.source if is_placed(known) else holder.source
                     found = msgspec.structs.replace(found, source=source)
-                    made.append(self._append(actor, found, now, unwritten))
+                    made.append(self._append(actor, found, now))
+                is_pending |= found.offset < 0
                 places.append(_described(actor, found))
             spent += search.cost if is_new else _KNOWN_COST
             if spent >= _STEP:
                 yield spent
                 spent = 0
-                if unwritten:
-                    raise unwritten[0]
+                if is_pending:
+                    self._check_written(rejections)
                 if turn != self._scans.turns:
                     turn, now = self._scans.turns, self._scans.now
                     search.go_on(now)
         yield spent + reading
-        if unwritten:
-            raise unwritten[0]
+        if is_pending:
+            self._check_written(rejections)
         if request.host is None:
             # Where an actor without a place could go takes longer than where another one is.
             session.bucket.owe(searched, self._scans.now)
@@ -484,15 +489,12 @@ class Placement:
         last.waiters.append(answer)
         return []
 
-    def _append(
-        self, actor: str, place: Place, now: int, unwritten: list[Refusal] | None = None
-    ) -> Append:
-        """Write a new place; if the log rejects it, `unwritten` gets the reason."""
+    def _append(self, actor: str, place: Place, now: int) -> Append:
         coming = self._placements.send(actor, place)
         return Append(
-            _entry(actor, coming.place, now),
+            _entry(actor, place, now),
             partial(self._written, coming),
-            partial(self._not_written, coming, unwritten),
+            partial(self._not_written, coming),
         )
 
     def _written(self, coming: Coming, offset: int, now: int) -> list[Effect]:
@@ -502,13 +504,16 @@ class Placement:
         self._tally.actors_moved += bool(host) and is_placed(before) and before.host != host
         return [one for each in coming.waiters for one in each.committed(offset, now)]
 
-    def _not_written(
-        self, coming: Coming, unwritten: list[Refusal] | None, refusal: Refusal, now: int
-    ) -> list[Effect]:
+    def _not_written(self, coming: Coming, refusal: Refusal, now: int) -> list[Effect]:
         self._placements.refused(coming)
-        if unwritten is not None:
-            unwritten.append(refusal)
+        self._rejections += 1
+        self._rejection = refusal
         return [one for each in coming.waiters for one in each.refused(refusal, now)]
+
+    def _check_written(self, rejections: int) -> None:
+        """Refuse if the log has rejected places since there were so many rejections."""
+        if self._rejection is not None and self._rejections != rejections:
+            raise self._rejection
 
     def anchored(self) -> int | None:
         """The log from this offset on contains all places; `None` if there are none."""

@@ -35,7 +35,7 @@ from signalhub.pipeline.tables.tables import ENTRIES
 from signalhub.pipeline.upkeep.compact import IN_USE_S
 from signalhub.settings.model import AuthSettings, Key
 from signalhub.state import inbox_key
-from signalhub.wire.errors import Refused, Unavailable
+from signalhub.wire.errors import Code, Refused, Unavailable
 from signalhub.wire.room_ids import Names
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ _TABLES_S: Final = 600.0
 """How long to wait for the table lock: upkeep may be rewriting the tables."""
 _NAME: Final = "cli/erase"
 _CLOCK: Final = SystemClock()
+# Refusals that come before anything is done.
+_BEFOREHAND: Final = frozenset({Code.UNAUTHORIZED, Code.RATE_LIMITED})
 
 
 class HubElsewhere(Unavailable):
@@ -103,9 +105,9 @@ def erase(
         progress("searching the log")
         try:
             removal = _erase_log(settings, subject, one.pseudonym, access)
-        except (Refused, Unavailable):
-            # Nothing happened. Otherwise audits would speak of an interrupted erasure forever.
-            if earlier is None:
+        except (Refused, Unavailable) as error:
+            # Otherwise audits would speak of an interrupted erasure forever.
+            if earlier is None and _is_untouched(error):
                 certificate.withdraw(data, one)
             raise
         one.log = removal if one.log is None else one.log.and_then(removal)
@@ -203,6 +205,11 @@ def _erase_log(
         epoch=done.epoch,
         through=done.through,
     )
+
+
+def _is_untouched(error: Refused | Unavailable) -> bool:
+    """Has nothing been erased? A hub whose disk is full, say, refuses in the middle."""
+    return isinstance(error, Unavailable) or error.code in _BEFOREHAND
 
 
 async def _with_private_hub(

@@ -178,6 +178,11 @@ class Assembler:
         self._buffer = bytearray()
         self._rest = b""
 
+    @property
+    def held_bytes(self) -> int:
+        """How much of an incomplete message is kept."""
+        return len(self._buffer)
+
     def feed(self, opcode: int, fin: bool, rsv: bool, payload: bytes) -> Event | None:
         """The next frame; `None` while a message is incomplete."""
         if rsv:

@@ -119,6 +119,22 @@ async def test_a_refusal_keeps_the_certificate_of_an_erasure_that_was_interrupte
     assert certificate.known(tmp_path) == [begun]
 
 
+def test_an_erasure_that_a_full_disk_stopped_keeps_its_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise Refused("storage_full", "the disk is full")
+
+    monkeypatch.setattr(operations, "check_log", lambda settings: None)
+    monkeypatch.setattr(operations, "_erase_log", stopped)
+    with pytest.raises(Refused):
+        erase(Settings(data=str(tmp_path)), actor=ADA)
+
+    # The hub hides what it has found, and erases that later, under the same pseudonym.
+    (kept,) = certificate.known(tmp_path)
+    assert kept.state == "begun"
+
+
 @pytest.mark.parametrize(
     ("subject", "words"),
     [

@@ -655,6 +655,16 @@ def test_of_many_places_a_commit_has_a_bounded_number() -> None:
     assert len(places(*caller.take())) == 1_000
 
 
+def test_a_commit_has_no_more_places_because_others_have_something_to_do() -> None:
+    shell, caller = crowd(1)
+
+    begin(shell, caller, MANY)
+    for _ in range(100):
+        shell._carry_out(shell.hub.dispatch(shell.now))
+
+    assert COMING_MAX <= shell.engine.pending < COMING_MAX + SLICE // 10
+
+
 def test_who_asks_for_few_actors_does_not_wait_for_those_who_ask_for_many() -> None:
     shell, caller = crowd(2)
     other = shell.connect("@(a/other)")
@@ -690,6 +700,24 @@ def test_places_that_the_log_refused_on_the_way_are_not_told() -> None:
     assert [code_of(one) for one in caller.take()] == ["storage_full"]
     assert len(places(caller.ask("hub:place", MANY))) == 1_000
     assert len(placed_entries(shell)) == 1_000
+
+
+def test_places_of_others_that_the_log_refused_on_the_way_are_not_told() -> None:
+    shell, caller = crowd(1)
+    other = shell.connect("@(a/other)")
+    others = {"actors": MANY["actors"][:400]}
+    begin(shell, other, others)
+    while shell.hub.placing.waiting:
+        turn(shell)
+    caller.take()
+
+    begin(shell, caller, others)
+    shell.engine.refuse(refusals.storage_full())
+    shell.settle()
+    commit_all(shell)
+
+    assert [code_of(one) for one in caller.take()] == ["storage_full"]
+    assert placed_entries(shell) == []
 
 
 def test_a_host_that_goes_meanwhile_gets_no_more_actors() -> None:

@@ -1,5 +1,7 @@
 """The read buffers of picows, which grow for large frames until these are complete.
 
+Fragments of a large message count with them, until the last one has come.
+
 picows does not say how large a buffer is, only how much of it is free. It doubles a buffer that is
 nine tenths full, so the size is known within a factor of four, and exactly if an `Intake` counts
 what is in it. This costs nothing per message: some connections are looked at several times a

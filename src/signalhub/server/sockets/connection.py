@@ -328,10 +328,12 @@ class Connection(WSListener, Generic[P]):
 
     @property
     def read_bytes(self) -> int:
-        """About how large the buffer is, 0 if it is small or will soon be gone."""
+        """About how much an unfinished message takes, 0 if it is small or will soon be gone."""
         if self.is_closing or self._transport.is_closing():
             return 0
-        return size_of(self._transport.get_protocol(), self.owner.frame_bytes_max)
+        size = size_of(self._transport.get_protocol(), self.owner.frame_bytes_max)
+        fragments = 0 if self._assembler is None else self._assembler.held_bytes
+        return size + (fragments if fragments > GRANT_BYTES else 0)
 
     # Frames beyond the grant.
 
@@ -392,10 +394,12 @@ class Connection(WSListener, Generic[P]):
         self._grants += 1
         self._granted_in = tick
         frames, size = self._writer.grant
-        self._granted_frames += frames
-        self._granted_bytes += size
-        self._frames_left += frames
-        self._bytes_left += size
+        # What is left of the last grant ends with it: no grant covers a frame that is larger than
+        # one, and so every read buffer that has grown is noticed.
+        self._granted_frames += frames - max(0, self._frames_left)
+        self._granted_bytes += size - max(0, self._bytes_left)
+        self._frames_left = frames + min(0, self._frames_left)
+        self._bytes_left = size + min(0, self._bytes_left)
         return True
 
     def give_way(self) -> None:

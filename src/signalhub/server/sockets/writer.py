@@ -509,7 +509,7 @@ class Writer:
                 log.warning(
                     "a client that does not read was closed: too much waits to be written"
                     if reading * 2 < debtor.debt_bytes
-                    else "a client with an unfinished large frame was closed: too many are read",
+                    else "a client with an unfinished large message was closed: too many are read",
                     extra={"session": debtor.session.id, "bytes": debtor.debt_bytes},
                 )
                 self._buffered_bytes -= reading
