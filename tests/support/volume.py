@@ -31,5 +31,5 @@ def thinned(rows: Sequence[T], most: int = FAULTS) -> Sequence[T]:
 
 # How often the hub is killed, and the pipeline at random moments; `make soak` takes other numbers
 # as `CYCLES` and `KILLS`.
-KILLS = int(os.environ.get("SOAK_KILLS") or volume(12, 1_000))
+KILLS = int(os.environ.get("SOAK_KILLS") or volume(FAULTS, 1_000))
 PIPELINE_KILLS = int(os.environ.get("SOAK_PIPELINE_KILLS") or volume(0, 50))
