@@ -15,12 +15,11 @@ from typing import Final, TypeVar
 import msgspec
 import pyarrow as pa
 from delta.tables import DeltaMergeBuilder, DeltaTable
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from signalhub.pipeline.erase.subject import Subject, find, ranges
-from signalhub.pipeline.lake import Lake, Merging, literal
-from signalhub.pipeline.source.columns import TIME
+from signalhub.pipeline.lake import Lake, literal
 from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.tables.catch_up import ORDER
 from signalhub.pipeline.tables.piece import columns_of, condition_of
@@ -46,11 +45,12 @@ _ATTEMPTS: Final = 6
 _PAUSE_S: Final = 1.0
 WAIT_S: Final = 300.0
 _AT: Final = "t.shard = s.shard AND t.epoch = s.epoch AND t.offset = s.offset"
-_RENAMES: Final = f"s.is_named AND t.stream NOT LIKE '{PSEUDONYM_PREFIX}%'"
+_RENAMES: Final = f"s.is_named AND NOT startswith(t.stream, '{PSEUDONYM_PREFIX}')"
 _EMPTIED: Final = (
     *("id", "type", "sender", "key", "headers", "payload", "payload_json"),
     *("bytes", "ttl_ms", "replay_job"),
 )
+Values = dict[str, "str | Column"]
 
 
 class PipelineBehind(SignalHubError):
@@ -123,8 +123,8 @@ def erase(
         if lake.exists(name):
             step(f"erasing from {name}")
             # A merge of many files would mix their rows, so those are marked, then purged.
-            work.is_small = lake.bytes(name) <= compact.FILE_BYTES
-            compact.rewrite_at_once(session, is_so=work.is_small)
+            is_small = lake.bytes(name) <= compact.FILE_BYTES
+            compact.rewrite_at_once(session, is_so=is_small)
             count = repeated(forget)
             if count:
                 removal.tables[name] = count
@@ -146,12 +146,7 @@ class _Erasing:
         self._lake = lake
         self._erasure = erasure
         self._is_empty = not found.num_rows
-        count = found.num_rows
-        self._found = found.append_column(
-            "stand_in", pa.repeat(pa.scalar(erasure.pseudonym), count)
-        ).append_column("now", pa.repeat(pa.scalar(erasure.now_ms * 1000).cast(TIME), count))
-        self.is_small = False
-        """Whether the table whose turn it is may be rewritten at once."""
+        self._found = spark.createDataFrame(found)
         # Literal bounds, by which files are selected before anything is read.
         self._bounds = condition_of(ranges(found), "t.")
         self.tables: dict[str, Callable[[], int]] = {
@@ -164,30 +159,18 @@ class _Erasing:
             ENTRIES.name: self._strip_entries,
         }
 
-    def _merging(self, name: str, source: pa.Table, on: str) -> DeltaMergeBuilder:
+    def _merging(
+        self, name: str, source: DataFrame | None = None, on: str = ""
+    ) -> DeltaMergeBuilder:
         target = DeltaTable.forPath(self._spark, self._lake.location(name)).alias("t")
-        return target.merge(self._spark.createDataFrame(source).alias("s"), on)
-
-    def _update(
-        self, name: str, values: dict[str, str], holds: str, source: pa.Table, on: str
-    ) -> int:
-        """Change the rows that match; return how many."""
-        merging = Merging(on=on, updated=values, update_if=holds)
-        if self.is_small:
-            count = self._lake.merge(name, source, merging, None)
-            if count is not None:
-                return count
-        changes: dict[str, str | Column] = {**values}
-        return _affected(self._merging(name, source, on).whenMatchedUpdate(holds, changes))
-
-    def _update_found(self, name: str, values: dict[str, str], holds: str) -> int:
-        return self._update(name, values, holds, self._found, f"{_AT} AND {self._bounds}")
+        if source is None:
+            return target.merge(self._found.alias("s"), f"{_AT} AND {self._bounds}")
+        return target.merge(source.alias("s"), on)
 
     def _delete(self, name: str) -> int:
         if self._is_empty or not self._holds_some(name):
             return 0
-        on = f"{_AT} AND {self._bounds}"
-        return _affected(self._merging(name, self._found, on).whenMatchedDelete())
+        return _affected(self._merging(name).whenMatchedDelete())
 
     def _holds_some(self, name: str) -> bool:
         """Return whether a table has rows at the positions that were found."""
@@ -199,33 +182,43 @@ class _Erasing:
         if self._is_empty:
             return 0
         holds = f"t.removed_reason IS DISTINCT FROM 'erased' OR {_RENAMES}"
-        values = {
-            "body": "NULL",
-            "id": "NULL",
-            "removed_at": "coalesce(t.removed_at, s.now)",
-            "removed_reason": "'erased'",
-            "stream": _renamed("stream"),
+        values: Values = {
+            "body": F.lit(None),
+            "id": F.lit(None),
+            "removed_at": F.coalesce(
+                "t.removed_at", F.timestamp_millis(F.lit(self._erasure.now_ms))
+            ),
+            "removed_reason": F.lit("erased"),
+            "stream": self._renamed("stream"),
         }
-        return self._update_found(ENTRIES.name, values, holds)
+        return _affected(self._merging(ENTRIES.name).whenMatchedUpdate(holds, values))
 
     def _empty_messages(self) -> int:
         if self._is_empty or not self._holds_some(MESSAGES.name):
             return 0
         holds = " OR ".join(f"t.{name} IS NOT NULL" for name in _EMPTIED)
-        values = {**dict.fromkeys(_EMPTIED, "NULL"), "stream": _renamed("stream")}
-        return self._update_found(MESSAGES.name, values, f"{holds} OR {_RENAMES}")
+        values: Values = {name: F.lit(None) for name in _EMPTIED}
+        values["stream"] = self._renamed("stream")
+        merging = self._merging(MESSAGES.name)
+        return _affected(merging.whenMatchedUpdate(f"{holds} OR {_RENAMES}", values))
+
+    def _renamed(self, column: str) -> Column:
+        its = F.col(f"t.{column}")
+        is_renamed = F.col("s.is_named") & ~F.startswith(its, F.lit(PSEUDONYM_PREFIX))
+        return F.when(is_renamed, F.lit(self._erasure.pseudonym)).otherwise(its)
 
     def _forget_deliveries(self) -> int:
         count = 0
         if not self._is_empty and self._holds_some(DELIVERIES.name):
             renames = _RENAMES.replace("t.stream", "t.recipient")
             holds = f"t.reason IS NOT NULL OR s.is_named AND t.consumer IS NOT NULL OR {renames}"
-            values = {
-                "recipient": _renamed("recipient"),
-                "consumer": "CASE WHEN NOT s.is_named THEN t.consumer END",
-                "reason": "NULL",
+            consumer = F.when(F.col("s.is_named"), F.lit(None)).otherwise(F.col("t.consumer"))
+            values: Values = {
+                "recipient": self._renamed("recipient"),
+                "consumer": consumer,
+                "reason": F.lit(None),
             }
-            count += self._update_found(DELIVERIES.name, values, holds)
+            count += _affected(self._merging(DELIVERIES.name).whenMatchedUpdate(holds, values))
         return count + self._forget_consumer()
 
     def _forget_consumer(self) -> int:
@@ -235,9 +228,10 @@ class _Erasing:
         places = columns_of(self._lake, DELIVERIES.name, key, where)
         if not places.num_rows:
             return 0
-        once = places.group_by(list(key)).aggregate([])
+        once = self._spark.createDataFrame(places.group_by(list(key)).aggregate([]))
         on = " AND ".join(f"t.{name} = s.{name}" for name in key)
-        return self._update(DELIVERIES.name, {"consumer": "NULL"}, "true", once, on)
+        merging = self._merging(DELIVERIES.name, once, on)
+        return _affected(merging.whenMatchedUpdate(set={"consumer": F.lit(None)}))
 
     def _rename_in_audits(self) -> int:
         """Audits mention streams in their texts."""
@@ -252,17 +246,18 @@ class _Erasing:
         key = ("run_id", "shard", "epoch", "hour", "from_offset")
         named = F.exists("exceptions", lambda text: F.contains(text, F.lit(name)))
         told = F.transform("exceptions", lambda text: F.replace(text, F.lit(name), F.lit(stand_in)))
-        rows = self._spark.read.format("delta").load(self._lake.location(AUDIT.name)).where(named)
-        # Collected, because they are found by name, and the statement must not contain it.
-        places = rows.select(*key, told.alias("exceptions")).distinct().toArrow()
-        on = " AND ".join(f"t.{column} IS NOT DISTINCT FROM s.{column}" for column in key)
-        return self._update(AUDIT.name, {"exceptions": "s.exceptions"}, "true", places, on)
+        rows = self._rows_of(AUDIT.name).where(named)
+        places = self._collected(rows.select(*key, told.alias("exceptions")))
+        on = " AND ".join(f"t.{column} <=> s.{column}" for column in key)
+        merging = self._merging(AUDIT.name, places, on)
+        return _affected(merging.whenMatchedUpdate(set={"exceptions": "s.exceptions"}))
 
+    def _rows_of(self, name: str) -> DataFrame:
+        return self._spark.read.format("delta").load(self._lake.location(name))
 
-def _renamed(column: str) -> str:
-    """Return the value of a column that may name the subject."""
-    renames = _RENAMES.replace("t.stream", f"t.{column}")
-    return f"CASE WHEN {renames} THEN s.stand_in ELSE t.{column} END"
+    def _collected(self, rows: DataFrame) -> DataFrame:
+        """Collect rows found by name, so that the statement that uses them contains no name."""
+        return self._spark.createDataFrame(rows.distinct().toArrow(), rows.schema)
 
 
 def _affected(merging: DeltaMergeBuilder) -> int:
