@@ -142,6 +142,7 @@ def test_a_subscription_is_consumed_by_its_owner_by_name_or_by_managers_of_the_t
     assert given(manage=("orders",)).may_consume("orders", "billing", "you")
     assert given(create=("orders",)).may_consume("orders", "billing", "you")
     assert not given(subscribe=("orders",), consume=()).may_consume("orders", "billing")
+    assert given(consume=()).may_consume("orders", "billing", "me")
 
 
 def test_no_subscription_of_another_topic_passes_for_the_one_that_is_named() -> None:
@@ -152,7 +153,6 @@ def test_no_subscription_of_another_topic_passes_for_the_one_that_is_named() -> 
     assert not allowance.may_consume("orders", "eu/billing")
     assert not allowance.may_consume("prices", "eu/billing")
     assert given(consume=("orders/*",)).may_consume("orders", "eu/billing")
-    assert given(consume=()).may_consume("orders", "billing", "me")
 
 
 def test_reading_falls_back_to_subscribing_for_topics_only() -> None:

@@ -194,3 +194,23 @@ def test_the_letter_of_a_message_of_the_largest_size_is_not_larger_than_a_messag
     (letter,) = [one for one in writer.take() if "deadLetter" in (one["metadata"] or {})]
     assert letter["metadata"]["deadLetter"]["reason"].startswith("why why")
     assert len(wire.encode(letter)) <= 65_536
+
+
+def test_the_letter_of_a_message_that_very_many_have_failed_on_is_not_too_large_either() -> None:
+    shell = MemoryShell(Settings(message_bytes_max=65_536))
+    writer = shell.connect("@(a/writer)")
+    create(writer, DEAD)
+    subscribe(writer, DEAD)
+    create(writer, poison="dead_letter", deadLetter=DEAD)
+    publish(writer, "x" * 40_000)
+
+    for number in range(120):
+        reader = shell.connect(f"@(a/{'reader' * 40}{number})")
+        consumer = subscribe(reader, maxDeliveries=120, backoffMs=1, backoffCapMs=1)
+        reader.ask("hub:nack", {"subscriptionId": consumer, "seq": 1})
+        reader.drop()
+        shell.clock.advance(1)
+
+    (letter,) = [one for one in writer.take() if "deadLetter" in (one["metadata"] or {})]
+    assert letter["metadata"]["deadLetter"]["consumers"] == [reader.address]
+    assert len(wire.encode(letter)) <= 65_536

@@ -22,6 +22,7 @@ from signalhub.core.sessions.session import Session
 from signalhub.core.streams.catalog import check_may_delete, check_may_read
 from signalhub.core.streams.letter_work import Purge, Redrive
 from signalhub.core.streams.streams import LETTERS_SUFFIX, MAILBOX_LETTERS, Held, Mailbox
+from signalhub.core.subscriptions import send
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import Flight
 from signalhub.wire.entry import (
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
     from signalhub.core.subscriptions.dispatcher import Dispatcher
 
 
-# What a letter says of its end at most, and what it says of it if there is hardly room.
-_STORY_BYTES: Final = 16 * 2**10
+# What a letter says of its end if there is hardly room, and what else is added to a message.
 _REASON_CHARS: Final = 80
+_ADDED_BYTES: Final = 4 * 2**10
 
 
 class DeadLetters:
@@ -110,8 +111,8 @@ class DeadLetters:
             held.offset,
         )
         size = ask.size_of(held.message) + len(encode(held.message.headers))
-        if size > self.message_bytes_max - _STORY_BYTES:
-            # With the whole story it could be larger than a message may be.
+        if size + len(encode(send.dead_letter(dead))) > self.message_bytes_max - _ADDED_BYTES:
+            # With the whole story, of very many consumers perhaps, it could be too large.
             dead.reason, dead.consumers = dead.reason[:_REASON_CHARS], dead.consumers[-1:]
         letter = msgspec.structs.replace(
             held.message,
