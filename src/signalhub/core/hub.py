@@ -452,10 +452,7 @@ class Hub:
     def has_woken(self) -> bool:
         """Is there anything to dispatch or to write now?"""
         return bool(
-            self.asks.loose
-            or self.dispatcher.woken
-            or self.scans.waiting
-            or self._may_place
+            self.asks.loose or self.dispatcher.woken or self.scans.waiting or self._may_place
         )
 
     @property

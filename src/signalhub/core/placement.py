@@ -8,8 +8,9 @@ another place is being written). Several places of one actor may be pending; onl
 
 An operator can have a place forgotten. What stays is a place without a host: its token is kept, so
 that the next place has a higher one and whatever the former host still sends is outdated. It is
-kept for ever, but makes room for another actor: there are at most as many actors with a host as the
-limit says, and new ones only while there are less than twice as many of both.
+kept for ever, but makes room for another actor: one that has never had a place gets one while fewer
+actors than the limit have a host, and fewer than twice as many have or had one. A forgotten place
+can always be given anew.
 
 | event | unknown | coming | placed | moving |
 |---|---|---|---|---|
@@ -331,10 +332,8 @@ class Placement:
             is_new = not is_placed(known)
             searched += is_new
             if is_new and isinstance(found, Place):
-                if known is None and self._is_full:
-                    found = refusals.too_many_actors(self._limit)
-                else:
-                    found = self._quotas.refusal(Resource.PLACES, holder) or found
+                full = self._full() if known is None else None
+                found = full or self._quotas.refusal(Resource.PLACES, holder) or found
             if isinstance(found, Refusal):
                 unplaced.append({"actor": actor, "code": found.code, "message": found.message})
             else:
@@ -371,11 +370,13 @@ class Placement:
         own_host = partial(self._own_host, session, request.host)
         return _Claim(session, own_host, request.tokens or {}, now)
 
-    @property
-    def _is_full(self) -> bool:
-        """Is there no room for an actor that has never had a place?"""
-        placements = self._placements
-        return len(placements) >= self._limit or placements.recorded >= 2 * self._limit
+    def _full(self) -> Refusal | None:
+        """Why there is no room for an actor that has never had a place, if there is none."""
+        placements, limit = self._placements, self._limit
+        with_forgotten = placements.recorded >= 2 * limit
+        if with_forgotten or len(placements) >= limit:
+            return refusals.too_many_actors(limit, with_forgotten=with_forgotten)
+        return None
 
     def _charge(self, session: Session, actors: int, now: int) -> None:
         """A request that names many actors takes the tokens of several messages."""

@@ -539,11 +539,19 @@ def unknown_session(session_id: str) -> Refusal:
     )
 
 
-def too_many_actors(limit: int) -> Refusal:
-    """The limit of places is reached, or as many are forgotten."""
+def too_many_actors(limit: int, *, with_forgotten: bool) -> Refusal:
+    """The limit of places is reached, or that of places and forgotten ones together."""
+    if with_forgotten:
+        return Refusal(
+            Code.LIMIT_EXCEEDED,
+            f"{2 * limit} durable actors have a place or had one, which is twice the limit.",
+            "Raise actors.limit: forgotten places keep their tokens, so forgetting more of them "
+            "makes no room.",
+            details={"limit": limit},
+        )
     return Refusal(
         Code.LIMIT_EXCEEDED,
-        f"{limit} durable actors have a place, which is the limit, or twice as many have had one.",
+        f"{limit} durable actors have a place, which is the limit.",
         "Forget places that are not needed (`signalhub actors forget`), or raise actors.limit.",
         details={"limit": limit},
     )
