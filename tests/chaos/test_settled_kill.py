@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 
+import pytest
+
 from signalhub import Client, Message, Reconnect, StaleDelivery
 from signalhub.testing import spawn_hub
 from tests.support.socket.clients import ALICE, BOB, connect, take
@@ -36,6 +38,7 @@ async def send(client: Client, cycle: int) -> None:
         await client.ask(BOB, "task", name, message_id=f"a-{name}")
 
 
+@pytest.mark.timeout(volume(120, 1_800))
 async def test_what_was_taken_before_a_kill_and_settled_after_it_is_not_handed_out_again() -> None:
     async with (
         spawn_hub(message_rate=0, mailbox={"limit": 10_000}) as hub,
