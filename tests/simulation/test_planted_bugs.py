@@ -123,8 +123,8 @@ class Unforgetting(Topics):
 class Stale(Topics):
     """Keeps an audience longer than its subscriptions."""
 
-    def _is_current(self, kept: Audience, topic: str) -> bool:
-        return True
+    def _outdated_by(self, kept: Audience, topic: str) -> TokenBucket | None:
+        return None
 
 
 class Overflowing(TokenBucket):

@@ -156,6 +156,7 @@ def retryable_by_code() -> dict[str, set[str]]:
         "str | None": "x",
         "Refusal": refusals.outcome_unknown(),
         "int": 1,
+        "bool": True,
         "float": 1.0,
         "object": None,
         "dict[str, object]": {},
@@ -164,7 +165,9 @@ def retryable_by_code() -> dict[str, set[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for _, refuse in inspect.getmembers(refusals, inspect.isfunction):
         parameters = inspect.signature(refuse).parameters.values()
-        refusal = refuse(*(samples[parameter.annotation] for parameter in parameters))
+        given = inspect.signature(refuse).bind_partial()
+        given.arguments.update({one.name: samples[one.annotation] for one in parameters})
+        refusal = refuse(*given.args, **given.kwargs)
         assert isinstance(refusal, Refusal)
         found[refusal.code].add("yes" if refusal.retryable else "no")
     return found
