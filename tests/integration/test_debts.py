@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from signalhub.server.sockets.meter import Intake
 from signalhub.wire.envelope import RAW_PING
@@ -162,38 +165,29 @@ async def test_a_read_buffer_shrinks_also_after_many_small_messages() -> None:
         await eventually(lambda: read_buffer(stage) == small)
 
 
-async def test_large_frames_that_are_never_finished_are_a_debt() -> None:
+def begun_frame(number: int) -> bytes:
+    """Each takes 8 or 16 MiB, and the hub does not see what it would say."""
+    return masked_frame(Opcode.TEXT, b"x" * 7_500_000)[: 2_000_000 + 1_000_000 * number]
+
+
+def begun_fragments(number: int) -> bytes:
+    """The last fragment never comes."""
+    fragment = masked_frame(Opcode.CONTINUATION, b"x" * 50_000, fin=False)
+    return masked_frame(Opcode.TEXT, fin=False) + fragment * 100
+
+
+@pytest.mark.parametrize("begun", [begun_frame, begun_fragments])
+async def test_large_messages_that_are_never_finished_are_a_debt(
+    begun: Callable[[int], bytes],
+) -> None:
     outbound = {"total_bytes_max": 16 * 2**20}
     async with run_stage(outbound=outbound, message_rate=0) as stage, bystanders(stage) as pair:
         writer, tally = stage.hub.app.runner.writer, stage.hub.app.hub.tally
-        frame = masked_frame(Opcode.TEXT, b"x" * 7_500_000)
         honest = await stage.join("@(an/honest)")
         peers = [await stage.join(f"@(large/{number})") for number in range(6)]
 
-        # Each takes 8 or 16 MiB, and the hub does not see what it would say.
-        for at, peer in enumerate(peers):
-            peer.write(frame[: 2_000_000 + 1_000_000 * at])
-            await pair.go_on(5)
-        await eventually(lambda: tally.debtors_closed >= 3)
-        await eventually(lambda: writer.waiting_bytes <= outbound["total_bytes_max"])
-
-        assert (await honest.ask("hub:heartbeat"))["type"] == "hub:heartbeat_ack"
-        assert tally.debtors_closed < len(peers)
-        for peer in peers:
-            peer.abort()
-        await eventually(lambda: writer.waiting_bytes < 100_000)
-
-
-async def test_large_messages_whose_last_fragment_never_comes_are_a_debt() -> None:
-    outbound = {"total_bytes_max": 16 * 2**20}
-    async with run_stage(outbound=outbound, message_rate=0) as stage, bystanders(stage) as pair:
-        writer, tally = stage.hub.app.runner.writer, stage.hub.app.hub.tally
-        fragment = masked_frame(Opcode.CONTINUATION, b"x" * 50_000, fin=False)
-        honest = await stage.join("@(an/honest)")
-        peers = [await stage.join(f"@(large/{number})") for number in range(6)]
-
-        for peer in peers:
-            peer.write(masked_frame(Opcode.TEXT, fin=False) + fragment * 100)
+        for number, peer in enumerate(peers):
+            peer.write(begun(number))
             await pair.go_on(5)
         await eventually(lambda: tally.debtors_closed >= 3)
         await eventually(lambda: writer.waiting_bytes <= outbound["total_bytes_max"])
