@@ -239,7 +239,8 @@ async def test_tells_refused_for_their_rate_are_sent_again_and_none_is_lost(
 
 
 async def test_a_slow_reader_slows_its_sender_and_loses_nothing() -> None:
-    count, body = 6_000, "x" * 2_000
+    # Several times what the kernel holds between the two ends of a connection.
+    count, body = 6_000, "x" * 8_000
     async with (
         run_hub(message_rate=0) as hub,
         connect(hub.url, ALICE) as alice,

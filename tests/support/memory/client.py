@@ -248,6 +248,10 @@ class Scene(Stage):
     def clear(self) -> None:
         self.effects += self.protocol.congested(False, self.now)
 
+    def read(self, is_reading: bool) -> None:
+        """The program is too slow, and what the hub says is not read; or it is read again."""
+        self.effects += self.protocol.reading(is_reading, self.now)
+
     def time(self, seconds: float | str) -> None:
         """Let time pass as a punctual shell would: every wake-up is obeyed at its moment."""
         end_s = self.clock.mono_s() + float(seconds)

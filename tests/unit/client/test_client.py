@@ -16,6 +16,7 @@ from picows import ws_connect
 
 import signalhub
 from signalhub import Reconnect
+from signalhub.client.protocol.pending import Unread
 from signalhub.client.transport import runner
 from signalhub.client.transport.link import SHORT_BYTES, masked_text
 from signalhub.testing import ScriptedHub
@@ -357,7 +358,7 @@ async def test_a_hub_that_breaks_the_websocket_protocol_is_left(
 
 
 async def test_frames_of_one_turn_arrive_whole_and_in_order_whatever_their_size() -> None:
-    sizes = [0, 1, 200, SHORT_BYTES, 70_000, 3, 66_000, SHORT_BYTES - 300, 5]
+    sizes = [0, 1, 200, SHORT_BYTES, 40_000, 3, 36_000, SHORT_BYTES - 300, 5]
     async with conversation() as (_, peer, client):
         async with asyncio.TaskGroup() as group:
             for size in sizes:
@@ -370,7 +371,7 @@ async def test_frames_of_one_turn_arrive_whole_and_in_order_whatever_their_size(
 
 async def test_a_sender_in_a_loop_lets_others_run() -> None:
     async with conversation() as (_, peer, client):
-        turns = 0
+        turns, count_max = 0, Unread.MESSAGES_MAX // 2
 
         async def count() -> None:
             nonlocal turns
@@ -379,12 +380,12 @@ async def test_a_sender_in_a_loop_lets_others_run() -> None:
                 await asyncio.sleep(0)
 
         counting = asyncio.create_task(count())
-        for _ in range(1000):
+        for _ in range(count_max):
             await client.tell(BOB, "note", "x")
         counting.cancel()
 
-        assert turns > 5
-        for _ in range(1000):
+        assert turns > 1
+        for _ in range(count_max):
             await peer.receive("hub:send")
 
 

@@ -17,6 +17,7 @@ from signalhub.client.protocol.pending import (
     Deadlines,
     Flow,
     Pending,
+    Unread,
 )
 from signalhub.client.protocol.protocol import WAITING_MAX
 from signalhub.client.requests import Discover, Register, Tell
@@ -186,6 +187,7 @@ def test_the_line_of_those_who_wait_is_bounded_and_has_room_again(scene: Scene) 
         scene.tell(n)
 
     scene.connect()
+    scene.read(False)
 
     scene.wrote(*range(WAITING_MAX))
 
@@ -224,7 +226,7 @@ def test_a_pause_holds_traffic_and_nothing_else_until_resume(is_restoring: bool)
 def test_it_keeps_to_the_advertised_rate_with_headroom() -> None:
     scene = Scene()
     scene.connect(capabilities={"messageRate": 100, "messageBurst": 100})
-    for n in range(300):
+    for n in range(250):
         scene.tell(n)
 
     at_once = len(scene.sent())
@@ -234,7 +236,7 @@ def test_it_keeps_to_the_advertised_rate_with_headroom() -> None:
     assert 85 <= at_once <= 90
     assert 90 <= after_a_second <= 96
     scene.time(3.0)
-    assert at_once + after_a_second + len(scene.sent()) == 300
+    assert at_once + after_a_second + len(scene.sent()) == 250
     assert not scene.of(Failed)
 
 
@@ -292,10 +294,11 @@ def test_restoring_waits_out_the_rate_limit_too() -> None:
 def test_only_the_last_tells_are_remembered_for_the_rate_limit(
     scene: Scene, count: int, size: int
 ) -> None:
+    scene.read(False)
     scene.tell("first")
     for _ in range(count):
         scene.tell("x" * size)
-    first, *_, last = scene.sent()
+    first, *_, last = (each for each in scene.sent() if each["type"] == "hub:send")
 
     scene.refuse(first, "rate_limited", 1)
     scene.time(1)
@@ -305,6 +308,69 @@ def test_only_the_last_tells_are_remembered_for_the_rate_limit(
     scene.time(1)
 
     assert scene.sent() == [last]
+
+
+BIG = Unread.BYTES_MAX // 4
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, Unread.MESSAGES_MAX), (BIG, 4)])
+def test_only_so_many_tells_are_on_their_way_as_a_hub_has_room_for_after_a_pause(
+    scene: Scene, size: int, most: int
+) -> None:
+    for number in range(3 * most):
+        scene.tell(f"{number:x<{size}}")
+    sent = scene.sent()
+    beat, *more = (each for each in sent if each["type"] == "hub:heartbeat")
+    assert len(sent) == most + 1
+    assert not more
+    before = sent.index(beat)
+    assert before <= most // 2
+
+    scene.hear("hub:heartbeat_ack", {}, beat)
+
+    sent = scene.sent()
+    assert [each["type"] for each in sent].count("hub:send") == before
+    scene.hear("hub:heartbeat_ack", {}, beat)
+    assert scene.sent() == [], "only the first answer counts"
+
+
+def test_a_pause_that_comes_before_the_answer_to_the_heartbeat_holds_the_rest(scene: Scene) -> None:
+    for _ in range(2 * Unread.MESSAGES_MAX):
+        scene.tell()
+    (beat,) = (each for each in scene.sent() if each["type"] == "hub:heartbeat")
+
+    scene.pause(BOB)
+    scene.hear("hub:heartbeat_ack", {}, beat)
+
+    assert "hub:send" not in [each["type"] for each in scene.sent()]
+
+
+def test_who_does_not_read_and_so_hears_no_answers_can_send_all_the_same(scene: Scene) -> None:
+    """Otherwise a handler could wait for an answer that is read only when the handler has ended."""
+    count = 2 * Unread.MESSAGES_MAX
+    for _ in range(count):
+        scene.tell()
+    written = len(scene.sent())
+
+    scene.read(False)
+
+    assert written + len(scene.sent()) == count + 1
+    scene.read(True)
+    scene.tell()
+    assert scene.sent() == []
+
+
+def test_nothing_is_on_its_way_over_a_new_connection(scene: Scene) -> None:
+    for _ in range(2 * Unread.MESSAGES_MAX - 1):
+        scene.tell()
+    scene.sent()
+
+    scene.lose()
+    scene.connect()
+
+    types = [each["type"] for each in scene.sent()]
+    assert types.count("hub:send") == Unread.MESSAGES_MAX - 1
+    assert types.count("hub:heartbeat") == 1
 
 
 def pending(order: int) -> Pending:

@@ -253,11 +253,11 @@ def test_only_traffic_in_both_directions_replaces_heartbeats(
 
 def test_a_link_is_not_dead_while_we_do_not_read_it(ready: Scene) -> None:
     ready.time(20)
-    ready.protocol.reading(False, ready.now)
+    ready.read(False)
 
     ready.time(100)
     assert not ready.of(Drop)
-    ready.protocol.reading(True, ready.now)
+    ready.read(True)
     ready.time(10)
 
     assert ready.of(Drop)

@@ -154,6 +154,51 @@ class Recent:
         self._bytes = 0
 
 
+class Unread:
+    """Tells on their way: written, and perhaps not yet read by the hub.
+
+    The hub answers a heartbeat after it has read all that was written before, and a pause that this
+    has caused arrives before the answer. So a reader that is too slow gets no more than these after
+    it has told the hub, which has room for them.
+    """
+
+    MESSAGES_MAX = 512
+    BYTES_MAX = 2**19
+
+    def __init__(self) -> None:
+        self._messages = self._bytes = 0
+        # Of these, what was written before the last heartbeat, while it has no answer.
+        self._marked_messages = self._marked_bytes = 0
+        self._mark: str | None = None
+
+    def add(self, size: int) -> None:
+        self._messages += 1
+        self._bytes += size
+
+    @property
+    def is_full(self) -> bool:
+        return self._messages >= self.MESSAGES_MAX or self._bytes >= self.BYTES_MAX
+
+    @property
+    def is_mark_due(self) -> bool:
+        """Is it time for a heartbeat?"""
+        return self._mark is None and (
+            2 * self._messages >= self.MESSAGES_MAX or 2 * self._bytes >= self.BYTES_MAX
+        )
+
+    def mark(self, message_id: str) -> None:
+        """A heartbeat was written."""
+        self._mark = message_id
+        self._marked_messages, self._marked_bytes = self._messages, self._bytes
+
+    def answered(self, message_id: str | None) -> None:
+        """A heartbeat was answered."""
+        if message_id is not None and message_id == self._mark:
+            self._mark = None
+            self._messages -= self._marked_messages
+            self._bytes -= self._marked_bytes
+
+
 HEADROOM = 0.95
 # A busy hub reads its clock once per tick, so its token bucket fills a little late.
 HUB_LAG_S = 0.1
@@ -178,6 +223,8 @@ class Flow:
         self._traffic: deque[Pending] = deque()
         self._bucket: TokenBucket | None = None
         self._held_until_s = 0.0
+        self.unread = Unread()
+        self.is_reading = True
 
     def greeted(self, message_rate: float, message_burst: float, now_s: float) -> None:
         """The hub said hello: requests that restore the connection can be sent."""
@@ -204,6 +251,7 @@ class Flow:
         self._is_greeted = self._is_open = self.is_congested = False
         self._bucket = None
         self._held_until_s = 0.0
+        self.unread = Unread()
         self._all_paused_s = None
         if self._down_s is None:
             self._down_s = now_s
@@ -275,6 +323,8 @@ class Flow:
         pending = line.popleft()
         pending.is_waiting = False
         self.waiting -= 1
+        if pending.request.kind is HeldBy.TELL:
+            self.unread.add(len(pending.request.frame))
         return pending
 
     def wake_at_s(self, now_s: float) -> float | None:
@@ -310,8 +360,11 @@ class Flow:
             return None
         while self._has_next(self._traffic):
             request = self._traffic[0].request
-            if request.kind is not HeldBy.TELL or request.target not in self._paused_s:
+            if request.kind is not HeldBy.TELL:
                 return self._traffic
+            if request.target not in self._paused_s:
+                # A program that does not read hears no answers, and may have to send to go on.
+                return None if self.unread.is_full and self.is_reading else self._traffic
             self._parked.setdefault(request.target, deque()).append(self._traffic.popleft())
         return None
 

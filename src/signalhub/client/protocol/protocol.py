@@ -206,6 +206,8 @@ class Protocol:
                 return self._steered(incoming, now)
             case "hub:heartbeat_ack":
                 self._heartbeat.answered(incoming.correlation_id)
+                self._flow.unread.answered(incoming.correlation_id)
+                return [*self._answered(incoming, now), *self._pump(now)]
             case "hub:unsubscribed" if incoming.correlation_id is None:
                 return self._unseated(incoming)
             case refusal if refusal in REFUSAL_TYPES:
@@ -217,9 +219,11 @@ class Protocol:
         self._flow.is_congested = is_congested
         return self._pump(now)
 
-    def reading(self, is_reading: bool, now: Instant) -> None:
+    def reading(self, is_reading: bool, now: Instant) -> list[Effect]:
         """The application is too slow and the link is not read, or is read again."""
         self._heartbeat.reading(is_reading, now.mono_s)
+        self._flow.is_reading = is_reading
+        return self._pump(now)
 
     def tick(self, now: Instant) -> list[Effect]:
         """Handle everything that is due."""
@@ -476,7 +480,14 @@ class Protocol:
     def _pump(self, now: Instant) -> list[Effect]:
         """Write all requests that can be written."""
         effects: list[Effect] = []
-        while (pending := self._flow.take(now.mono_s)) is not None:
+        while True:
+            if self._flow.unread.is_mark_due:
+                beat = self.frames.request(Beat(now.wall_ms), now.wall_ms)
+                self._flow.unread.mark(beat.id)
+                effects.append(self._sent(beat.frame, now))
+            pending = self._flow.take(now.mono_s)
+            if pending is None:
+                return effects
             pending.sends += 1
             pending.unanswered += 1
             effects.append(self._sent(pending.request.frame, now))
@@ -485,7 +496,6 @@ class Protocol:
                 self._recent.add(pending)
                 if pending.sends == 1:
                     effects.append(Answered(pending.request.id, None, 1))
-        return effects
 
     def _sent(self, frame: bytes, now: Instant) -> SendFrame:
         self._heartbeat.sent(now.mono_s)

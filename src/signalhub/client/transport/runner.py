@@ -236,13 +236,13 @@ class ClientRunner:
         self._perform(self.protocol.congested(is_congested, self.now()))
 
     def _reading(self, is_reading: bool) -> None:
-        self.protocol.reading(is_reading, self.now())
-        if self._link is None:
-            return
-        if is_reading:
-            self._link.resume_reading()
-        else:
-            self._link.pause_reading()
+        effects = self.protocol.reading(is_reading, self.now())
+        if self._link is not None:
+            if is_reading:
+                self._link.resume_reading()
+            else:
+                self._link.pause_reading()
+        self._perform(effects)
 
     def _lost(self, _link: Link, reason: str) -> None:
         self._link = None
