@@ -7,7 +7,7 @@ from typing import Any
 from picows import WSFrame, WSMsgType, WSTransport
 
 from signalhub.cli import main
-from signalhub.server.sockets.connection import Connection, Piece
+from signalhub.server.sockets.connection import Connection, whole_or_piece
 
 _TEXT = WSMsgType.TEXT
 
@@ -27,9 +27,8 @@ def on_ws_frame(self: Connection[Any], transport: WSTransport, frame: WSFrame) -
             self.owner.received(self, payload)
         else:
             self._hear(payload)
-        return
-    rsv = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
-    self._assemble(Piece(frame.msg_type.value, bool(frame.fin), rsv, payload))
+    else:
+        self._handle(whole_or_piece(frame, payload))
 
 
 if __name__ == "__main__":

@@ -170,7 +170,9 @@ class LimitsSettings(Group, frozen=True, kw_only=True):
         _about("Frames read per second and socket; no limit if it or `message_rate` is 0."),
     ] = 10_000.0
     frame_burst: Annotated[Count, _about("Frames read from a socket in a burst.")] = 10_000
-    byte_rate: Annotated[Rate, _about("The same for bytes.")] = 32.0 * 2**20
+    byte_rate: Annotated[
+        Rate, _about("The same for bytes, where every frame counts in steps of 2 KiB.")
+    ] = 32.0 * 2**20
     byte_burst: Annotated[Bytes, _about("Bytes read from a socket in a burst.")] = 32 * 2**20
     frames_per_tick: Annotated[
         int, Meta(ge=2), _about("Frames of one socket handled before others get their turn.")

@@ -33,7 +33,7 @@ from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
 from signalhub.server.sockets.buffers import size_of
 from signalhub.server.sockets.ledger import without
-from signalhub.server.sockets.meter import GRANT_BYTES, Intake, Meter
+from signalhub.server.sockets.meter import GRANT_BYTES, UNIT_BYTES, Intake, Meter, extra_units
 from signalhub.server.sockets.picows import Substitute, renew
 from signalhub.settings.model import OutboundSettings as Bounds
 from signalhub.wire.frames import (
@@ -86,6 +86,14 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     is_final: bool
     rsv: bool
     payload: bytes
+
+
+def whole_or_piece(frame: WSFrame, payload: bytes) -> bytes | Piece:
+    """Return the payload of a text that is one frame, anything else as a piece."""
+    rsv = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
+    if frame.fin and frame.msg_type == _TEXT and not rsv:
+        return payload
+    return Piece(frame.msg_type.value, bool(frame.fin), rsv, payload)
 
 
 # Receipts, each with the number of pieces up to the end of its message.
@@ -164,13 +172,11 @@ class Connection(WSListener, Generic[P]):
         "_assembler",
         "_backlog",
         "_buffered_total",
-        "_bytes_left",
         "_door",
+        "_extra_units",
         "_fd",
-        "_frames_left",
-        "_granted_bytes",
-        "_granted_frames",
         "_granted_in",
+        "_granted_units",
         "_grants",
         "_intake",
         "_is_close_held",
@@ -183,6 +189,7 @@ class Connection(WSListener, Generic[P]):
         "_rest_offset",
         "_transport",
         "_turn_began_s",
+        "_units_left",
         "_writer",
         "_ws",
         "fan",
@@ -208,10 +215,10 @@ class Connection(WSListener, Generic[P]):
         self._door = door
         self._assembler: Assembler | None = None
         self._fd = -1
-        # What may be handled since the buckets were charged, what is left of it, and the tick in
-        # which more was granted.
-        self._granted_frames, self._granted_bytes = self._writer.grant
-        self._frames_left, self._bytes_left = self._writer.grant
+        # What may be handled since the buckets were charged, what is left of it, how much of what
+        # was used belongs to large frames, and the tick in which more was granted.
+        self._granted_units = self._units_left = self._writer.grant
+        self._extra_units = 0
         self._granted_in = 0
         self._grants = 0
         self._turn_began_s = 0.0
@@ -268,31 +275,34 @@ class Connection(WSListener, Generic[P]):
             # frame perhaps; nothing of it counts.
             return
         payload = frame.get_payload_as_bytes()
-        size = len(payload)
-        self._frames_left = frames_left = self._frames_left - 1
-        self._bytes_left = bytes_left = self._bytes_left - size
-        if self._intake is not None and frame.last_in_buffer:
-            self._intake.unread_bytes = frame.tail_size
-        is_on = (frames_left >= 0 and bytes_left >= 0) or self._may_go_on(size, frame)
-        if frame.fin and frame.msg_type == _TEXT and not (frame.rsv1 or frame.rsv2 or frame.rsv3):
-            if not is_on:
-                self._put_off(payload)
-            elif (
-                self._assembler is None
-                and self._door is None
-                and not self.is_closing
-                and payload.isascii()
+        self._units_left = left = self._units_left - 1
+        if (left >= 0 and len(payload) <= UNIT_BYTES and self._intake is None) or self._may_go_on(
+            len(payload), frame
+        ):
+            if (
+                frame.fin
+                and frame.msg_type == _TEXT
+                and not (frame.rsv1 or frame.rsv2 or frame.rsv3)
             ):
-                self.owner.received(self, payload)
+                if (
+                    self._assembler is None
+                    and self._door is None
+                    and not self.is_closing
+                    and payload.isascii()
+                ):
+                    self.owner.received(self, payload)
+                else:
+                    self._hear(payload)
             else:
-                self._hear(payload)
-            return
-        rsv = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
-        one = Piece(frame.msg_type.value, bool(frame.fin), rsv, payload)
-        if is_on:
-            self._assemble(one)
+                self._handle(whole_or_piece(frame, payload))
         else:
-            self._put_off(one)
+            self._put_off(whole_or_piece(frame, payload))
+
+    def _handle(self, one: bytes | Piece) -> None:
+        if isinstance(one, bytes):
+            self._hear(one)
+        else:
+            self._assemble(one)
 
     def _hear(self, payload: bytes) -> None:
         """Handle a text that is one frame."""
@@ -338,22 +348,31 @@ class Connection(WSListener, Generic[P]):
     # Frames beyond the grant.
 
     def _may_go_on(self, size: int, frame: WSFrame) -> bool:
-        """The grant does not cover a frame of this size: may it be handled in this tick?"""
+        """May a frame that is large, or that the grant does not cover, be handled in this tick?"""
         if size > GRANT_BYTES:
             self._watch_buffer()
         if self._backlog is None:
-            self._frames_left += 1
-            self._bytes_left += size
-            tick = self._writer.current_tick()
-            wait_s = self._settle() if self._is_charge_due() else 0.0
-            if wait_s <= 0 and self._take_grant(tick):
-                self._frames_left -= 1
-                self._bytes_left -= size
-            else:
-                self._wait(wait_s or self._settle())
+            extra = extra_units(size)
+            if self._units_left >= extra or self._is_granted():
+                self._units_left -= extra
+                self._extra_units += extra
         if self._intake is not None and frame.last_in_buffer:
             self._intake.unread_bytes = frame.tail_size
         return self._backlog is None
+
+    def _is_granted(self) -> bool:
+        """May a frame be handled in this tick that the last grant does not cover?"""
+        self._units_left += 1
+        writer = self._writer
+        tick = writer.current_tick()
+        wait_s = 0.0
+        if self._granted_units - self._units_left >= writer.charged:
+            wait_s = self._settle()
+        if wait_s <= 0 and self._take_grant(tick):
+            self._units_left -= 1
+            return True
+        self._wait(wait_s or self._settle())
+        return False
 
     def _begin_turn(self) -> None:
         """Frames that were read, or put off, are handled one after the other from now on."""
@@ -364,21 +383,15 @@ class Connection(WSListener, Generic[P]):
         if self._backlog is None and not self.is_closing and self._writer.is_tick_long:
             self._wait(0)
 
-    def _is_charge_due(self) -> bool:
-        frames, size = self._writer.charged
-        used = self._granted_frames - self._frames_left
-        return used >= frames or self._granted_bytes - self._bytes_left >= size
-
     def _settle(self) -> float:
         """Charge what was used of the grants; return how long to pause before the next one."""
         writer = self._writer
         now_s = writer.mono_s()
         if self._meter is None:
             self._meter = Meter(writer.limits, now_s)
-        frames = self._granted_frames - self._frames_left
-        wait_s = self._meter.charge(frames, self._granted_bytes - self._bytes_left, now_s)
-        self._granted_frames = self._granted_bytes = 0
-        self._frames_left = self._bytes_left = 0
+        units = self._granted_units - self._units_left
+        wait_s = self._meter.charge(units - self._extra_units, units, now_s)
+        self._granted_units = self._units_left = self._extra_units = 0
         if wait_s > 0 and self._meter.is_flood(now_s):
             writer.close_flood(self)
         return wait_s
@@ -387,25 +400,23 @@ class Connection(WSListener, Generic[P]):
         """Take another grant; `False` if it is the turn of others."""
         if tick != self._granted_in:
             self._grants = 0
+            self._granted_in = tick
             if self._intake is None:
                 self._begin_turn()
         elif not self._writer.grants_again(self._grants, self._turn_began_s):
             return False
         self._grants += 1
-        self._granted_in = tick
-        frames, size = self._writer.grant
         # What is left of the last grant ends with it: no grant covers a frame that is larger than
         # one, and so every read buffer that has grown is noticed.
-        self._granted_frames += frames - max(0, self._frames_left)
-        self._granted_bytes += size - max(0, self._bytes_left)
-        self._frames_left = frames + min(0, self._frames_left)
-        self._bytes_left = size + min(0, self._bytes_left)
+        units, left = self._writer.grant, self._units_left
+        self._granted_units += units if left < 0 else units - left
+        self._units_left = units + left if left < 0 else units
         return True
 
     def give_way(self) -> None:
         """A message took long: if the tick has, too, go on in the next one."""
-        self._granted_frames -= self._frames_left
-        self._frames_left = 0
+        self._granted_units -= self._units_left
+        self._units_left = 0
         # What is left of an earlier grant begins no turn, so the time is counted from the tick's.
         tick = self._writer.current_tick()
         if tick != self._granted_in:
@@ -432,21 +443,18 @@ class Connection(WSListener, Generic[P]):
         if backlog:
             self._begin_turn()
             # What was put off is charged when it is handled.
-            self._frames_left = self._bytes_left = 0
+            self._units_left = 0
         while backlog:
-            if self._frames_left <= 0 or self._bytes_left <= 0:
+            if self._units_left <= 0:
                 wait_s = self._settle()
                 if wait_s > 0 or not self._take_grant(tick):
                     self._writer.postpone(self, wait_s)
                     return
             one = backlog.popleft()
-            self._frames_left -= 1
-            if isinstance(one, bytes):
-                self._bytes_left -= len(one)
-                self._hear(one)
-            else:
-                self._bytes_left -= len(one.payload)
-                self._assemble(one)
+            extra = extra_units(len(one if isinstance(one, bytes) else one.payload))
+            self._units_left -= 1 + extra
+            self._extra_units += extra
+            self._handle(one)
         self._backlog = None
         if not self._transport.is_closing():
             self._transport.resume_reading()

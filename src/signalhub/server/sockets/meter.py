@@ -1,11 +1,12 @@
 """How much of one socket is read: frames and bytes per second, and frames per tick.
 
-Every frame counts, also control frames and malformed ones. A connection handles frames from a small
-grant, so that counting costs two subtractions; the buckets are charged after several grants. A tick
-gives it one grant, and more up to `frames_per_tick` while its turn has not lasted long: so a socket
-with frames that cost much, or with many in one read, does not keep others waiting for longer than a
-busy one does. A turn of frames that cost little may last longer, because ending it costs as much as
-handling a dozen of them.
+Every frame counts, also control frames and malformed ones. A connection counts in units: a frame,
+or 2 KiB of a larger one. So most frames cost one subtraction and two comparisons, and their bytes
+are charged as 2 KiB. It handles frames from a small grant of units; the buckets are charged after
+several grants. A tick gives it one grant, and more up to `frames_per_tick` while its turn has not
+lasted long: so a socket with frames that cost much, or with many in one read, does not keep others
+waiting for longer than a busy one does. A turn of frames that cost little may last longer, because
+ending it costs as much as handling a dozen of them.
 Above a rate nothing is refused: reading pauses, and TCP slows the client down. A client that is
 held back all the time for `flood_s` is closed.
 """
@@ -20,17 +21,16 @@ from msgspec.structs import replace
 
 from signalhub.settings.model import LimitsSettings, Settings
 
+UNIT_BYTES = 2**11
 # What a connection may handle before it looks at the clock, and how often it does so before its
 # buckets are charged.
-_GRANT_FRAMES = 32
-GRANT_BYTES = 2**16
+_GRANT_UNITS = 32
+GRANT_BYTES = _GRANT_UNITS * UNIT_BYTES
 _GRANTS_CHARGED = 8
 # A burst is charged in this many parts at least, so that little more than it is read.
 _BURST_PARTS = 4
 # Of a client that is held back no more is read at once: about a hundred common messages.
 _READ_BYTES = 3 * 2**14
-# Frames and bytes.
-Grant = tuple[int, int]
 
 
 def limits_of(settings: Settings) -> LimitsSettings:
@@ -39,22 +39,27 @@ def limits_of(settings: Settings) -> LimitsSettings:
     return limits if settings.message_rate else replace(limits, frame_rate=0.0, byte_rate=0.0)
 
 
-def grant_of(limits: LimitsSettings) -> Grant:
-    """Return what a connection may handle at once.
+def grant_of(limits: LimitsSettings) -> int:
+    """Return how many units a connection may handle at once.
 
     At most half of `frames_per_tick`, because the rest of an earlier grant may be used in the same
     tick.
     """
-    return min(_GRANT_FRAMES, limits.frames_per_tick // 2), GRANT_BYTES
+    return min(_GRANT_UNITS, limits.frames_per_tick // 2)
 
 
-def charge_of(limits: LimitsSettings) -> Grant:
-    """Return how much is handled before the buckets are charged."""
-    frames, size = grant_of(limits)
-    return (
-        min(frames * _GRANTS_CHARGED, limits.frame_burst // _BURST_PARTS),
-        min(size * _GRANTS_CHARGED, limits.byte_burst // _BURST_PARTS),
+def charge_of(limits: LimitsSettings) -> int:
+    """Return how many units are handled before the buckets are charged."""
+    return min(
+        grant_of(limits) * _GRANTS_CHARGED,
+        limits.frame_burst // _BURST_PARTS,
+        limits.byte_burst // UNIT_BYTES // _BURST_PARTS,
     )
+
+
+def extra_units(size: int) -> int:
+    """Return how many units a frame of this size takes besides the first."""
+    return max(0, size - 1) // UNIT_BYTES
 
 
 class Meter:
@@ -69,7 +74,7 @@ class Meter:
         self._at_s = now_s
         self._over_since_s: float | None = None
 
-    def charge(self, frames: int, size: int, now_s: float) -> float:
+    def charge(self, frames: int, units: int, now_s: float) -> float:
         """Take what was read; return how many seconds to pause before more is read."""
         limits = self._limits
         elapsed_s = max(0.0, now_s - self._at_s)
@@ -81,7 +86,7 @@ class Meter:
             wait_s = -self._frames / limits.frame_rate
         if limits.byte_rate:
             refilled = self._bytes + elapsed_s * limits.byte_rate
-            self._bytes = min(float(limits.byte_burst), refilled) - size
+            self._bytes = min(float(limits.byte_burst), refilled) - units * UNIT_BYTES
             wait_s = max(wait_s, -self._bytes / limits.byte_rate)
         if self._frames >= limits.frame_burst / 2 and self._bytes >= limits.byte_burst / 2:
             self._over_since_s = None

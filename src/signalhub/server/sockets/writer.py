@@ -91,6 +91,8 @@ class Writer:
         self.limits = limits_of(hub.settings)
         self.grant = grant_of(self.limits)
         self.charged = charge_of(self.limits)
+        # So many grants a connection may have in a tick.
+        self._grants_max = max(1, self.limits.frames_per_tick // self.grant - 1)
         self.ledger = Ledger()
         self.read_buffers = ReadBuffers()
         self._bytes_max = hub.settings.outbound.total_bytes_max
@@ -133,11 +135,10 @@ class Writer:
 
     def grants_again(self, grants: int, began_s: float) -> bool:
         """May a connection that had `grants` in this tick, and began a turn then, have another?"""
-        frames, _ = self.grant
-        if (grants + 2) * frames > self.limits.frames_per_tick:
+        if grants >= self._grants_max:
             return False
         took_s = self._mono_s() - began_s
-        return took_s < _TURN_S or took_s < min(_CHEAP_TURN_S, grants * frames * _CHEAP_S)
+        return took_s < _TURN_S or took_s < min(_CHEAP_TURN_S, grants * self.grant * _CHEAP_S)
 
     @property
     def is_tick_long(self) -> bool:
