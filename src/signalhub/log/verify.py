@@ -43,13 +43,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Deleted segments whose footers continue the chain."""
     torn: TornTail | None
     """An unfinished batch at the end, which the next start cuts; not a problem."""
+    lost: tuple[int, int] | None
+    """The first and last offset of entries that were published and are gone from the end."""
     foreign: tuple[str, ...]
     problems: tuple[str, ...]
-    """One sentence per fault, each naming the file."""
+    """One sentence per fault, each naming the file; the lost end is one of them."""
 
     @property
     def is_sound(self) -> bool:
         return not self.problems
+
+    @property
+    def is_only_short(self) -> bool:
+        """Has it lost its end, and no other fault? A hub starts on it, and says what is lost."""
+        return self.lost is not None and len(self.problems) == 1
 
 
 def verify(disk: Disk) -> Report:
@@ -58,10 +65,10 @@ def verify(disk: Disk) -> Report:
     audit = _Audit(disk)
     damages = found.damages or ([recovery.damage] if recovery.damage else [])
     audit.problems += [f"{one.segment}, byte {one.position}: {one.reason}" for one in damages]
+    lost = None
     if recovery.lost_to > recovery.lost_from:
-        audit.problems.append(
-            f"entries {recovery.lost_from} to {recovery.lost_to - 1} existed and are lost"
-        )
+        lost = recovery.lost_from, recovery.lost_to - 1
+        audit.problems.append(f"entries {lost[0]} to {lost[1]} existed and are lost")
     try:
         audit.check_footers()
         for info in recovery.segments:
@@ -79,6 +86,7 @@ def verify(disk: Disk) -> Report:
         sealed=sum(info.is_sealed for info in recovery.segments),
         footers=audit.footers,
         torn=recovery.torn,
+        lost=lost,
         foreign=recovery.foreign,
         problems=tuple(dict.fromkeys(audit.problems)),
     )

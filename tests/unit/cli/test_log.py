@@ -20,6 +20,7 @@ from signalhub.state import losses
 from signalhub.testing import FaultyDisk
 from signalhub.wire import entry
 from signalhub.wire.entry import Entry, Kind, Outcome, StoredEntry, encode_body
+from tests.faults.lost_end import cut_to
 from tests.support.memory.log import NOW_MS, do_upkeep, erase, fill_segments, open_log
 from tests.support.process.terminal import Terminal
 
@@ -157,8 +158,22 @@ def test_damage_of_the_last_segment_is_not_called_a_torn_end(log: Log) -> None:
 
     out, _ = log.said("verify", code=1)
 
-    assert out.startswith("damaged: ")
+    assert out.startswith("incomplete: ")
     assert "torn" not in out
+
+
+def test_a_lost_end_is_no_damage_and_verify_says_what_a_hub_does_about_it(log: Log) -> None:
+    head = log.rows("verify")[0]["head"]
+    cut_to(log.data, head - 1)
+
+    out, err = log.said("verify", code=1)
+    (facts,) = log.rows("verify", code=1)
+
+    assert out.startswith("incomplete: ")
+    assert f"lost\tentries {head - 1} to {head - 1} " in out
+    assert "read-only" not in err
+    assert "log acknowledge" in err
+    assert facts["lost"] == [head - 1, head - 1]
 
 
 def test_no_command_changes_a_byte(log: Log) -> None:

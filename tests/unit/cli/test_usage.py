@@ -316,6 +316,7 @@ def test_keys_and_variables_are_checked_and_no_inbox_is_repeated(
         (Unavailable("no hub"), Exit.UNREACHABLE, "signalhub serve"),
         (NotOpened("no hub"), Exit.UNREACHABLE, "signalhub serve"),
         (NotOpened("x answered HTTP 404 Not Found"), Exit.UNREACHABLE, "--url"),
+        (NotOpened("ws://x answered HTTP 400 Bad Request"), Exit.UNREACHABLE, "wss://"),
         (NotOpened("x answered HTTP 502 Bad Gateway"), Exit.UNREACHABLE, "a proxy is there"),
         (NotOpened("it refuses the TLS handshake: x"), Exit.UNREACHABLE, "its certificate"),
         (NotOpened("busy", is_temporary=True), Exit.UNREACHABLE, "nothing was sent"),

@@ -108,8 +108,8 @@ def info(*, data: Data = HERE, as_json: AsJson = False) -> None:
 def verify(*, data: Data = HERE, as_json: AsJson = False) -> int:
     """Verify a log: every batch, entry and footer, and the hash chain.
 
-    Exit code 1 means that the log is damaged; each fault is listed. A torn end
-    left by a crash is not damage: the next start of the hub cuts it.
+    Exit code 1 means that the log is damaged or has lost its end; each fault is
+    listed. A torn end left by a crash is neither: the next start of the hub cuts it.
     """
     from signalhub.cli.terminal.progress import CountedDisk
     from signalhub.log.verify import verify as check
@@ -128,7 +128,10 @@ def verify(*, data: Data = HERE, as_json: AsJson = False) -> int:
         return Exit.DONE
     if not as_json:
         for problem in report.problems:
-            output.line({}, [("damaged", "red"), (problem, "")])
+            word = "lost" if report.is_only_short else "damaged"
+            output.line({}, [(word, "red"), (problem, "")])
+    if report.is_only_short:
+        raise Failure(Exit.FAILED, "log_entries_lost", report.problems[0], _LOST)
     raise _damaged(f"{counted(len(report.problems), 'fault')}, first {report.problems[0]}")
 
 
@@ -310,7 +313,7 @@ def _report_facts(report: Report) -> dict[str, Any]:
 def _verdict(report: Report) -> str:
     entries = counted(report.entries, "entry")
     extent = f"{entries} in {counted(report.segments, 'segment')}, {report.sealed} sealed"
-    verdict = "sound" if report.is_sound else "damaged"
+    verdict = "sound" if report.is_sound else "incomplete" if report.is_only_short else "damaged"
     return f"{verdict}: {extent}, {report.erased} erased, epoch {report.epoch}"
 
 
@@ -321,6 +324,12 @@ def _damage(found: LogSurvey) -> list[str]:
 def _check(found: LogSurvey) -> None:
     if found.damages:
         raise _damaged(_damage(found)[0])
+
+
+_LOST: Final = (
+    "restore it from a backup; a hub that starts on it serves the rest and is degraded until"
+    " `signalhub log acknowledge`"
+)
 
 
 def _damaged(what: str) -> Failure:

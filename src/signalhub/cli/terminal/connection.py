@@ -229,6 +229,8 @@ def failure_of(error: ClientError) -> Failure:
             return Failure(Exit.UNREACHABLE, error.code, str(error), _LATER)
         case Unavailable() if is_behind_proxy(error):
             return Failure(Exit.UNREACHABLE, error.code, str(error), _PROXY)
+        case NotOpened() if "answered HTTP 400" in str(error) and str(error).startswith("ws://"):
+            return Failure(Exit.UNREACHABLE, error.code, str(error), _MAYBE_TLS)
         case NotOpened() if _is_answered(error):
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NOT_THERE)
         case NotOpened() if "certificate is not trusted" in str(error):
@@ -277,6 +279,7 @@ _HUB_LOG = "see the hub's log"
 _NO_HUB = "start one with `signalhub serve`, or choose another with --url"
 _TRUST = "if it is signed by an authority of yours, name its file in SSL_CERT_FILE"
 _NOT_THERE = "this is not a hub: correct --url or SIGNALHUB_URL; the path of a hub is /ws"
+_MAYBE_TLS = "this is no hub, or its port is for TLS: then begin --url with wss://"
 _TLS_NAME = "use the host name of its certificate in --url or SIGNALHUB_URL"
 _PROXY = "a proxy is there, but does not reach its hub: start the hub, or correct the proxy"
 _LATER = "the hub accepts no connections now; nothing was sent, try again later"
