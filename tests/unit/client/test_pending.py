@@ -373,6 +373,21 @@ def test_nothing_is_on_its_way_over_a_new_connection(scene: Scene) -> None:
     assert types.count("hub:heartbeat") == 1
 
 
+def test_a_new_connection_is_read_again_and_only_so_many_tells_are_on_their_way(
+    scene: Scene,
+) -> None:
+    scene.read(False)
+    scene.lose()
+    scene.connect()
+    scene.sent()
+
+    for _ in range(2 * Unread.MESSAGES_MAX):
+        scene.tell()
+
+    types = [each["type"] for each in scene.sent()]
+    assert types.count("hub:send") == Unread.MESSAGES_MAX
+
+
 def pending(order: int) -> Pending:
     request = FrameWriter(ALICE, Ids()).request(Tell(BOB, "note", order), 0)
     return Pending(request, order, 0.0)

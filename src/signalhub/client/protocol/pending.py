@@ -240,7 +240,10 @@ class Flow:
         self._down_s = None
 
     def closed(self, now_s: float) -> None:
-        """The connection is lost: everything waits, and pauses and restoring end."""
+        """The connection is lost: everything waits, and pauses and restoring end.
+
+        The next one is read, even if the program was too slow for this one.
+        """
         for target in list(self._parked):
             self.resume(target)
         self._paused_s.clear()
@@ -252,6 +255,7 @@ class Flow:
         self._bucket = None
         self._held_until_s = 0.0
         self.unread = Unread()
+        self.is_reading = True
         self._all_paused_s = None
         if self._down_s is None:
             self._down_s = now_s
