@@ -175,9 +175,11 @@ class Unread:
         self._messages += 1
         self._bytes += size
 
-    @property
-    def is_full(self) -> bool:
-        return self._messages >= self.MESSAGES_MAX or self._bytes >= self.BYTES_MAX
+    def has_room(self, size: int) -> bool:
+        """May another tell of this size follow? Above half of the limit it has to fit."""
+        return self._messages < self.MESSAGES_MAX and (
+            2 * self._bytes < self.BYTES_MAX or self._bytes + size <= self.BYTES_MAX
+        )
 
     @property
     def is_mark_due(self) -> bool:
@@ -368,7 +370,8 @@ class Flow:
                 return self._traffic
             if request.target not in self._paused_s:
                 # A program that does not read hears no answers, and may have to send to go on.
-                return None if self.unread.is_full and self.is_reading else self._traffic
+                may_send = not self.is_reading or self.unread.has_room(len(request.frame))
+                return self._traffic if may_send else None
             self._parked.setdefault(request.target, deque()).append(self._traffic.popleft())
         return None
 
