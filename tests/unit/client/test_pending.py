@@ -358,6 +358,16 @@ def test_a_pause_that_comes_before_the_answer_to_the_heartbeat_holds_the_rest(sc
     assert "hub:send" not in [each["type"] for each in scene.sent()]
 
 
+def test_a_hub_that_refuses_a_heartbeat_has_read_what_came_before(scene: Scene) -> None:
+    for _ in range(2 * Unread.MESSAGES_MAX):
+        scene.tell()
+    (beat,) = (each for each in scene.sent() if each["type"] == "hub:heartbeat")
+
+    scene.refuse(beat, "internal_error")
+
+    assert "hub:send" in [each["type"] for each in scene.sent()]
+
+
 def test_who_does_not_read_and_so_hears_no_answers_can_send_all_the_same(scene: Scene) -> None:
     """Otherwise a handler could wait for an answer that is read only when the handler has ended."""
     count = 2 * Unread.MESSAGES_MAX
