@@ -125,10 +125,10 @@ def in_turn(
 ) -> list[tuple[float, float]]:
     """Return CPU per message before and now, in each round."""
 
-    def measured(old: Running, new: Running, loads: int) -> tuple[float, float]:
+    def measured(one: Running, other: Running, loads: int) -> tuple[float, float]:
         costs: dict[str, list[float]] = {before.name: [], now.name: []}
         for number in range(loads):
-            for target in (old, new) if number % 2 else (new, old):
+            for target in (other, one) if number % 2 else (one, other):
                 found: Measurement = shape.measure(Site(generator, target, share))
                 costs[target.server.name].append(found.figures["cpu_us"])
         cold = 1 if loads > 1 else 0
@@ -137,11 +137,10 @@ def in_turn(
     loads = 1 if shape.name in FRESH else 1 + LOADS
     pairs = []
     for number in range(rounds):
-        # Who starts first may have better luck with memory.
+        # Who starts and is measured first may have better luck.
         first, second = (before, now) if number % 2 else (now, before)
         with running(first, cores) as one, running(second, cores) as other:
-            old, new = (one, other) if number % 2 else (other, one)
-            pairs.append(measured(old, new, loads))
+            pairs.append(measured(one, other, loads))
     return pairs
 
 

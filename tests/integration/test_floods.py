@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
+from signalhub.server.sockets.meter import UNIT_BYTES
 from signalhub.wire.envelope import RAW_PING
 from signalhub.wire.frames import Opcode
 from tests.support.socket.frames import masked_frame
@@ -30,6 +33,31 @@ async def test_frames_above_the_rate_wait_and_none_is_refused() -> None:
         assert 100 < handled() < 400, "the rest is not read yet"
 
         await eventually(lambda: handled() == 500)
+
+
+@pytest.mark.parametrize("units", [1, 10])
+async def test_bytes_above_the_rate_wait_and_a_frame_counts_in_steps(units: int) -> None:
+    limits = {"byte_rate": 400.0 * UNIT_BYTES, "byte_burst": 200 * UNIT_BYTES}
+    async with run_stage(limits=limits) as stage:
+        peer = await stage.join("@(fast/one)")
+        handled = frames_handled(stage)
+        padding = "x" * (units - 1) * UNIT_BYTES
+
+        peer.write(request("hub:heartbeat", {"padding": padding}) * (500 // units))
+        await asyncio.sleep(0.1)
+        assert 100 < handled() * units < 400, "the rest is not read yet"
+
+        await eventually(lambda: handled() * units == 500)
+
+
+async def test_a_large_frame_is_one_frame() -> None:
+    async with run_stage(limits={"frame_rate": 1.0, "frame_burst": 100}) as stage:
+        peer = await stage.join("@(fast/one)")
+        handled = frames_handled(stage)
+
+        peer.write(request("hub:heartbeat", {"padding": "x" * 9 * UNIT_BYTES}) * 50)
+
+        await eventually(lambda: handled() == 50)
 
 
 async def test_a_socket_takes_turns_with_others_within_its_burst() -> None:

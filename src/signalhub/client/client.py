@@ -239,7 +239,8 @@ class Client(Resource):
     ) -> None:
         """Send a message, at most once; return once it is written to the connection.
 
-        It waits while there is no connection or the hub asks for a pause.
+        It waits while there is no connection, the hub asks for a pause, or the hub has not read
+        enough of what was sent before.
 
         Raises:
             Unavailable: It waited for 60 s, or 1000 other requests already wait for a connection.

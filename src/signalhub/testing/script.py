@@ -31,6 +31,7 @@ class Peer(WSListener):
     """The hub's end of one connection, controlled by the test.
 
     Only a close is answered automatically, while `is_polite` is true.
+    So a client sends 512 tells at most before the test answers its `hub:heartbeat`.
     """
 
     def __init__(self, ids: itertools.count[int]) -> None:

@@ -175,9 +175,11 @@ class Unread:
         self._messages += 1
         self._bytes += size
 
-    @property
-    def is_full(self) -> bool:
-        return self._messages >= self.MESSAGES_MAX or self._bytes >= self.BYTES_MAX
+    def has_room(self, size: int) -> bool:
+        """May another tell of this size follow? Above half of the limit it has to fit."""
+        return self._messages < self.MESSAGES_MAX and (
+            2 * self._bytes < self.BYTES_MAX or self._bytes + size <= self.BYTES_MAX
+        )
 
     @property
     def is_mark_due(self) -> bool:
@@ -240,7 +242,10 @@ class Flow:
         self._down_s = None
 
     def closed(self, now_s: float) -> None:
-        """The connection is lost: everything waits, and pauses and restoring end."""
+        """The connection is lost: everything waits, and pauses and restoring end.
+
+        The next one is read, even if the program was too slow for this one.
+        """
         for target in list(self._parked):
             self.resume(target)
         self._paused_s.clear()
@@ -252,6 +257,7 @@ class Flow:
         self._bucket = None
         self._held_until_s = 0.0
         self.unread = Unread()
+        self.is_reading = True
         self._all_paused_s = None
         if self._down_s is None:
             self._down_s = now_s
@@ -364,7 +370,8 @@ class Flow:
                 return self._traffic
             if request.target not in self._paused_s:
                 # A program that does not read hears no answers, and may have to send to go on.
-                return None if self.unread.is_full and self.is_reading else self._traffic
+                may_send = not self.is_reading or self.unread.has_room(len(request.frame))
+                return self._traffic if may_send else None
             self._parked.setdefault(request.target, deque()).append(self._traffic.popleft())
         return None
 

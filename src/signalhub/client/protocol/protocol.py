@@ -360,7 +360,9 @@ class Protocol:
             return self._turned_away(error)
         pending = self._pending.get(message_id)
         if pending is None:
-            return self._refused_tell(self._recent.pop(message_id), error, incoming, now)
+            self._flow.unread.answered(message_id)
+            tell = self._recent.pop(message_id)
+            return [*self._refused_tell(tell, error, incoming, now), *self._pump(now)]
         pending.unanswered = max(0, pending.unanswered - 1)
         pending.refusal = error
         if error.code in _WAITED_OUT:

@@ -406,8 +406,7 @@ class Connection(WSListener, Generic[P]):
         elif not self._writer.grants_again(self._grants, self._turn_began_s):
             return False
         self._grants += 1
-        # What is left of the last grant ends with it: no grant covers a frame that is larger than
-        # one, and so every read buffer that has grown is noticed.
+        # What is left of the last grant ends with it, so that no tick gets more than its grants.
         units, left = self._writer.grant, self._units_left
         self._granted_units += units if left < 0 else units - left
         self._units_left = units + left if left < 0 else units
