@@ -164,16 +164,21 @@ class Unread:
 
     MESSAGES_MAX = 512
     BYTES_MAX = 2**19
+    # So many heartbeats may be on their way, each after a part of what may be.
+    MARKS = 4
 
     def __init__(self) -> None:
         self._messages = self._bytes = 0
-        # Of these, what was written before the last heartbeat, while it has no answer.
-        self._marked_messages = self._marked_bytes = 0
-        self._mark: str | None = None
+        # Of these, what was written since the last heartbeat.
+        self._new_messages = self._new_bytes = 0
+        # Heartbeats without an answer, with the messages and bytes since the one before.
+        self._marks: deque[tuple[str, int, int]] = deque()
 
     def add(self, size: int) -> None:
         self._messages += 1
         self._bytes += size
+        self._new_messages += 1
+        self._new_bytes += size
 
     def has_room(self, size: int) -> bool:
         """May another tell of this size follow? Above half of the limit it has to fit."""
@@ -184,21 +189,25 @@ class Unread:
     @property
     def is_mark_due(self) -> bool:
         """Is it time for a heartbeat?"""
-        return self._mark is None and (
-            2 * self._messages >= self.MESSAGES_MAX or 2 * self._bytes >= self.BYTES_MAX
+        return len(self._marks) < self.MARKS and (
+            self.MARKS * self._new_messages >= self.MESSAGES_MAX
+            or self.MARKS * self._new_bytes >= self.BYTES_MAX
         )
 
     def mark(self, message_id: str) -> None:
         """A heartbeat was written."""
-        self._mark = message_id
-        self._marked_messages, self._marked_bytes = self._messages, self._bytes
+        self._marks.append((message_id, self._new_messages, self._new_bytes))
+        self._new_messages = self._new_bytes = 0
 
     def answered(self, message_id: str | None) -> None:
-        """A heartbeat was answered."""
-        if message_id is not None and message_id == self._mark:
-            self._mark = None
-            self._messages -= self._marked_messages
-            self._bytes -= self._marked_bytes
+        """A heartbeat was answered, and so all that was written before it was read."""
+        if all(mark != message_id for mark, _, _ in self._marks):
+            return
+        mark = None
+        while mark != message_id:
+            mark, messages, size = self._marks.popleft()
+            self._messages -= messages
+            self._bytes -= size
 
 
 HEADROOM = 0.95
