@@ -66,7 +66,7 @@ class Caller(Actor):
                 ref(self.callee, self.key),
                 op(Callee.hit if held_s is None else Callee.hold, number),
                 then=partial(self.heard, number),
-                timeout=held_s or 30.0,
+                timeout=held_s or 100.0,
             )
         self.state.put("asked", first + count)
         at("go")
