@@ -119,7 +119,8 @@ _OLDEST: Final[Json] = {
 }
 _ETAG: Final[Json] = {
     answers.ETAG: {
-        "description": "The version, counted from 1.",
+        "description": "The version: counted from 1, and far higher after the hub has lost the end "
+        "of its log. No version stands for two contents.",
         "required": True,
         "schema": {"type": "string", "pattern": '^"[1-9][0-9]*"$', "examples": ['"1"']},
     }
