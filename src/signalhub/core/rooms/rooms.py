@@ -64,7 +64,7 @@ class Rooms:
         self.messages = messages = Messages(settings, times, erasures, directory.dirty)
         self.state = state = RoomStates(settings, tally, times, directory, messages, storage)
         self._acceptance = Acceptance(settings, tally, times, directory, messages, state, storage)
-        self._pages = Pages(settings, tally, times, directory, messages)
+        self._pages = Pages(settings, tally, times, directory, messages, storage)
         self._looks = Windows(settings.state_rate, _MINUTE_MS)
         # Number of sockets in all rooms.
         self.guests = 0
