@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 
+import signalhub
 from signalhub.engine import local
 from signalhub.log.segment import BATCHES_BEGIN
+from signalhub.wire.errors import Unavailable
+from tests.support.process.command import columns, command
 from tests.support.socket.http import Answer, Web
 from tests.support.socket.peer import Envelope, Peer
 from tests.support.socket.rooms import APPEND, MESSAGE, MESSAGES, default_inbox
@@ -233,6 +236,43 @@ async def is_delivered_unrecorded(sender: Peer, here: Peer, is_marked: bool) -> 
     await here.nothing_more()
 
 
+async def readable(web: Web) -> tuple[list[int], Answer]:
+    """The positions in the room from the first page on, and the answer that ends them."""
+    seqs: list[int] = []
+    while (page := await web.get(f"{MESSAGES}?fromSeq={len(seqs) + 1}", INBOX)).status == 200:
+        seqs += [one["seq"] for one in page.json["messages"]]
+        assert page.json["nextSeq"] == seqs[-1] + 1
+        assert (page.json["partial"], page.json["reason"]) == (True, "storage_failed")
+    return seqs, page
+
+
+@pytest.mark.parametrize("damage", [in_a_sealed_segment, header_of_a_sealed_segment])
+async def test_a_page_of_a_room_ends_before_the_damage_and_says_so(
+    damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "forget_state", lambda folder: None)
+    async with damaged(damage, restarts=2) as stage, signalhub.hub(stage.hub.http_url) as hub:
+        inbox = hub.inbox(INBOX["X-Inbox-ID"])
+        web = Web(stage.port)
+        seqs, _ = await readable(web)
+        behind = await web.get(f"{MESSAGES}?fromSeq={COUNT}", INBOX)
+        web.close()
+        page = await inbox.fetch(1)
+        messages = inbox.messages(timeout_s=1)
+        heard = [(await anext(messages)).seq for _ in seqs]
+        with pytest.raises(Unavailable, match="log is damaged"):
+            await anext(messages)
+        done = await command(stage.hub.http_url, "inbox", "fetch", INBOX["X-Inbox-ID"])
+
+        assert seqs
+        assert [one["seq"] for one in behind.json["messages"]] == [COUNT]
+        assert "partial" not in behind.json
+        assert heard == [one.seq for one in page] == seqs
+        assert (page.is_partial, page.reason) == (True, "storage_failed")
+        assert [int(line[0]) for line in columns(done)] == seqs
+        assert (done.code, "its log is damaged" in done.err) == (1, True)
+
+
 @pytest.mark.parametrize(
     "damage", [in_a_sealed_segment, header_of_a_sealed_segment, first_segment_missing]
 )
@@ -248,7 +288,7 @@ async def test_a_hub_that_knows_everything_refuses_only_what_it_cannot_read(
         last = await ok(peer.ask("hub:replay", {"topic": TOPIC, "fromSeq": COUNT}))
         whole = await peer.ask("hub:replay", {"topic": TOPIC, "fromSeq": 1})
         web = Web(stage.port)
-        page = await web.get(f"{MESSAGES}?fromSeq=0", INBOX)
+        seqs, end = await readable(web)
         blob = await web.get(METADATA, ROOM)
         web.close()
 
@@ -256,7 +296,9 @@ async def test_a_hub_that_knows_everything_refuses_only_what_it_cannot_read(
         assert code_of(unknown) == "unknown_topic"
         assert last["payload"]["complete"] is True
         assert code_of(whole) == "storage_failed"
-        assert page.status == 503 or len(page.json["messages"]) == COUNT
+        assert seqs == list(range(1, len(seqs) + 1))
+        assert len(seqs) < COUNT
+        assert (end.status, end.json["errorCode"]) == (503, "storage_failed")
         assert blob.body == b"blob"
         await works_without_the_log(stage, is_marked=False)
         for sent in ("first", "second"):

@@ -22,10 +22,11 @@ from signalhub.testing import run_hub
 from tests.faults.lost_end import cut_to
 from tests.support.socket.clients import QUICK, take
 from tests.support.socket.guest import knock
-from tests.support.socket.http import Web
+from tests.support.socket.http import Answer, Web
 from tests.support.socket.rooms import APPEND, MESSAGE, MESSAGES, default_inbox
 from tests.support.socket.stage import InProcess, run_stage
 
+METADATA = "/v1/room/metadata"
 KEPT, LOST = 5, 3
 KNOWN, NEW = "known", "born-in-the-lost-part"
 SAFE = 2**53
@@ -69,6 +70,16 @@ class Inboxes:
             assert page["nextSeq"] > from_seq
             from_seq = page["nextSeq"]
         return found
+
+    async def write(self, data: bytes, room: str = KNOWN, **condition: str) -> Answer:
+        """Write the room's metadata, on a condition if there is one."""
+        headers = {name.replace("_", "-"): value for name, value in condition.items()}
+        return await self._web.put(METADATA, data, {"X-Room-ID": room} | headers)
+
+    async def look(self, room: str = KNOWN, **condition: str) -> Answer:
+        """Read the room's metadata."""
+        headers = {name.replace("_", "-"): value for name, value in condition.items()}
+        return await self._web.get(METADATA, {"X-Room-ID": room} | headers)
 
     def close(self) -> None:
         self._web.close()
@@ -138,10 +149,13 @@ async def after(
         async with member(stage) as one:
             for number in range(KEPT):
                 await one.say(f"kept-{number}")
+            await one.write(b"kept")
             lose = await prepare(stage, tmp_path)
             seen = [await one.say(f"lost-{number}") for number in range(LOST)][-1]
             for number in range(LOST):
                 await one.say(f"lost-{number}", NEW)
+            for room in (KNOWN, NEW):
+                await one.write(b"lost", room)
         await stage.stop()
         await lose(stage)
         await stage.start()
@@ -174,6 +188,33 @@ async def test_a_member_sees_every_message_that_was_accepted_after_a_loss(
         assert seen < first == second - 1
         assert third > LOST
         assert max(first, second, third) < SAFE, "every client can represent it"
+
+
+@pytest.mark.parametrize("prepare", LOSSES)
+@pytest.mark.parametrize(("restarts", "forgets"), [(0, False), (2, True)])
+async def test_a_version_of_a_blob_never_stands_for_other_content_than_a_client_has_read(
+    prepare: Callable[[InProcess, Path], Awaitable[Loss]],
+    restarts: int,
+    forgets: bool,
+    tmp_path: Path,
+) -> None:
+    # What a client has read before the loss.
+    read = {KNOWN: '"2"', NEW: '"1"'}
+    async with (
+        after(prepare, tmp_path, restarts=restarts, forgets=forgets) as (stage, _),
+        member(stage) as one,
+    ):
+        for room, tag in read.items():
+            for number in range(3):
+                data = b"%d" % number
+                newest = (await one.write(data, room)).header("etag") or "none"
+                stale = await one.write(b"stale", room, If_Match=tag)
+                found = await one.look(room, If_None_Match=tag)
+
+                assert (stale.status, found.status, found.body) == (412, 200, data)
+                assert found.header("etag") == newest
+            assert (await one.write(b"fresh", room, If_Match=newest)).status == 204
+            assert int(newest.strip('"')) < SAFE
 
 
 @pytest.mark.parametrize("prepare", LOSSES)

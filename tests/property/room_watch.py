@@ -364,7 +364,7 @@ class Watch:
             )
             assert is_same, f"{one['seq']} has become another message"
             assert body.expires_ms > self.shell.now, f"{one['seq']} has expired"
-        if page.is_partial:
+        if page.reason is not None:
             assert self.is_archive_away, "a partial page though the archive is there"
             assert page.next_seq == from_seq, "the cursor has passed what was not read"
             return

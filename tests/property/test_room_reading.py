@@ -99,6 +99,20 @@ class ReaderOfARoom(RuleBasedStateMachine):
         self.reading.fetched(from_seq, page, self.now_s)
 
     @precondition(lambda self: self.asked is not None)
+    @rule(count=st.integers(1, 7))
+    def a_page_ends_early(self, count: int) -> None:
+        """The hub cannot read on, but shows what lies behind."""
+        assert self.asked is not None
+        (from_seq, head), self.asked = self.asked, None
+        seqs = range(max(from_seq, self.oldest), head + 1)
+        page = InboxPage(
+            messages=tuple(map(self.message, (*seqs[:count], *seqs[count + 1 :]))),
+            next_seq=(seqs[count - 1] if len(seqs) >= count else head) + 1,
+            is_partial=True,
+        )
+        self.reading.fetched(from_seq, page, self.now_s)
+
+    @precondition(lambda self: self.asked is not None)
     @rule(is_partial=st.booleans())
     def a_page_does_not_come(self, is_partial: bool) -> None:
         assert self.asked is not None

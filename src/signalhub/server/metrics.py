@@ -460,7 +460,7 @@ _ROOMS: Final[tuple[Declaration[Gauges], ...]] = (
     counter(
         "inbox_partial_pages",
         lambda of: of.tally.rooms.partial,
-        "Pages the archive could not complete.",
+        "Pages that archive or log could not complete.",
     ),
     counter(
         "room_recalls",

@@ -421,9 +421,7 @@ class RoomsSettings(Group, frozen=True, kw_only=True):
     always_query_store: Annotated[
         bool, _about("Query the archive even if memory and log contain the whole page.")
     ] = False
-    strict_store: Annotated[
-        bool, _about("Answer 503 instead of a partial page when the archive is unavailable.")
-    ] = False
+    strict_store: Annotated[bool, _about("Answer 503 instead of a partial page.")] = False
     proposal_s: Annotated[Seconds, _about("Time after which a pending proposal expires.")] = (
         86_400.0
     )

@@ -354,6 +354,26 @@ async def test_pages_are_shown_exactly_and_those_with_holes_are_failures() -> No
     assert "try again" in holes.err
 
 
+async def test_what_lies_before_damage_is_shown_and_then_the_error() -> None:
+    why = {"error": "The log is damaged.", "errorCode": "storage_failed"}
+    damaged: Any = {"partial": True, "reason": "storage_failed"}
+    async with ScriptedRooms() as server:
+        one = await fetched(server, seqs=(3, 4), **damaged)
+        fetching = asyncio.create_task(command(server.url, "inbox", "fetch", "x", "--json"))
+        (await server.request()).page(1, 2)
+        (await server.request()).answer(503, {**why, "retryAfterMs": 600_000})
+        two = await fetching
+
+    assert texts(one) == ["c3", "c4"]
+    assert [row["seq"] for row in two.rows()] == [1, 2]
+    assert (one.code, two.code) == (1, 1)
+    gone, error = one.err.splitlines()
+    assert gone == "note: seq 1 to 2 are no longer stored"
+    assert "from seq 5 on" in error
+    assert "its log is damaged" in error
+    assert "damaged" in two.err
+
+
 async def test_a_limit_says_how_long_it_lasts() -> None:
     limit = {**LIMITED, "retryAfterMs": 20_300}
     async with ScriptedRooms() as server:

@@ -86,11 +86,13 @@ class Member(Stage):
         self,
         asked: int,
         *seqs: int,
+        next_seq: int | None = None,
         is_partial: bool = False,
         skipped: tuple[Missed, ...] = (),
     ) -> None:
         messages = tuple(RoomMessage(seq=n, message_id=f"m{n}", ciphertext=b"x") for n in seqs)
-        next_seq = seqs[-1] + 1 if seqs else asked
+        if next_seq is None:
+            next_seq = seqs[-1] + 1 if seqs else asked
         page = InboxPage(
             messages=messages, next_seq=next_seq, is_partial=is_partial, skipped=skipped
         )
@@ -101,7 +103,12 @@ class Member(Stage):
         self.page(asked, *seqs, skipped=(Missed(first, last),))
 
     def partial(self, asked: int, *seqs: int) -> None:
-        self.page(asked, *seqs, is_partial=True)
+        """A page with holes."""
+        self.page(asked, *seqs, next_seq=asked, is_partial=True)
+
+    def ends(self, next_seq: int, asked: int, *seqs: int) -> None:
+        """A page of a hub that cannot read on from here."""
+        self.page(asked, *seqs, next_seq=next_seq, is_partial=True)
 
     def busy(self, retry_after_s: float) -> None:
         """The hub has no page for now."""

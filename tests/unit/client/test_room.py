@@ -377,6 +377,24 @@ async def test_all_of_an_inbox_is_read_until_a_page_is_empty(rooms: Rooms) -> No
     assert messages.missed == (Missed(1, 2),)
 
 
+async def test_what_an_inbox_has_before_damage_is_read_and_then_the_error_is_raised(
+    rooms: Rooms,
+) -> None:
+    damaged = {"error": "The log is damaged.", "errorCode": "storage_failed"}
+    messages = rooms.hub.inbox(INBOX).messages(timeout_s=2)
+
+    reading = asyncio.ensure_future(anext(messages))
+    (await rooms.request()).page(1, 2, partial=True, reason="storage_failed")
+    found = [(await reading).seq, (await anext(messages)).seq]
+    reading = asyncio.ensure_future(anext(messages))
+    refused = await rooms.request()
+    refused.answer(503, {**damaged, "retryAfterMs": 10_000})
+
+    with pytest.raises(signalhub.Unavailable, match="damaged"):
+        await reading
+    assert (found, messages.next_seq, refused.from_seq) == ([1, 2], 3, 3)
+
+
 async def test_positions_skipped_within_a_page_of_an_inbox_are_missed(rooms: Rooms) -> None:
     messages = rooms.hub.inbox(INBOX).messages(from_seq=1)
 

@@ -97,6 +97,10 @@ READING = {
         join 3; take; fetch 1; partial 1 2 3; take; fetch; time {protocol.PARTIAL_S}
         fetch 1; page 1 1 2 3; take 1 2 3; missed
     """,
+    "what lies before damage is read, and the rest after the repair": """
+        join 6; take; fetch 1; ends 4 1 2 3; take 2 3; missed 1 1; fetch 4
+        busy 10; time 9; fetch; time 2; fetch 4; page 4 4 5 6; take 4 5 6; missed 1 1
+    """,
     "a limited fetch waits as long as the hub says": """
         join 1; take; fetch 1; busy 17; time 16.9; fetch; time 0.2; fetch 1
     """,

@@ -356,9 +356,17 @@ def test_times_are_told_as_exactly_as_the_hub_may(
 
 
 def test_only_a_partial_page_says_that_it_is_one() -> None:
-    page = answers.page(Page([b'{"seq":3}', b'{"seq":4}'], 5, 2, True))
+    messages = [b'{"seq":3}', b'{"seq":9}']
+    page = answers.page(Page(messages, 10, 2, RoomCode.STORAGE_FAILED, [(4, 8)]))
 
-    assert json_of(page) == {"messages": [{"seq": 3}, {"seq": 4}], "nextSeq": 5, "partial": True}
+    assert json_of(page) == {
+        "messages": [{"seq": 3}, {"seq": 9}],
+        "nextSeq": 10,
+        "partial": True,
+        "reason": "storage_failed",
+        "skipped": [{"fromSeq": 4, "toSeq": 8}],
+    }
+    assert json_of(answers.page(Page([], 9, None))) == {"messages": [], "nextSeq": 9}
     assert page.headers["X-Inbox-Oldest-Seq"] == "2"
     assert "X-Inbox-Oldest-Seq" not in answers.page(Page([], 9, None)).headers
 

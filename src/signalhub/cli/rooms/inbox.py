@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,7 @@ from signalhub.cli.rooms.encryption import (
 from signalhub.cli.terminal.arguments import DASHED, check_no_option
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.cli.terminal.output import Output, shown
+from signalhub.wire.errors import RoomCode
 
 if TYPE_CHECKING:
     from signalhub.client import Hub, InboxAccess, InboxPage, RoomMessage, Stored
@@ -39,6 +41,10 @@ LIMIT = 100
 LIMIT_MAX = 1000
 # The hub serves sixty pages a minute; a reader of more has to wait for the next minute.
 PAGE_S = 90.0
+_ASK_AGAIN: Mapping[str, str] = {
+    RoomCode.STORAGE_FAILED: "its log is damaged there; see its /health, and try again once it was"
+    " repaired and restarted",
+}
 
 
 @Parameter(name="*", group="Encryption")
@@ -108,17 +114,13 @@ def fetch(
     continue if there are more: SIGNALHUB_INBOX=… signalhub inbox fetch --from 42
     """
     codec, named = options.codec(is_reading=True), options.inbox(inbox)
-    output = connection.plain.output
 
     async def work(hub: Hub) -> InboxPage | None:
         access = hub.inbox(named)
         if all:
             await _print_all(access, from_seq, codec, connection)
             return None
-        page = await _fetched(access, from_seq, limit, connection.timeout_s)
-        for message in page:
-            _print(message, codec, output)
-        return page
+        return await _print_some(access, from_seq, limit, codec, connection)
 
     page = run(connection, work)
     if page is not None:
@@ -193,13 +195,19 @@ def append(
     connection.plain.output.fact(facts, result)
 
 
-async def _fetched(access: InboxAccess, from_seq: int, limit: int, timeout_s: float) -> InboxPage:
-    """As many messages as were asked for: the hub ends a page by its size, too."""
-    whole = await access.fetch(from_seq, limit, timeout_s=timeout_s, attempts=1)
-    page = whole
+async def _print_some(
+    access: InboxAccess, from_seq: int, limit: int, codec: TextCodec, connection: RoomConnection
+) -> InboxPage:
+    """As many messages as were asked for: the hub ends a page by its size, too.
+
+    They are printed at once, in case the next page is refused.
+    """
+    whole = page = await access.fetch(from_seq, limit, timeout_s=connection.timeout_s, attempts=1)
+    _print_page(page, codec, connection)
     while page and not page.is_partial and len(whole) < limit:
         left = limit - len(whole)
-        page = await access.fetch(page.next_seq, left, timeout_s=timeout_s, attempts=1)
+        page = await access.fetch(page.next_seq, left, timeout_s=connection.timeout_s, attempts=1)
+        _print_page(page, codec, connection)
         whole = replace(
             page,
             messages=whole.messages + page.messages,
@@ -207,6 +215,11 @@ async def _fetched(access: InboxAccess, from_seq: int, limit: int, timeout_s: fl
             skipped=whole.skipped + page.skipped,
         )
     return whole
+
+
+def _print_page(page: InboxPage, codec: TextCodec, connection: RoomConnection) -> None:
+    for message in page:
+        _print(message, codec, connection.plain.output)
 
 
 async def _print_all(
@@ -228,7 +241,7 @@ async def _print_all(
 
 
 def _tell_the_rest(page: InboxPage, from_seq: int, limit: int, connection: RoomConnection) -> None:
-    if page.is_partial:
+    if page.contiguous != page.messages:
         raise Failure(
             Exit.FAILED,
             "partial",
@@ -242,6 +255,12 @@ def _tell_the_rest(page: InboxPage, from_seq: int, limit: int, connection: RoomC
     deleted = Missed(first, first - 1 if page.oldest_seq is None else page.oldest_seq - 1)
     for gap in gaps_of(page.skipped, deleted, SEQ_MAX):
         _tell_gone(gap, connection)
+    if page.is_partial:
+        code = page.reason or "partial"
+        message = f"the hub cannot read messages from seq {max(1, page.next_seq)} on now"
+        raise Failure(
+            Exit.FAILED, code, message, _ASK_AGAIN.get(code, "try again in a few seconds")
+        )
     if not page:
         _tell_nothing(from_seq, connection)
     if len(page) == limit:

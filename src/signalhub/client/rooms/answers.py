@@ -91,9 +91,18 @@ class InboxPage(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[RoomMessage, ...] = ()
     next_seq: int = 0
     oldest_seq: int | None = None  # The oldest readable position; `None` if there is none.
-    is_partial: bool = False  # The hub cannot read a part of it now: ask again, skip nothing.
+    # The hub cannot read what begins at `next_seq` now: ask again from there, skip nothing.
+    is_partial: bool = False
+    reason: str | None = None  # Why: `storage_failed` for a damaged log, otherwise `UNAVAILABLE`.
     # Positions that the hub skipped after its log had lost entries; messages may have had them.
     skipped: tuple[Missed, ...] = ()
+
+    @property
+    def contiguous(self) -> tuple[RoomMessage, ...]:
+        """The messages before the first one that the hub could not read."""
+        if not self.is_partial:
+            return self.messages
+        return tuple(one for one in self.messages if one.seq < self.next_seq)
 
     def __iter__(self) -> Iterator[RoomMessage]:
         return iter(self.messages)
@@ -155,6 +164,7 @@ class _Page(msgspec.Struct, rename="camel"):
     next_seq: int
     messages: list[_Message] = []
     partial: bool = False
+    reason: str | None = None
     skipped: list[_Range] = []
 
 
@@ -216,6 +226,7 @@ def page_of(answer: HttpAnswer) -> InboxPage:
         next_seq=page.next_seq,
         oldest_seq=int(oldest) if oldest.isdecimal() else None,
         is_partial=page.partial,
+        reason=page.reason,
         skipped=tuple(Missed(one.from_seq, one.to_seq) for one in page.skipped),
     )
 

@@ -98,7 +98,7 @@ class InboxAccess:
     ) -> InboxMessages:
         """Iterate over everything from a position on, page by page.
 
-        A page that the hub cannot read completely is fetched again, so that nothing is skipped.
+        What the hub cannot read now is fetched again, so that nothing is skipped.
 
         Args:
             timeout_s: How long each page may take, including waiting for the hub's limit.
@@ -205,15 +205,16 @@ class InboxMessages:
         return self._waiting.popleft()
 
     def _add(self, page: InboxPage) -> None:
-        first, last = page.messages[0].seq, page.messages[-1].seq
+        messages = page.contiguous
+        first, last = messages[0].seq, messages[-1].seq
         gaps = gaps_of(page.skipped, Missed(self._from_seq, first - 1), last)
         self.missed += tuple(Missed(gap.first, gap.last) for gap in gaps)
         self.skipped += tuple(Missed(gap.first, gap.last) for gap in gaps if gap.is_skipped)
-        self._waiting.extend(one for one in page.messages if self._ids.is_new(one.message_id))
+        self._waiting.extend(one for one in messages if self._ids.is_new(one.message_id))
         self._from_seq = last + 1
 
     async def _page(self) -> InboxPage:
-        """Fetch the next complete page."""
+        """Fetch the next page, with a message unless it is the last one."""
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self._timeout_s
         attempts = 0
@@ -224,12 +225,12 @@ class InboxMessages:
                 timeout_s=max(0.0, deadline_s - now_s()),
                 attempts=self._attempts,
             )
-            if not page.is_partial:
+            if not page.is_partial or page.contiguous:
                 return page
             attempts += 1
             wait_s = retry_wait_s(PARTIAL_S, attempts, random.random)
             if now_s() + wait_s >= deadline_s:
-                raise Unavailable("the hub cannot read its archive now; nothing was skipped")
+                raise Unavailable("the hub cannot read the inbox now; nothing was skipped")
             await asyncio.sleep(wait_s)
 
 

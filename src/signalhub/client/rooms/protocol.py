@@ -150,18 +150,19 @@ class CatchUp:
         target, self._fetching = self._fetching, None
         if asked > self._queued + 1:
             return []  # It was requested before a rewind.
-        if page.is_partial:
+        messages = page.contiguous
+        if page.is_partial and not messages:
             self._retry(PARTIAL_S, now_s)
             return []
         self._attempts = 0
         # An empty page means that everything known at the time of the request is deleted.
-        first = page.messages[0].seq if page.messages else target + 1
-        last = page.messages[-1].seq if page.messages else target
+        first = messages[0].seq if messages else target + 1
+        last = messages[-1].seq if messages else target
         gaps = gaps_of(page.skipped, Missed(self._queued + 1, first - 1), last)
         for gap in gaps:
             self._miss(gap)
         self._queued = max(self._queued, first - 1)
-        for message in page.messages:
+        for message in messages:
             if message.seq > self._queued:
                 self._push(message)
         self._move_held()

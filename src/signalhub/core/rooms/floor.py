@@ -1,13 +1,14 @@
-"""Where positions continue after the log has lost entries that may have been read.
+"""Where positions and versions continue after the log has lost entries that may have been read.
 
 The next message must not get a position that a member has read as another message: members ask for
 what is above the last position they know, and nothing else tells them that it is new. So all
 inboxes continue above one floor, which no position can have reached before: also inboxes that are
-unknown since the loss.
+unknown since the loss. Versions of blobs continue above the same floor, because clients overwrite
+the version that they have read, and it must not stand for other content meanwhile.
 
 If only the end of the log is lost, it is known how many entries that were. If an older copy was
 restored, or the log was deleted, it is not; then the time decides. Epochs of the log are times in
-seconds, and a room does not get more than a thousand messages a second for years.
+seconds, and a room does not get more than a thousand messages a second for years, or blobs.
 """
 
 from __future__ import annotations
@@ -30,6 +31,6 @@ class EntriesLost(msgspec.Struct, frozen=True):
 
 
 def floor_after(loss: EntriesLost, epoch: int, highest: int) -> int:
-    """Return the floor in the epoch after a loss; `highest` is the highest known position."""
+    """Return the floor after a loss; `highest` is the highest known position or version."""
     by_time = (epoch - _BEGIN_S) * _PER_SECOND
     return max(by_time, highest + loss.count + _SKIPPED_MIN)

@@ -2,7 +2,8 @@
 
 Memory is read first, and its newest position is the upper bound of the page. So a message that is
 evicted during the read is not missed, and a message accepted during the read cannot move the cursor
-past another one. The cursor never skips messages that could not be read.
+past another one. The cursor never skips messages that could not be read: a page ends before them,
+and says so.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, KeptMessage, Message
 from signalhub.core.rooms.room import Windows
 from signalhub.core.rooms.values import Archived, Page, Read, Times
 from signalhub.wire.entry import Range, StoredEntry
-from signalhub.wire.errors import RoomError, unworded
+from signalhub.wire.errors import RoomCode, RoomError, unworded
 
 if TYPE_CHECKING:
+    from signalhub.core.log_state import LogState
     from signalhub.core.rooms.directory import RoomDirectory
     from signalhub.counters import RoomTally
     from signalhub.settings.model import RoomsSettings as RoomSettings
@@ -59,12 +61,14 @@ class Pages:
         times: Times,
         directory: RoomDirectory,
         messages: Messages,
+        storage: LogState,
     ) -> None:
         self.settings = settings
         self.tally = tally
         self.times = times
         self.directory = directory
         self.messages = messages
+        self._storage = storage
         self._fetches = Windows(settings.fetch_rate, _MINUTE_MS)
 
     def read(self, request: Read, now: int) -> list[Effect]:
@@ -83,6 +87,10 @@ class Pages:
             return OldestSearch(self, inbox, reading).begin(now)
         return reading.begin(now)
 
+    def unreadable(self) -> RoomError:
+        """Return why the log could not be read just now."""
+        return refusals.damaged() if self._storage.is_damaged else refusals.unreadable()
+
     def _empty(self, request: Read) -> Page:
         """Return the page of an inbox without messages; it may have had some that are lost."""
         floor = self.directory.floor
@@ -98,7 +106,8 @@ class PageRead:
     """The read of one page.
 
     Every position from `_start` to `_covered` has been examined: it was found, has expired, was
-    deleted, or is in `_gap`, which only the archive can fill.
+    deleted, or is in `_gap`, which only the archive can fill. `_obstacle` is why the log could not
+    be read behind it.
     """
 
     __slots__ = (
@@ -109,6 +118,7 @@ class PageRead:
         "_high",
         "_inbox",
         "_memory_first",
+        "_obstacle",
         "_pages",
         "_request",
         "_start",
@@ -121,6 +131,7 @@ class PageRead:
         self._cursor = request.from_seq
         self._found: dict[int, KeptMessage] = {}
         self._gap: tuple[int, int] | None = None
+        self._obstacle: RoomError | None = None
         self._high = self._start = self._covered = self._memory_first = 0
 
     def begin(self, now: int) -> list[Effect]:
@@ -137,6 +148,12 @@ class PageRead:
             if page is not None:
                 return [Answer(self._request.caller, page)]
             self._cursor = self._covered + 1
+
+    def begin_behind(self, oldest: int, now: int) -> list[Effect]:
+        """Read although the oldest message is unknown, if the page begins behind `oldest`."""
+        if self._cursor > oldest:
+            return self.begin(now)
+        return self.fail(self._pages.unreadable())
 
     def guard(self, then: Then[T]) -> Then[T]:
         """Wrap a continuation so that the caller is answered if it raises."""
@@ -160,7 +177,8 @@ class PageRead:
         if len(messages) <= last - start or sum(map(len, messages)) > self._bytes_max:
             return None
         pages.tally.fetched += len(messages)
-        return Page(messages, last + 1, self._oldest(), False, self._skipped(last + 1, inbox.head))
+        skipped = self._skipped(last + 1, inbox.head)
+        return Page(messages, last + 1, self._oldest(), skipped=skipped)
 
     @property
     def _bytes_max(self) -> int:
@@ -175,7 +193,7 @@ class PageRead:
         first = max(start, memory_first)
         last = min(high, first + self._request.limit - 1)
         self._found = {seq: recent[seq] for seq in range(first, last + 1)}
-        self._gap = None
+        self._gap = self._obstacle = None
         self._covered = max(last, start - 1)
         return first == start
 
@@ -190,7 +208,11 @@ class PageRead:
 
         def then(found: list[StoredEntry] | None, now: int) -> list[Effect]:
             if found is None:
-                return self.fail(refusals.unreadable())
+                self._obstacle = pages.unreadable()
+                if from_seq == self._start:
+                    return self.fail(self._obstacle)
+                self._covered = from_seq - 1
+                return self._complete(now)
             older = [one for one in found if one.seq < memory_first]
             for one in older:
                 kept = self._pages.messages.kept_of(one)
@@ -236,7 +258,7 @@ class PageRead:
             if found is not None:
                 self._merge([one for one in found if first <= one.seq <= self._high])
             elif self._gap is not None:
-                return self._partial(now)
+                return self._without_archive(now)
             return self._answer(now)
 
         guard = self.guard(then)
@@ -260,19 +282,25 @@ class PageRead:
 
     def _answer(self, now: int) -> list[Effect]:
         page = self._page(now)
-        if page is not None:
-            return [Answer(self._request.caller, page)]
-        self._cursor = self._covered + 1
-        return self.begin(now)
+        if page is None:
+            self._cursor = self._covered + 1
+            return self.begin(now)
+        if page.reason is not None and self._obstacle is not None:
+            return self._partial(page, self._obstacle)
+        return [Answer(self._request.caller, page)]
 
-    def _partial(self, now: int) -> list[Effect]:
-        """Answer with a partial page: the cursor does not advance."""
+    def _without_archive(self, now: int) -> list[Effect]:
+        """Answer with what there is of a page with a gap: the cursor does not advance."""
+        messages, _, _ = self._choose(now)
+        # A position that could not be read was not skipped.
+        page = Page(messages, self._request.from_seq, self._oldest(), RoomCode.UNAVAILABLE)
+        return self._partial(page, refusals.archive_unreachable())
+
+    def _partial(self, page: Page, error: RoomError) -> list[Effect]:
+        """Answer with a partial page, or with the error instead."""
         self._pages.tally.partial += 1
         if self._pages.settings.strict_store:
-            return self.fail(refusals.archive_unreachable())
-        messages, _ = self._choose(now)
-        # A position that could not be read was not skipped.
-        page = Page(messages, self._request.from_seq, self._oldest(), True)
+            return self.fail(error)
         return [Answer(self._request.caller, page)]
 
     def _page(self, now: int) -> Page | None:
@@ -280,15 +308,17 @@ class PageRead:
 
         Clients take an empty page for the end of the inbox.
         """
-        messages, next_seq = self._choose(now)
+        messages, next_seq, is_full = self._choose(now)
         if not messages and self._covered < self._high:
             return None
         self._pages.tally.fetched += len(messages)
         end = next_seq if messages else self._high + 1
-        return Page(messages, next_seq, self._oldest(), False, self._skipped(end, self._high))
+        obstacle = None if is_full else self._obstacle
+        reason = None if obstacle is None else RoomCode(obstacle.code)
+        return Page(messages, next_seq, self._oldest(), reason, self._skipped(end, self._high))
 
-    def _choose(self, now: int) -> tuple[list[bytes], int]:
-        """Select the messages of the page; return them and the start of the next page."""
+    def _choose(self, now: int) -> tuple[list[bytes], int, bool]:
+        """Select the messages of the page; return the start of the next one, and if it is full."""
         messages: list[bytes] = []
         size, next_seq = 0, self._request.from_seq
         seen: set[str] = set()
@@ -301,13 +331,13 @@ class PageRead:
                 # Erased during the read.
                 continue
             size += len(one.json)
-            is_full = messages and size > self._pages.settings.page_bytes_max
-            if is_full or len(messages) == self._request.limit:
-                break
+            is_large = messages and size > self._pages.settings.page_bytes_max
+            if is_large or len(messages) == self._request.limit:
+                return messages, next_seq, True
             seen.add(one.message_id)
             messages.append(one.json)
             next_seq = seq + 1
-        return messages, next_seq
+        return messages, next_seq, len(messages) == self._request.limit
 
     def _skipped(self, end: int, head: int) -> list[Range]:
         """Return what was skipped up to the end of the page; the last page tells all."""
@@ -346,7 +376,8 @@ class OldestSearch:
 
         def then(seq: int | None, now: int) -> list[Effect]:
             if seq is None:
-                return self._reading.fail(refusals.unreadable())
+                # What was found before the failure has expired, but the page may begin behind it.
+                return self._reading.begin_behind(inbox.oldest, now)
             first = max(seq, inbox.oldest) if seq else self._high + 1
             if self._pages.messages.archived is not None and first > inbox.oldest:
                 return self._ask_archive(inbox.oldest, first - 1)
@@ -385,7 +416,8 @@ class OldestSearch:
 
         def then(found: list[StoredEntry] | None, now: int) -> list[Effect]:
             if found is None:
-                return self._reading.fail(refusals.unreadable())
+                # Everything before this position has expired.
+                return self._end(from_seq, 0, now)
             first = found[0].seq if found else self._memory_first()
             if first > from_seq and self._pages.messages.archived is not None:
                 return self._ask_archive(from_seq, first - 1)

@@ -64,7 +64,7 @@ class Rooms:
         self.messages = messages = Messages(settings, times, erasures, directory.dirty)
         self.state = state = RoomStates(settings, tally, times, directory, messages, storage)
         self._acceptance = Acceptance(settings, tally, times, directory, messages, state, storage)
-        self._pages = Pages(settings, tally, times, directory, messages)
+        self._pages = Pages(settings, tally, times, directory, messages, storage)
         self._looks = Windows(settings.state_rate, _MINUTE_MS)
         # Number of sockets in all rooms.
         self.guests = 0
@@ -226,11 +226,13 @@ class Rooms:
 
     def enter_epoch(self, epoch: int, loss: EntriesLost | None, now: int) -> list[Effect]:
         """The log is in this epoch, after a loss if one is given; call this after `use`."""
-        inboxes = self.directory.inboxes.values()
-        floor = self.directory.floor
+        directory = self.directory
+        floor = directory.floor
         if loss is not None:
-            floor = floor_after(loss, epoch, max([floor, *(one.head for one in inboxes)]))
-        return self.directory.enter_epoch(epoch, floor, now)
+            heads = (one.head for one in directory.inboxes.values())
+            versions = (one for room in directory.rooms.values() for one in room.versions.values())
+            floor = floor_after(loss, epoch, max([floor, *heads, *versions]))
+        return directory.enter_epoch(epoch, floor, now)
 
     def tick(self, now: int) -> list[Effect]:
         """Run once a second: handle alarms, and remove expired state."""

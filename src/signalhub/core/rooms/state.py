@@ -262,15 +262,17 @@ class RoomStates:
             room, effects = self._open(room, request, now)
         except RoomError as error:
             return [Answer(request.caller, error)]
-        room.versions[request.name] = version + 1
+        # Clients may have read versions that the log has lost: see `floor.py`.
+        new_version = max(version, self._directory.floor) + 1
+        room.versions[request.name] = new_version
         room.begun(BLOB_PREFIX + request.name)
         at_ms = self._times.floored(now)
-        blob = RoomBlobBody(request.name, version + 1, request.data, at_ms)
+        blob = RoomBlobBody(request.name, new_version, request.data, at_ms)
         self._messages.pending_bytes += size_in_log(blob.name, blob.data)
         append = Append(
             blob_entry(room, blob, at_ms),
             partial(self._written, room, blob, request),
-            partial(self._not_written, room, blob, request),
+            partial(self._not_written, room, blob, version, request),
         )
         return [*effects, *self._directory.mark_key(now), append]
 
@@ -304,14 +306,20 @@ class RoomStates:
         return [Answer(request.caller, Blob(blob.version))]
 
     def _not_written(
-        self, room: Room, blob: RoomBlobBody, request: PutBlob, refusal: Refusal, now: int
+        self,
+        room: Room,
+        blob: RoomBlobBody,
+        old_version: int,
+        request: PutBlob,
+        refusal: Refusal,
+        now: int,
     ) -> list[Effect]:
         room.settled(BLOB_PREFIX + blob.name)
         self._messages.pending_bytes -= size_in_log(blob.name, blob.data)
-        if blob.version == 1:
-            room.versions.pop(blob.name, None)
+        if old_version:
+            room.versions[blob.name] = old_version
         else:
-            room.versions[blob.name] = blob.version - 1
+            room.versions.pop(blob.name, None)
         self._directory.forget_blank(room)
         return [Answer(request.caller, refusals.not_stored(refusal))]
 

@@ -15,7 +15,7 @@ import msgspec
 
 from signalhub.core.rooms.access import ANYBODY, Requester
 from signalhub.wire.entry import ProposalBody, Range
-from signalhub.wire.errors import RoomError
+from signalhub.wire.errors import RoomCode, RoomError
 
 if TYPE_CHECKING:
     from signalhub.core.rooms.room import Room
@@ -118,7 +118,8 @@ class Page(msgspec.Struct, frozen=True):
     messages: list[bytes]
     next_seq: int
     oldest: int | None  # The oldest readable position, if any.
-    is_partial: bool = False
+    # Why what begins at `next_seq` could not be read; everything before it was.
+    reason: RoomCode | None = None
     skipped: Sequence[Range] = ()  # Positions without a message, because the log lost entries.
 
 

@@ -100,13 +100,15 @@ def deposited(accepted: Accepted, timestamps: Timestamps) -> Response:
 
 def page(found: Page) -> Response:
     """Return the response with a page of an inbox, whose messages are already JSON."""
-    end = b'],"nextSeq":%d,"partial":true}' if found.is_partial else b'],"nextSeq":%d}'
+    end = b'],"nextSeq":%d' % found.next_seq
+    if found.reason is not None:
+        end += b',"partial":true,"reason":"%b"' % found.reason.encode()
     if found.skipped:
         ranges = [{"fromSeq": first, "toSeq": last} for first, last in found.skipped]
-        end = b'],"nextSeq":%d,"skipped":' + msgspec.json.encode(ranges) + b"}"
+        end += b',"skipped":' + msgspec.json.encode(ranges)
     pieces = [b","] * (2 * len(found.messages))
     pieces[::2] = found.messages
-    pieces[-1:] = [end % found.next_seq]
+    pieces[-1:] = [end + b"}"]
     headers = _NOT_STORED
     if found.oldest is not None:
         headers = {**_NOT_STORED, OLDEST_SEQ: str(found.oldest)}

@@ -119,7 +119,8 @@ _OLDEST: Final[Json] = {
 }
 _ETAG: Final[Json] = {
     answers.ETAG: {
-        "description": "The version, counted from 1.",
+        "description": "The version: counted from 1, and far higher after the hub has lost the end "
+        "of its log. No version stands for two contents.",
         "required": True,
         "schema": {"type": "string", "pattern": '^"[1-9][0-9]*"$', "examples": ['"1"']},
     }
@@ -206,7 +207,7 @@ def _fetch(settings: RoomSettings) -> Json:
         "summary": "Read messages of an inbox",
         "description": (
             "Messages are in ascending order and without gaps; continue from `nextSeq` until a "
-            "page is empty. An inbox that was never written to is empty. "
+            "page is empty and not `partial`. An inbox that was never written to is empty. "
             f"A client can read an inbox {settings.fetch_rate} times per minute."
         ),
         "parameters": [
@@ -400,7 +401,16 @@ def _schemas(settings: RoomSettings) -> Json:
         "minimum": 0,
         "description": "Where to continue: after the last message, or `fromSeq` again.",
     }
-    partial = {"const": True, "description": "Older messages are unavailable now: try again."}
+    partial = {
+        "const": True,
+        "description": "What begins at `nextSeq` cannot be read now: ask again from there.",
+    }
+    reason = {
+        "enum": [RoomCode.STORAGE_FAILED, RoomCode.UNAVAILABLE],
+        "description": "Why the page is partial: the log is damaged at `nextSeq`, which is refused "
+        "until the hub was restarted on a repaired log; or archive or log cannot be read now. With "
+        "`UNAVAILABLE`, messages at or above `nextSeq` may be among these, with others missing.",
+    }
     skipped = {
         "type": "array",
         "items": _object(fromSeq=_SEQ, toSeq=_SEQ),
@@ -417,7 +427,9 @@ def _schemas(settings: RoomSettings) -> Json:
             {"createdAt": _TIME}, seq=_SEQ, messageId=message_id, ciphertext=_STORED
         ),
         "Page": _object(
-            {"partial": partial, "skipped": skipped}, messages=messages, nextSeq=next_seq
+            {"partial": partial, "reason": reason, "skipped": skipped},
+            messages=messages,
+            nextSeq=next_seq,
         ),
         "Proposal": _object(
             {

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from signalhub.core.effects import Consult, Fetch, FindTime
+from signalhub.core.refusals import storage_damaged
 from signalhub.core.rooms.floor import EntriesLost
 from signalhub.core.rooms.values import Archived
 from signalhub.wire.entry import StoredEntry
@@ -58,7 +59,7 @@ def test_a_page_holds_messages_and_times_as_the_setting_allows(
         {"seq": 1, "messageId": "a", "ciphertext": "Y2lwaGVy"} | told,
         {"seq": 2, "messageId": "m1", "ciphertext": "aGVsbG8"} | told,
     ]
-    assert (caller.page.next_seq, caller.page.oldest, caller.page.is_partial) == (3, 1, False)
+    assert (caller.page.next_seq, caller.page.oldest, caller.page.reason) == (3, 1, None)
 
 
 def test_the_cursor_is_inclusive_and_beyond_the_end_it_stays() -> None:
@@ -211,6 +212,101 @@ def test_a_read_that_fails_is_answered_and_can_be_repeated(
     assert error.code == RoomCode.UNAVAILABLE
     assert error.retry_after_ms is not None
     assert shell.read().seqs == (one_to(6) if what == "page" else [4, 5, 6])
+
+
+def damage_at(shell: RoomShell, seq: int, patch: pytest.MonkeyPatch) -> None:
+    """The log cannot be read at this message; the hub knows that it is damaged."""
+    stored: Callable[[Fetch], list[StoredEntry]] = shell.engine._found
+
+    def fetch(wanted: Fetch, done: Callable[[list[StoredEntry] | None], None]) -> None:
+        found = stored(wanted)
+        if wanted.from_seq <= seq:
+            found = [one for one in found if one.seq < seq]
+        shell.engine.later(lambda: done(found or None))
+
+    patch.setattr(shell.engine, "fetch", fetch)
+    shell.hub.storage.stop(storage_damaged("00.log", 64, "its checksum is wrong"))
+
+
+def test_a_page_that_meets_damage_holds_what_lies_before_it_and_says_why_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = room_shell(buffer=2)
+    shell.fill(10)
+    damage_at(shell, 6, monkeypatch)
+
+    caller = shell.read(2)
+
+    assert (caller.seqs, caller.page.next_seq) == ([2, 3, 4, 5], 6)
+    assert caller.page.reason == RoomCode.STORAGE_FAILED
+    assert shell.counts.partial == 1
+    assert shell.read(6).code == RoomCode.STORAGE_FAILED
+    assert (shell.read(7).seqs, shell.read(7).page.reason) == ([7, 8, 9, 10], None)
+
+
+def test_a_page_that_ends_before_the_damage_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = room_shell(buffer=2, page_bytes_max=1_000)
+    for number in range(1, 11):
+        shell.send(f"m{number}", b"A" * 300)
+    damage_at(shell, 6, monkeypatch)
+
+    # Two fit into a page.
+    for from_seq, limit, seqs, reason in [
+        *((1, 100, [1, 2], None), (4, 2, [4, 5], None)),
+        (5, 100, [5], RoomCode.STORAGE_FAILED),
+    ]:
+        caller = shell.read(from_seq, limit)
+        assert (caller.seqs, caller.page.reason) == (seqs, reason)
+
+
+def test_a_strict_hub_refuses_a_page_that_meets_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = room_shell(buffer=2, strict_store=True)
+    shell.fill(10)
+    damage_at(shell, 6, monkeypatch)
+
+    assert shell.read(2).code == RoomCode.STORAGE_FAILED
+    assert shell.read(2, 4).seqs == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("archive_has", [2, 0])
+def test_what_the_archive_has_comes_before_what_lies_before_the_damage(
+    archive_has: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = room_shell(buffer=2)
+    shell.fill(10)
+    shell.cut_before(3)
+    shell.use_archive(holding(1, archive_has) if archive_has else unreachable, shell.offset_of(3))
+    damage_at(shell, 6, monkeypatch)
+
+    caller = shell.read(1)
+
+    # What neither holds now is asked for first.
+    expected = ([1, 2, 3, 4, 5], 6, RoomCode.STORAGE_FAILED)
+    if not archive_has:
+        expected = ([3, 4, 5], 1, RoomCode.UNAVAILABLE)
+    assert (caller.seqs, caller.page.next_seq, caller.page.reason) == expected
+
+
+@pytest.mark.parametrize("retention_s", [60.0, 1_000.0])
+def test_damage_among_expired_messages_is_in_the_way_of_no_page_behind_it(
+    retention_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search for the oldest message meets it, whether by time or message by message."""
+    shell = room_shell(buffer=2, retention={"general": 60.0, INBOX: retention_s})
+    shell.deposit("first")
+    shell.fill(3, first=2)
+    shell.clock.advance(30)
+    shell.fill(6, first=5)
+    shell.clock.advance(40)
+    damage_at(shell, 3, monkeypatch)
+    if retention_s == 60.0:
+        monkeypatch.setattr(shell.engine, "find_time", lambda find, done: done(None))
+
+    first = shell.read(2)
+
+    assert (first.code, shell.read(3).code) == (RoomCode.STORAGE_FAILED,) * 2
+    assert shell.read(4).seqs == [5, 6, 7, 8, 9, 10]
+    assert shell.read(9).seqs == [9, 10]
 
 
 def test_a_log_that_returns_less_than_asked_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,9 +498,9 @@ def test_an_unreachable_archive_makes_a_page_partial_and_the_cursor_stays(is_str
         assert (caller.code, caller.error.retry_after_ms) == (RoomCode.UNAVAILABLE, 5_000)
     else:
         assert (caller.seqs, caller.page.next_seq) == ([6, 7, 8, 9, 10], 3)
-        assert caller.page.is_partial
+        assert caller.page.reason == RoomCode.UNAVAILABLE
     assert shell.counts.partial == 1
-    assert (shell.read(6).seqs, shell.read(6).page.is_partial) == ([6, 7, 8, 9, 10], False)
+    assert (shell.read(6).seqs, shell.read(6).page.reason) == ([6, 7, 8, 9, 10], None)
     shell.use_archive(holding(1, 5), shell.offset_of(6))
     assert shell.pages(3, 3) == [3, 4, 5, 6, 7, 8, 9, 10]
 
@@ -484,7 +580,7 @@ def test_an_unreachable_archive_hides_nothing_from_the_search_for_the_oldest() -
     partial = shell.read().page
     shell.use_archive(holding(4, 8), shell.offset_of(7))
 
-    assert (partial.is_partial, partial.next_seq) == (True, 0)
+    assert (partial.reason, partial.next_seq) == (RoomCode.UNAVAILABLE, 0)
     assert shell.pages(2) == [4, 5, 6, 7, 8]
 
 
@@ -605,7 +701,7 @@ def test_an_archive_may_have_what_the_log_has_lost() -> None:
     partial = shell.read(4)
 
     assert found.seqs == [4, 5, 6, 7, floor + 1]
-    assert (partial.page.is_partial, partial.page.next_seq) == (True, 4)
+    assert (partial.page.reason, partial.page.next_seq) == (RoomCode.UNAVAILABLE, 4)
     assert list(partial.page.skipped) == []
 
 

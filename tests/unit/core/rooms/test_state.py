@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.core.rooms import state
+from signalhub.core.rooms import floor, state
+from signalhub.core.rooms.floor import EntriesLost
 from signalhub.core.rooms.values import Blob
 from signalhub.wire.entry import Kind
 from signalhub.wire.errors import RoomCode, RoomError
@@ -252,6 +253,52 @@ def test_a_refused_write_leaves_the_version_that_was_there(committed: int) -> No
     assert [caller.code for caller in callers[committed:]] == [UNAVAILABLE] * (3 - committed)
     assert shell.blob() == (Blob(2, b"two") if committed else Blob(1, b"one"))
     assert shell.put_blob(b"next", 1 + committed).result == Blob(2 + committed)
+
+
+@restarts
+def test_a_version_that_a_loss_may_have_taken_is_never_given_again(restart: Restart) -> None:
+    shell = room_shell()
+    shell.put_blob(b"kept")
+    shell = shell.restarted()
+    shell.perform(shell.rooms.enter_epoch(2, EntriesLost(3), shell.now))
+    floor = shell.rooms.directory.floor
+
+    # What is left has the version that it always had.
+    assert shell.put_blob(b"x", 2).code == CHANGED
+    assert shell.put_blob(b"new", 1).result == Blob(floor + 1)
+    assert shell.put_blob(b"q", 0, name="quorum").result == Blob(floor + 1)
+    shell = restart(shell)
+    for version in (2, 3, 4):
+        assert shell.put_blob(b"x", version).code == CHANGED
+    assert shell.put_blob(b"newer", floor + 1).result == Blob(floor + 2)
+    assert restart(shell).blob() == Blob(floor + 2, b"newer")
+
+
+def test_a_loss_skips_more_versions_than_any_blob_can_have_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if the clock is wrong, and no inbox has as many positions."""
+    monkeypatch.setattr(floor, "_SKIPPED_MIN", 1)
+    shell = room_shell()
+    for _ in range(9):
+        shell.put_blob(b"kept")
+    shell.perform(shell.rooms.enter_epoch(2, EntriesLost(5), shell.now))
+
+    assert shell.rooms.directory.floor >= 9 + 5
+
+
+def test_a_refused_write_after_a_loss_leaves_the_version_that_was_there() -> None:
+    shell = room_shell()
+    shell.put_blob(b"kept")
+    shell.perform(shell.rooms.enter_epoch(2, EntriesLost(3), shell.now))
+    shell.hold()
+    shell.put_blob(b"new")
+    shell.put_blob(b"q", name="quorum")
+    shell.refuse()
+
+    assert shell.put_blob(b"x", shell.rooms.directory.floor).code == CHANGED
+    assert shell.put_blob(b"q", 0, name="quorum").result == Blob(shell.rooms.directory.floor + 1)
+    assert shell.put_blob(b"new", 1).result == Blob(shell.rooms.directory.floor + 1)
 
 
 def test_a_room_that_is_only_written_to_lasts_until_the_write_is_refused() -> None:
