@@ -225,6 +225,7 @@ async def test_the_hub_as_it_stands_is_shown(hub: RunningHub, alice: Client) -> 
         "log_durable_head_offset": log.durable_head,
         "log_durable_distance": 0,
         "log_waiting_entries": 0,
+        "log_waiting_bytes": 0,
         "log_segments": 1,
         "log_size_bytes": log.segments[0].bytes,
         "cursor_age_seconds": 0,

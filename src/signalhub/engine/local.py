@@ -20,7 +20,7 @@ import msgspec
 
 from signalhub.clock import Clock
 from signalhub.core.effects import Append, EraseEntries, Fetch, FindTime, Locate, Located
-from signalhub.engine.port import Outcomes
+from signalhub.engine.port import Outcomes, Unwritten
 from signalhub.engine.upkeep import Expirer, SegmentEraser, refusal_of
 from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, UpkeepThread
 from signalhub.log.disk import Disk, SystemDisk
@@ -114,6 +114,7 @@ class LocalEngine:
         self.reported = self.log.head
         # What retention could not delete when it last ran.
         self.held = HeldUp()
+        self.unwritten = Unwritten(log_settings.waiting_bytes_max)
         self._taken: list[Append] = []
         self._pending: deque[Append] = deque()
         index = Index(self.disk) if isinstance(self.disk, SystemDisk) else None
@@ -172,6 +173,7 @@ class LocalEngine:
 
     def append(self, append: Append) -> None:
         self._taken.append(append)
+        self.unwritten.add(append)
 
     def flush(self) -> None:
         if not self._taken or self._is_closed:
@@ -179,6 +181,7 @@ class LocalEngine:
         taken, self._taken = self._taken, []
         fault = self.log.fault
         if fault is not None:
+            self.unwritten.remove(taken)
             self._outcomes.refused(taken, refusal_of(fault), is_final=True)
             self._is_written.set()
             return
@@ -194,6 +197,7 @@ class LocalEngine:
             pending = self._pending
             self.reported = outcome.end
             done = [pending.popleft() for _ in range(outcome.end - outcome.first)]
+            self.unwritten.remove(done)
             self._outcomes.committed(done, outcome.first)
             self._is_written.set()
             return
@@ -202,6 +206,7 @@ class LocalEngine:
         lost = [*self._pending, *self._taken]
         self._pending.clear()
         self._taken = []
+        self.unwritten.remove(lost)
         is_full = isinstance(outcome.error, LogFull)
         unknown = outcome.attempted - outcome.first
         facts = {"reason": str(outcome.error), "entries": len(lost), "unknown": unknown}

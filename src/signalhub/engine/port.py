@@ -2,13 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from signalhub.core.effects import Append, Consult, EraseEntries, Fetch, FindTime, Locate, Located
 from signalhub.core.rooms.values import Archived
 from signalhub.wire.entry import StoredEntry
 from signalhub.wire.errors import Refusal
+
+# A socket is read as long as what it has sent, and the disk has not, takes less than this part of
+# the room that is left: one alone may use a sixteenth of all, many together never more than all.
+_SHARE = 1 / 16
+# For an entry besides its body.
+_ENTRY_BYTES = 256
+
+
+class Unwritten:
+    """Entries that are added and not committed: how many bytes they take, and may take.
+
+    They are in memory, so a disk that hangs must not let clients add more of them without end.
+    """
+
+    __slots__ = ("_bytes_max", "added", "bytes", "written")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.bytes = 0
+        # Since the start; equal if nothing waits.
+        self.added = self.written = 0
+
+    def add(self, append: Append) -> None:
+        self.added += 1
+        self.bytes += len(append.entry.body) + _ENTRY_BYTES
+
+    def remove(self, appends: Iterable[Append]) -> None:
+        """These were committed or refused."""
+        for append in appends:
+            self.written += 1
+            self.bytes -= len(append.entry.body) + _ENTRY_BYTES
+
+    @property
+    def share_bytes(self) -> float:
+        """How much of one socket may wait at the moment."""
+        return (self._bytes_max - self.bytes) * _SHARE
+
+    @property
+    def is_full(self) -> bool:
+        return self.bytes >= self._bytes_max
+
+    @property
+    def is_much(self) -> bool:
+        """Can clients notice it?"""
+        return 2 * self.bytes > self._bytes_max
 
 
 class Outcomes(Protocol):
@@ -44,6 +89,10 @@ class Engine(Protocol):
 
     def offset_at_time(self, time_ms: int) -> int:
         """Return an offset at or before the first entry accepted at or after a time."""
+
+    @property
+    def unwritten(self) -> Unwritten:
+        """What was added and not committed."""
 
     def append(self, append: Append) -> None:
         """Add an entry; it is submitted with the next `flush`."""

@@ -328,6 +328,8 @@ class App:
 
     def _degradations(self) -> list[Degraded]:
         found = self.hub.degradations()
+        if self._engine.unwritten.is_much:
+            found.append(Degraded.DISK_BEHIND)
         if self._store.errors > self._known_store_errors:
             found.append(Degraded.REGISTRY_NOT_WRITTEN)
         if self._losses.are_open:

@@ -301,6 +301,7 @@ _LOG: Final[tuple[Declaration[Gauges], ...]] = (
     ),
     gauge("log_durable_distance", _durable_distance, "Committed entries not synced yet."),
     gauge("log_waiting_entries", lambda of: of.engine.waiting, "Entries not committed yet."),
+    gauge("log_waiting_bytes", lambda of: of.engine.unwritten.bytes, "Memory that they take."),
     gauge("log_segments", lambda of: len(of.log.segments), "Segments of the log."),
     gauge(
         "log_size_bytes",

@@ -80,7 +80,9 @@ class HubRunner:
         self._mono_s = clock.mono_s
         self._dispatch_timer: asyncio.TimerHandle | None = None
         self._dispatch_at_ms = math.inf
-        self.writer = Writer(hub, clock, loop, self.perform, self._ending_tick, self._close_fans)
+        self.writer = Writer(
+            hub, clock, loop, self.perform, self._ending_tick, self._close_fans, engine.unwritten
+        )
         self.connections: set[Connection[Party]] = set()
         self.frame_bytes_max = hub.settings.frame_bytes_max
         self.bounds = hub.settings.outbound
@@ -115,8 +117,12 @@ class HubRunner:
             log.exception("a message could not be handled")
             effects = self.hub.failed(connection.session, payload, now)
         for effect in effects:
-            if type(effect) is Deliver:
-                self._deliver(effect, now)
+            kind = type(effect)
+            if kind is Deliver:
+                self._deliver(effect, now)  # type: ignore[arg-type]
+            elif kind is Append:
+                self._engine.append(effect)  # type: ignore[arg-type]
+                connection.has_added()
             else:
                 self._perform_one(effect, now)
 
@@ -288,6 +294,7 @@ class HubRunner:
             except Exception as error:
                 # The other entries of the commit must still be handled.
                 log.error("a committed entry could not be handled", exc_info=unworded(error))
+        self.writer.log_went_on()
 
     def refused(
         self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0
@@ -300,6 +307,7 @@ class HubRunner:
         if is_final:
             self.hub.storage.stop(refusal)
         self.perform(self.hub.refused(appends, refusal, now, unknown), now)
+        self.writer.log_went_on()
 
     def damaged(self, refusal: Refusal) -> None:
         """A read has found damage, so that the log accepts nothing more."""

@@ -349,6 +349,9 @@ class LogSettings(Group, frozen=True, kw_only=True):
         bool, _about("Keep messages that a subscription has not settled.")
     ] = True
     cache_bytes: Annotated[Bytes, _about("Memory for the newest entries.")] = 64 * 2**20
+    waiting_bytes_max: Annotated[
+        Bytes, _about("What may wait for the disk; sockets that add to it are not read meanwhile.")
+    ] = 256 * 2**20
 
 
 class RoomsSettings(Group, frozen=True, kw_only=True):

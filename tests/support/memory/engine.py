@@ -21,7 +21,7 @@ from signalhub.core.messages.dedup import RECORD_BYTES, Recalled, Remembered, ac
 from signalhub.core.placement import Row
 from signalhub.core.streams.recovery import Snapshot
 from signalhub.engine.local import LocalEngine
-from signalhub.engine.port import Outcomes
+from signalhub.engine.port import Outcomes, Unwritten
 from signalhub.server.startup import recover
 from signalhub.state.store import KnownIdsWindow, SnapshotRow, StateStore
 from signalhub.wire.entry import Entry, Range, StoredEntry
@@ -50,6 +50,7 @@ class MemoryEngine:
         # After a loss rooms skip positions.
         self.has_lost = False
         self._outcomes: Outcomes
+        self.unwritten = Unwritten(2**28)
         self._taken: list[Append] = []
         self._pending: deque[Append] = deque()
         self._reads: deque[Callable[[], None]] = deque()
@@ -73,10 +74,12 @@ class MemoryEngine:
 
     def append(self, append: Append) -> None:
         self._taken.append(append)
+        self.unwritten.add(append)
 
     def flush(self) -> None:
         taken, self._taken = self._taken, []
         if taken and self.fault is not None:
+            self.unwritten.remove(taken)
             self._outcomes.refused(taken, self.fault, is_final=True)
         else:
             self._pending.extend(taken)
@@ -92,6 +95,7 @@ class MemoryEngine:
         size = len(self._pending) if count is None else min(count, len(self._pending))
         done = [self._pending.popleft() for _ in range(size)]
         first = self.head
+        self.unwritten.remove(done)
         for one in done:
             self._store(one.entry)
         self._outcomes.committed(done, first)
@@ -104,6 +108,7 @@ class MemoryEngine:
         self._taken = []
         if is_final:
             self.fault = refusal
+        self.unwritten.remove(lost)
         self._outcomes.refused(lost, refusal, is_final=is_final)
 
     def _store(self, entry: Entry) -> None:

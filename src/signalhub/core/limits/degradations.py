@@ -32,6 +32,7 @@ class Degraded(StrEnum):
     RETENTION_HELD_BY_ROOMS = "retention_held_by_rooms"
     RETENTION_HELD_BY_PIPELINE = "retention_held_by_pipeline"
     LOG_ENTRIES_LOST = "log_entries_lost"
+    DISK_BEHIND = "disk_behind"
     REGISTRY_NOT_WRITTEN = "registry_not_written"
     PIPELINE_DOWN = "pipeline_down"
     ARCHIVE_FAILING = "archive_failing"
@@ -116,6 +117,10 @@ DESCRIPTIONS: Final[dict[Degraded, Description]] = {
     Degraded.LOG_ENTRIES_LOST: Description(
         "Entries that had been visible are lost; `details` says which. Positions have a new epoch.",
         "Check the disk, then `signalhub log acknowledge`.",
+    ),
+    Degraded.DISK_BEHIND: Description(
+        "The disk is slow: over half of `log.waiting_bytes_max` waits, and clients that add to it.",
+        "Find out why the disk is slow, or lower the rate of durable messages.",
     ),
     Degraded.REGISTRY_NOT_WRITTEN: Description(
         "The durable registry could not be written.",

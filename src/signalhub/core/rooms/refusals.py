@@ -159,6 +159,16 @@ def disk_full() -> RoomError:
     )
 
 
+def disk_behind() -> RoomError:
+    """More waits for the disk than may."""
+    return RoomError(
+        RoomCode.UNAVAILABLE,
+        "Too much waits for the disk of the hub (log.waiting_bytes_max), so nothing was accepted."
+        " Try again with the same messageId.",
+        retry_after_ms=_RETRY_MS,
+    )
+
+
 def too_many_rooms() -> RoomError:
     """The limit of rooms and inboxes is reached."""
     return RoomError(

@@ -246,8 +246,12 @@ class RoomSocket:
             self.guest,
             self._requester,
         )
+        unwritten = self.writer.unwritten
+        before = unwritten.added
         if not terms.runner.run(lambda now: terms.rooms.send(request, now)):
             self._say(_error(_FAULT, request.message_id))
+        if unwritten.added != before:
+            self.connection.has_added()
 
     def _refuse(self, error: RoomError, message_id: str = "") -> None:
         self._say(_error(error, message_id))

@@ -169,6 +169,7 @@ class Connection(WSListener, Generic[P]):
     """A WebSocket and its owner."""
 
     __slots__ = (
+        "_added",
         "_assembler",
         "_backlog",
         "_buffered_total",
@@ -187,9 +188,11 @@ class Connection(WSListener, Generic[P]):
         "_rest",
         "_rest_bytes",
         "_rest_offset",
+        "_settled_units",
         "_transport",
         "_turn_began_s",
         "_units_left",
+        "_unwritten_from",
         "_writer",
         "_ws",
         "fan",
@@ -219,6 +222,10 @@ class Connection(WSListener, Generic[P]):
         # was used belongs to large frames, and the tick in which more was granted.
         self._granted_units = self._units_left = self._writer.grant
         self._extra_units = 0
+        # What was charged so far, and how much of it before anything that is not on disk. The last
+        # entry that it added.
+        self._settled_units = self._unwritten_from = 0
+        self._added = 0
         self._granted_in = 0
         self._grants = 0
         self._turn_began_s = 0.0
@@ -368,11 +375,27 @@ class Connection(WSListener, Generic[P]):
         wait_s = 0.0
         if self._granted_units - self._units_left >= writer.charged:
             wait_s = self._settle()
-        if wait_s <= 0 and self._take_grant(tick):
+        if wait_s <= 0 and not self._is_ahead_of_log() and self._take_grant(tick):
             self._units_left -= 1
             return True
         self._wait(wait_s or self._settle())
         return False
+
+    def has_added(self) -> None:
+        """An entry was added to the log because of a frame."""
+        self._added = self._writer.unwritten.added
+
+    def _is_ahead_of_log(self) -> bool:
+        """Does too much of what it has sent wait for the disk?
+
+        What it sent after an entry counts, too: it may have to wait behind the entry.
+        """
+        unwritten = self._writer.unwritten
+        units = self._settled_units + self._granted_units - self._units_left
+        if self._added <= unwritten.written:
+            self._unwritten_from = units
+            return False
+        return (units - self._unwritten_from) * UNIT_BYTES > unwritten.share_bytes
 
     def _begin_turn(self) -> None:
         """Frames that were read, or put off, are handled one after the other from now on."""
@@ -390,6 +413,7 @@ class Connection(WSListener, Generic[P]):
         if self._meter is None:
             self._meter = Meter(writer.limits, now_s)
         units = self._granted_units - self._units_left
+        self._settled_units += units
         wait_s = self._meter.charge(units - self._extra_units, units, now_s)
         self._granted_units = self._units_left = self._extra_units = 0
         if wait_s > 0 and self._meter.is_flood(now_s):
@@ -428,7 +452,13 @@ class Connection(WSListener, Generic[P]):
         self._backlog = deque()
         self._transport.pause_reading()
         self._watch_buffer()
-        self._writer.postpone(self, wait_s)
+        self._go_on_later(wait_s)
+
+    def _go_on_later(self, wait_s: float) -> None:
+        if self._is_ahead_of_log():
+            self._writer.await_log(self)
+        else:
+            self._writer.postpone(self, wait_s)
 
     def _put_off(self, one: bytes | Piece) -> None:
         assert self._backlog is not None
@@ -446,8 +476,8 @@ class Connection(WSListener, Generic[P]):
         while backlog:
             if self._units_left <= 0:
                 wait_s = self._settle()
-                if wait_s > 0 or not self._take_grant(tick):
-                    self._writer.postpone(self, wait_s)
+                if wait_s > 0 or self._is_ahead_of_log() or not self._take_grant(tick):
+                    self._go_on_later(wait_s)
                     return
             one = backlog.popleft()
             extra = extra_units(len(one if isinstance(one, bytes) else one.payload))

@@ -26,6 +26,7 @@ from signalhub.core.hub import Hub
 from signalhub.core.messages.ask import AskReceipt, FanReceipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
+from signalhub.engine.port import Unwritten
 from signalhub.server.sockets.buffers import ReadBuffers
 from signalhub.server.sockets.connection import CLOSED, Connection, Draft, Marks, Party
 from signalhub.server.sockets.ledger import Ledger
@@ -77,6 +78,7 @@ class Writer:
         perform: Callable[[list[Effect], int], None],
         ending: Callable[[int], None],
         flushed: Callable[[], None],
+        unwritten: Unwritten,
     ) -> None:
         self._hub = hub
         self._tally = hub.tally
@@ -91,8 +93,8 @@ class Writer:
         self.limits = limits_of(hub.settings)
         self.grant = grant_of(self.limits)
         self.charged = charge_of(self.limits)
-        # So many grants a connection may have in a tick.
-        self._grants_max = max(1, self.limits.frames_per_tick // self.grant - 1)
+        # The most grants a connection may have in a tick.
+        self._grants_max = self.limits.frames_per_tick // self.grant - 1
         self.ledger = Ledger()
         self.read_buffers = ReadBuffers()
         self._bytes_max = hub.settings.outbound.total_bytes_max
@@ -104,6 +106,9 @@ class Writer:
         self._postponed: list[Connection[Party]] = []
         self._postponed_in = 0
         self._held_back: set[Connection[Party]] = set()
+        # What waits for the disk, and connections with too much of it.
+        self.unwritten = unwritten
+        self._ahead: list[Connection[Party]] = []
         self._loop = loop
         self._perform = perform
         self._ending = ending
@@ -151,6 +156,17 @@ class Writer:
         if wait_s > 0:
             self._loop.call_later(min(wait_s, _PAUSE_S_MAX), self._line_up, connection)
         else:
+            self._line_up(connection)
+
+    def await_log(self, connection: Connection[Party]) -> None:
+        """Let the connection go on when the log has."""
+        self.revisit(connection)
+        self._ahead.append(connection)
+
+    def log_went_on(self) -> None:
+        """Entries were committed or refused: those who waited for that may go on."""
+        ahead, self._ahead = self._ahead, []
+        for connection in ahead:
             self._line_up(connection)
 
     def revisit(self, connection: Connection[Party]) -> None:

@@ -1,0 +1,178 @@
+"""A disk that hangs: what waits for it is limited, and whoever does not need it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.socket.http import Web
+from tests.support.socket.peer import Peer
+from tests.support.socket.stage import InProcess, eventually, run_stage
+
+MIB = 2**20
+BODY = "x" * 10_000
+ALICE, BOB = "@(stalled/alice)", "@(stalled/bob)"
+
+
+class Disk:
+    """Syncs as usual, but not while it hangs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._goes_on = threading.Event()
+        self._goes_on.set()
+        sync = os.fdatasync
+
+        def delayed(fd: int) -> None:
+            self._goes_on.wait()
+            sync(fd)
+
+        monkeypatch.setattr(os, "fdatasync", delayed)
+
+    def hang(self) -> None:
+        self._goes_on.clear()
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+@pytest.fixture
+def waiting_bytes_max() -> int:
+    return 4 * MIB
+
+
+@pytest.fixture
+async def stage(disk: Disk, waiting_bytes_max: int) -> AsyncIterator[InProcess]:
+    log = {"waiting_bytes_max": waiting_bytes_max}
+    async with run_stage(message_rate=0, log=log) as stage:
+        yield stage
+        disk.go_on()
+
+
+def ask(peer: Peer, number: int) -> str:
+    return peer.send("hub:send", {"to": BOB, "type": "x", "data": [number, BODY]}, pattern="ask")
+
+
+def waiting_bytes(stage: InProcess) -> int:
+    return stage.hub.app._engine.unwritten.bytes
+
+
+async def at_rest(stage: InProcess) -> int:
+    """What waits for the disk when no more is read."""
+    before = -1
+    for _ in range(100):
+        if before == (before := waiting_bytes(stage)):
+            break
+        await asyncio.sleep(0.1)
+    return before
+
+
+async def test_who_sends_more_than_a_hanging_disk_takes_is_not_read_until_it_goes_on(
+    stage: InProcess, disk: Disk
+) -> None:
+    bob, alice = await stage.join(BOB), await stage.join(ALICE)
+    disk.hang()
+
+    asked = [ask(alice, number) for number in range(200)]
+    alone = await at_rest(stage)
+    crowd = [await stage.connect(f"@(stalled/{number})") for number in range(20)]
+    for one in crowd:
+        for number in range(100):
+            ask(one, number)
+    together = await at_rest(stage)
+
+    assert alone < MIB // 2
+    assert together < 4 * MIB
+    disk.go_on()
+    heard = [await bob.receive("x") for _ in range(200 + 20 * 100)]
+    mine = [one["payload"][0] for one in heard if one["from"] == ALICE]
+    assert mine == list(range(200))
+    assert [(await alice.receive("hub:delivery_ack"))["correlationId"] for _ in asked] == asked
+    await eventually(lambda: waiting_bytes(stage) == 0)
+
+
+async def test_tells_behind_an_ask_that_is_not_on_disk_are_not_read_without_end_either(
+    stage: InProcess, disk: Disk
+) -> None:
+    bob, alice = await stage.join(BOB), await stage.join(ALICE)
+    before = stage.hub.app.hub.tally.received
+    disk.hang()
+
+    ask(alice, 0)
+    for number in range(1, 201):
+        alice.tell(BOB, "x", [number, BODY])
+    await at_rest(stage)
+
+    assert stage.hub.app.hub.tally.received - before < 100
+    disk.go_on()
+    assert [(await bob.receive("x"))["payload"][0] for _ in range(201)] == list(range(201))
+
+
+async def test_who_adds_nothing_to_the_log_does_not_notice_a_full_queue(
+    stage: InProcess, disk: Disk
+) -> None:
+    bob = await stage.join(BOB)
+    crowd = [await stage.connect(f"@(stalled/{number})") for number in range(30)]
+    carol = await stage.connect("@(stalled/carol)")
+    disk.hang()
+    for one in crowd:
+        for number in range(100):
+            ask(one, number)
+    assert await at_rest(stage) > 3 * MIB
+    assert (await stage.health())["degradations"] == ["disk_behind"]
+
+    for number in range(500):
+        carol.tell(BOB, "y", number)
+
+    assert [(await bob.receive("y"))["payload"] for _ in range(500)] == list(range(500))
+
+
+@pytest.mark.parametrize("waiting_bytes_max", [1_000])
+async def test_http_is_refused_while_the_queue_is_full(stage: InProcess, disk: Disk) -> None:
+    clients = [Web(stage.port) for _ in range(10)]
+    disk.hang()
+    answers = [
+        asyncio.create_task(client.post("/api/v1/message", posted(number)))
+        for number, client in enumerate(clients)
+    ]
+    done, waiting = await asyncio.wait(answers, timeout=0.5)
+    disk.go_on()
+
+    assert {(await one).status for one in waiting} == {200}
+    refused = [one.result() for one in done]
+    assert {one.status for one in refused} == {503}
+    assert all("log.waiting_bytes_max" in one.json["error"] for one in refused)
+    for client in clients:
+        client.close()
+
+
+def posted(number: int) -> dict[str, str]:
+    return {"roomId": "circle", "messageId": f"m-{number}", "ciphertext": "q83v"}
+
+
+async def test_a_log_that_fails_lets_everybody_go_on(
+    stage: InProcess, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.join(BOB)
+    alice = await stage.join(ALICE)
+    disk.hang()
+    asked = [ask(alice, number) for number in range(200)]
+    await at_rest(stage)
+
+    def fail(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    disk.go_on()
+
+    answers = [await alice.receive() for _ in asked]
+    assert {one["correlationId"] for one in answers} == set(asked)
+    await eventually(lambda: waiting_bytes(stage) == 0)
