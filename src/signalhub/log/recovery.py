@@ -56,6 +56,13 @@ class LogRecovery(msgspec.Struct, frozen=True, kw_only=True):
     """Files that do not belong to the log; ignored."""
     is_repaired: bool = False
 
+    @property
+    def loss(self) -> str:
+        """Which entries existed and are lost, in words; empty if none are."""
+        if self.lost_to <= self.lost_from:
+            return ""
+        return f"entries {self.lost_from} to {self.lost_to - 1} existed and are lost"
+
 
 def recover(
     disk: Disk, *, repair: bool, on_loss: Callable[[LogRecovery], object] = lambda found: None
