@@ -206,6 +206,17 @@ async def test_what_could_lie_behind_the_damage_is_refused_at_every_door(
         await works_without_the_log(stage)
 
 
+@pytest.mark.parametrize("damage", [in_the_active_segment, header_of_a_sealed_segment])
+async def test_a_damaged_start_says_nothing_that_has_not_happened(
+    damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with damaged(damage) as stage:
+        reasons = [one.__dict__["reason"] for one in caplog.records if "reason" in one.__dict__]
+        assert reasons
+        assert not any("it is missing;" in reason for reason in reasons), "the file is there"
+        assert await stage.metric("signal_hub_log_torn_tails_total") == 0, "nothing was cut"
+
+
 async def works_without_the_log(stage: InProcess, *, is_marked: bool = True) -> None:
     health = await stage.get("/health")
     assert health.status == 503

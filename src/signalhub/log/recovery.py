@@ -106,7 +106,8 @@ def judge(found: LogSurvey) -> LogRecovery:
         published=shown,
         segments=tuple(segments),
         previous_chain=found.previous_chain,
-        torn=_torn(tail) if tail and tail.torn_bytes else None,
+        # Nothing of a damaged log is cut.
+        torn=_torn(tail) if tail and tail.torn_bytes and damage is None else None,
         damage=damage,
         is_cut=rot is not None or any(_base(one) >= head for one in found.damages),
         hole=next((one for one in found.damages if not segments or _base(one) < first), None),

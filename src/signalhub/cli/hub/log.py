@@ -77,8 +77,7 @@ def info(*, data: Data = HERE, as_json: AsJson = False) -> None:
     with _reading(data) as disk:
         found, recovery = examine(disk)
     segments, published = recovery.segments, found.published
-    # Damage of the active segment is no torn end, too.
-    torn = None if recovery.damage else recovery.torn
+    torn = recovery.torn
     facts: dict[str, Any] = {
         "epoch": recovery.epoch,
         "first": recovery.first,
