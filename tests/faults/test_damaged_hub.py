@@ -160,6 +160,7 @@ def requests() -> list[tuple[str, dict[str, Any]]]:
         ("hub:send", {"to": AWAY, "type": "note", "data": 1}),
         ("hub:send", {"to": "@(local/nobody)", "type": "note", "data": 1}),
         ("hub:register", {"actorAddress": AWAY, "capabilities": [], "durable": True}),
+        ("hub:register", {"actorAddress": AWAY, "capabilities": [], "durable": False}),
         ("hub:discover", {"pattern": "*", "includeAway": True}),
         ("hub:place", {"actors": ["order/1"]}),
     ]
@@ -198,6 +199,9 @@ async def test_what_could_lie_behind_the_damage_is_refused_at_every_door(
         web = Web(stage.port)
         told = await answers(web)
         web.close()
+
+        owner = await stage.join("@(local/owner)")
+        replies["own address"] = code_of(await owner.ask("hub:unregister", None))
 
         assert replies == dict.fromkeys(replies, "storage_failed")
         assert [one.status for one in told] == [503] * len(told)
