@@ -205,6 +205,24 @@ def test_what_the_log_refused_did_not_happen(change: str) -> None:
     check_restarts(shell)
 
 
+@pytest.mark.parametrize("change", ["topic_delete", "sub_delete"])
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_what_is_being_deleted_is_called_unknown_once_it_is_gone(
+    change: str, is_refused: bool
+) -> None:
+    shell, writer = prepared()
+    writer.request(f"hub:{change}", CHANGES[change])
+
+    assert writer.request(f"hub:{change}", CHANGES[change]) == []
+    if is_refused:
+        shell.engine.refuse(refusals.storage_full())
+    commit_all(shell)
+
+    _, again = answers(writer)
+    unknown = "unknown_topic" if change == "topic_delete" else "unknown_subscription"
+    assert again == ("storage_full" if is_refused else unknown)
+
+
 @pytest.mark.parametrize("change", ["topic_update", "sub_update"])
 @pytest.mark.parametrize("is_refused", [True, False])
 def test_an_update_is_confirmed_when_it_is_on_disk_and_in_no_snapshot_before(
