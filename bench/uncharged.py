@@ -7,7 +7,8 @@ from typing import Any
 from picows import WSFrame, WSMsgType, WSTransport
 
 from signalhub.cli import main
-from signalhub.server.sockets.connection import Connection, whole_or_piece
+from signalhub.server.sockets.connection import Connection
+from signalhub.server.sockets.pieces import whole_or_piece
 
 _TEXT = WSMsgType.TEXT
 

@@ -163,6 +163,7 @@ def requests() -> list[tuple[str, dict[str, Any]]]:
         ("hub:send", {"to": AWAY, "type": "note", "data": 1}),
         ("hub:send", {"to": "@(local/nobody)", "type": "note", "data": 1}),
         ("hub:register", {"actorAddress": AWAY, "capabilities": [], "durable": True}),
+        ("hub:register", {"actorAddress": AWAY, "capabilities": [], "durable": False}),
         ("hub:discover", {"pattern": "*", "includeAway": True}),
         ("hub:place", {"actors": ["order/1"]}),
     ]
@@ -202,11 +203,25 @@ async def test_what_could_lie_behind_the_damage_is_refused_at_every_door(
         told = await answers(web)
         web.close()
 
+        owner = await stage.join("@(local/owner)")
+        replies["own address"] = code_of(await owner.ask("hub:unregister", None))
+
         assert replies == dict.fromkeys(replies, "storage_failed")
         assert [one.status for one in told] == [503] * len(told)
         codes = [one.json["errorCode"] for one in told]
         assert codes == ["storage_failed"] * (len(told) - 2) + ["UNAVAILABLE"] * 2
         await works_without_the_log(stage)
+
+
+@pytest.mark.parametrize("damage", [in_the_active_segment, header_of_a_sealed_segment])
+async def test_a_damaged_start_says_nothing_that_has_not_happened(
+    damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with damaged(damage) as stage:
+        reasons = [one.__dict__["reason"] for one in caplog.records if "reason" in one.__dict__]
+        assert reasons
+        assert not any("it is missing;" in reason for reason in reasons), "the file is there"
+        assert await stage.metric("signal_hub_log_torn_tails_total") == 0, "nothing was cut"
 
 
 async def works_without_the_log(stage: InProcess, *, is_marked: bool = True) -> None:

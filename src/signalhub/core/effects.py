@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
@@ -81,11 +81,16 @@ class Forget(msgspec.Struct, gc=False):
     addresses: list[str]
 
 
-def _nothing_committed(offset: int, now: int) -> list[Effect]:
+# What to do once an entry is on disk, with its offset, or refused, with the reason.
+Committed: TypeAlias = "Callable[[int, int], list[Effect]]"
+Refused: TypeAlias = "Callable[[Refusal, int], list[Effect]]"
+
+
+def nothing_committed(offset: int, now: int) -> list[Effect]:
     return []
 
 
-def _nothing_refused(refusal: Refusal, now: int) -> list[Effect]:
+def nothing_refused(refusal: Refusal, now: int) -> list[Effect]:
     return []
 
 
@@ -97,13 +102,13 @@ class Append(msgspec.Struct, gc=False):
     """
 
     entry: Entry
-    committed: Callable[[int, int], list[Effect]] = _nothing_committed
-    refused: Callable[[Refusal, int], list[Effect]] = _nothing_refused
+    committed: Committed = nothing_committed
+    refused: Refused = nothing_refused
 
     def follow(
         self,
-        committed: Callable[[int, int], list[Effect]],
-        refused: Callable[[Refusal, int], list[Effect]] = _nothing_refused,
+        committed: Committed,
+        refused: Refused = nothing_refused,
     ) -> None:
         """Add callbacks that run after the present ones."""
         self.committed = partial(_both, self.committed, committed)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from signalhub.core import refusals
 from signalhub.core.effects import Append, Effect
 from signalhub.core.refusals import Damaged
-from signalhub.wire.entry import Entry
 from signalhub.wire.errors import Refusal
 
 _DURABILITY: Final = {"always": "fsync", "interval": "interval", "os": "os"}
@@ -29,8 +29,8 @@ class LogState:
         self.fault: Refusal | None = None
         # Why entries are missing from what the hub knows, if some are.
         self.gap: Refusal | None = None
-        # Entries that the log had no room for and that nothing waits for.
-        self._unwritten: list[Entry] = []
+        # Entries that the log had no room for.
+        self._unwritten: list[Append] = []
 
     def stop(self, fault: Refusal) -> None:
         """The log accepts nothing more until the next start; the first reason counts."""
@@ -60,13 +60,19 @@ class LogState:
         if self.gap is not None:
             raise self.gap
 
-    def append(self, entry: Entry) -> Append:
-        """Append an entry that nothing waits for; it is retried later if the log has no room."""
-        return Append(entry, refused=partial(self._refused, entry))
+    def append(self, one: Append) -> Append:
+        """Append an entry that is retried later if the log has no room."""
+        return Append(one.entry, one.committed, partial(self._refused, one))
 
-    def _refused(self, entry: Entry, refusal: Refusal, now: int) -> list[Effect]:
-        if refusal.retryable:
-            self._unwritten.append(entry)
+    def check_written(self, stream: str) -> None:
+        """Refuse if an entry of the stream still waits until the log has room."""
+        if any(one.entry.stream == stream for one in self._unwritten):
+            raise refusals.storage_full()
+
+    def _refused(self, one: Append, refusal: Refusal, now: int) -> list[Effect]:
+        if not refusal.retryable:
+            return one.refused(refusal, now)
+        self._unwritten.append(one)
         return []
 
     def tick(self) -> list[Effect]:

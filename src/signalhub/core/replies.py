@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from signalhub.clock import Ids
 from signalhub.core import requests
-from signalhub.core.effects import Effect, Reply
+from signalhub.core.effects import Append, Effect, Reply
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.wall_time import WallTime
 from signalhub.counters import Tally
@@ -94,6 +94,27 @@ class Replies:
     ) -> DeferredAnswer:
         """An answer that waits until an entry is on disk."""
         return DeferredAnswer(self, session, message, type, payload)
+
+    def after(
+        self, pending: Append, handle: Handler, session: Session, message: Envelope
+    ) -> list[Effect]:
+        """Handle a request once a pending entry is on disk; refuse both for the same reason."""
+
+        def again(offset: int, later: int) -> list[Effect]:
+            if session.state is not SessionState.CONNECTED:
+                return []
+            try:
+                return handle(session, message, later)
+            except Refusal as refusal:
+                return [self.refuse(session, message, refusal, later)]
+
+        def refused(refusal: Refusal, later: int) -> list[Effect]:
+            if session.state is not SessionState.CONNECTED:
+                return []
+            return [self.refuse(session, message, refusal, later)]
+
+        pending.follow(again, refused)
+        return []
 
 
 class DeferredAnswer:

@@ -16,7 +16,7 @@ import msgspec
 
 from signalhub.log.disk import SystemDisk
 from signalhub.log.errors import LogDamaged
-from signalhub.log.folder import look
+from signalhub.log.folder import examine
 from signalhub.log.footer import footer_base
 from signalhub.log.head import Head, encode_head, open_head, read_head
 from signalhub.log.recovery import recover
@@ -28,7 +28,6 @@ from signalhub.log.segment import (
     create_segment,
     scan_batches,
 )
-from signalhub.log.survey import LogSurvey
 from signalhub.privacy import opener
 from signalhub.wire.errors import SignalHubError
 
@@ -98,10 +97,10 @@ class LogCopy:
         raise LogChanged("the log was cut")
 
     def _segments(self) -> list[SegmentInfo]:
-        found: LogSurvey = look(self._source)
-        for one in found.damages:
-            raise LogDamaged(one.segment, one.position, one.reason)
-        return found.segments
+        _, recovery = examine(self._source)
+        if (damage := recovery.damage) is not None:
+            raise LogDamaged(damage.segment, damage.position, damage.reason)
+        return list(recovery.segments)
 
     def _copy_sealed(self, info: SegmentInfo) -> None:
         path = self._source.path / info.name

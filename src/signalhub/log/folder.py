@@ -12,6 +12,7 @@ from signalhub.log.disk import Disk
 from signalhub.log.errors import LogDamaged, storage_error
 from signalhub.log.head import read_head
 from signalhub.log.positions import LatePositions, Lookup
+from signalhub.log.recovery import LogRecovery, judge
 from signalhub.log.segment import SegmentInfo
 from signalhub.log.survey import LogSurvey, survey
 
@@ -22,7 +23,7 @@ class Folder:
     """Segments up to the published durable head, or to the last valid batch if it is unknown."""
 
     hole: LogDamaged | None = None
-    """Whoever reads by offset looks at `fault` instead."""
+    """Whoever reads by offset looks at what `examine` finds instead."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk: Final = disk
@@ -51,27 +52,35 @@ class Folder:
     def segments(self) -> tuple[SegmentInfo, ...]:
         return self._segments
 
-    @property
-    def fault(self) -> LogDamaged | None:
-        """The damage found by the last survey."""
-        return self._fault
-
     def lookups(self, base: int) -> tuple[Lookup, ...]:
         """The look-ups of an unsealed segment; none for others."""
         return self._lookups.get(base, ())
 
     def refresh(self) -> None:
         """Survey the folder again."""
-        found = look(self.disk)
-        faults = [LogDamaged(one.segment, one.position, one.reason) for one in found.damages]
-        self._fault = faults[0] if faults else None
-        self._segments = tuple(found.segments)
+        self._segments = tuple(look(self.disk).segments)
         self._end = self._segments[-1].end if self._segments else 0
         self._lookups: dict[int, tuple[Lookup, ...]] = {
             info.base: (LatePositions(self.disk, info),)
             for info in self._segments
             if not info.is_sealed
         }
+
+
+def examine(disk: Disk) -> tuple[LogSurvey, LogRecovery]:
+    """A survey of a folder that may be changing, and what a start would make of it.
+
+    A batch that was just being added may look damaged, but not twice at the same place.
+    """
+    found = look(disk)
+    recovery = judge(found)
+    while recovery.damage is not None and not found.damages:
+        before = recovery.damage
+        found = look(disk)
+        recovery = judge(found)
+        if recovery.damage == before:
+            break
+    return found, recovery
 
 
 def look(disk: Disk) -> LogSurvey:

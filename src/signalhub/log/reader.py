@@ -171,7 +171,7 @@ class Reader:
             raise EntriesGone(self._source.first)
         info = segments[at]
         if offset >= info.end:
-            raise LogDamaged(segment_name(info.end), 0, "it is missing")
+            raise LogDamaged(segment_name(info.end), 0, "it is missing or cannot be read")
         return info
 
     def _block_of_offset(self, offset: int) -> Block:

@@ -56,6 +56,13 @@ class LogRecovery(msgspec.Struct, frozen=True, kw_only=True):
     """Files that do not belong to the log; ignored."""
     is_repaired: bool = False
 
+    @property
+    def loss(self) -> str:
+        """Which entries existed and are lost, in words; empty if none are."""
+        if self.lost_to <= self.lost_from:
+            return ""
+        return f"entries {self.lost_from} to {self.lost_to - 1} existed and are lost"
+
 
 def recover(
     disk: Disk, *, repair: bool, on_loss: Callable[[LogRecovery], object] = lambda found: None
@@ -99,7 +106,8 @@ def judge(found: LogSurvey) -> LogRecovery:
         published=shown,
         segments=tuple(segments),
         previous_chain=found.previous_chain,
-        torn=_torn(tail) if tail and tail.torn_bytes else None,
+        # Nothing of a damaged log is cut.
+        torn=_torn(tail) if tail and tail.torn_bytes and damage is None else None,
         damage=damage,
         is_cut=rot is not None or any(_base(one) >= head for one in found.damages),
         hole=next((one for one in found.damages if not segments or _base(one) < first), None),

@@ -11,7 +11,7 @@ import msgspec
 
 from signalhub.log.disk import Disk, File
 from signalhub.log.errors import LogDamaged, storage_error
-from signalhub.log.folder import look
+from signalhub.log.folder import examine
 from signalhub.log.footer import (
     GENESIS,
     decode_summary,
@@ -22,10 +22,9 @@ from signalhub.log.footer import (
     sealed_segment,
 )
 from signalhub.log.record import Unreadable
-from signalhub.log.recovery import LogRecovery, TornTail, judge
+from signalhub.log.recovery import TornTail
 from signalhub.log.seal import SegmentSealing
 from signalhub.log.segment import SegmentInfo, segment_name
-from signalhub.log.survey import LogSurvey
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,11 +42,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Deleted segments whose footers continue the chain."""
     torn: TornTail | None
     """An unfinished batch at the end, which the next start cuts; not a problem."""
-    lost: tuple[int, int] | None
-    """The first and last offset of entries that were published and are gone from the end."""
     foreign: tuple[str, ...]
+    loss: str
+    """The entries that existed and are lost, in words: one of the problems, or empty."""
     problems: tuple[str, ...]
-    """One sentence per fault, each naming the file; the lost end is one of them."""
+    """One sentence per fault, each naming the file."""
 
     @property
     def is_sound(self) -> bool:
@@ -56,19 +55,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_only_short(self) -> bool:
         """Has it lost its end, and no other fault? A hub starts on it, and says what is lost."""
-        return self.lost is not None and len(self.problems) == 1
+        return self.problems == (self.loss,)
 
 
 def verify(disk: Disk) -> Report:
     """Check everything; raises `LogFailed` if the folder cannot be read."""
-    found, recovery = _judged(disk)
+    found, recovery = examine(disk)
     audit = _Audit(disk)
     damages = found.damages or ([recovery.damage] if recovery.damage else [])
     audit.problems += [f"{one.segment}, byte {one.position}: {one.reason}" for one in damages]
-    lost = None
-    if recovery.lost_to > recovery.lost_from:
-        lost = recovery.lost_from, recovery.lost_to - 1
-        audit.problems.append(f"entries {lost[0]} to {lost[1]} existed and are lost")
+    if recovery.loss:
+        audit.problems.append(recovery.loss)
     try:
         audit.check_footers()
         for info in recovery.segments:
@@ -86,26 +83,10 @@ def verify(disk: Disk) -> Report:
         sealed=sum(info.is_sealed for info in recovery.segments),
         footers=audit.footers,
         torn=recovery.torn,
-        lost=lost,
         foreign=recovery.foreign,
+        loss=recovery.loss,
         problems=tuple(dict.fromkeys(audit.problems)),
     )
-
-
-def _judged(disk: Disk) -> tuple[LogSurvey, LogRecovery]:
-    """What a start would find.
-
-    A batch that was just being added may look damaged, but not twice at the same place.
-    """
-    found = look(disk)
-    recovery = judge(found)
-    while recovery.damage is not None and not found.damages:
-        before = recovery.damage
-        found = look(disk)
-        recovery = judge(found)
-        if recovery.damage == before:
-            break
-    return found, recovery
 
 
 class _Audit:

@@ -43,9 +43,10 @@ from signalhub.core.rooms.values import Archived
 from signalhub.core.sessions.registry import Recipient, Registration
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.engine.port import Archive, Engine
-from signalhub.server.sockets.connection import Connection, Party, WaitingFrame
+from signalhub.server.sockets.connection import Connection, Party
 from signalhub.server.sockets.fan_out import FanBatch
 from signalhub.server.sockets.ledger import SHARED_BYTES
+from signalhub.server.sockets.pieces import WaitingFrame
 from signalhub.server.sockets.writer import Writer
 from signalhub.state.store import RegistrationRow, StateStore
 from signalhub.wire.errors import Refusal, unworded

@@ -44,6 +44,17 @@ class Log:
         content[300] ^= 0xFF
         self.segments[0].write_bytes(content)
 
+    def damage_last(self) -> None:
+        """In front of its last batch, so that it is no torn end."""
+        made = open_log(SystemDisk(self.data / "log"), segment_bytes=SEGMENT_BYTES)
+        for seq in range(1, 5):
+            made.append([message(seq)])
+            made.sync()
+        made.close()
+        content = bytearray(self.segments[-1].read_bytes())
+        content[self.rows("ls")[-1]["bytes"] // 2] ^= 1
+        self.segments[-1].write_bytes(content)
+
     def said(self, *words: str, code: int = 0) -> tuple[str, str]:
         assert run(["log", *words, "--data", str(self.data)]) == code
         return self._capsys.readouterr()
@@ -151,15 +162,37 @@ def test_a_torn_end_is_mentioned_and_no_damage(log: Log) -> None:
 
 
 def test_damage_of_the_last_segment_is_not_called_a_torn_end(log: Log) -> None:
-    last = log.segments[-1]
-    content = bytearray(last.read_bytes())
-    content[log.rows("ls")[-1]["bytes"] // 2] ^= 1
-    last.write_bytes(content)
+    log.damage_last()
 
     out, _ = log.said("verify", code=1)
+    (info,) = log.rows("info", code=1)
 
-    assert out.startswith("incomplete: ")
+    assert out.startswith("damaged: ")
     assert "torn" not in out
+    assert info["torn"] is None
+    assert log.segments[-1].name in info["damage"][0]
+
+
+def test_no_command_shows_a_damaged_log_as_a_shorter_one(log: Log) -> None:
+    log.damage_last()
+
+    for verb in VERBS:
+        out, err = log.said(verb, code=1)
+        assert log.segments[-1].name in err
+        assert out, "what can be read is shown"
+
+
+def test_no_command_shows_a_log_that_has_lost_its_end_as_a_shorter_one(log: Log) -> None:
+    head = log.rows("info")[0]["head"]
+    with log.segments[-1].open("r+b") as file:
+        file.truncate(log.rows("ls")[-1]["bytes"] - 1)
+
+    for verb in VERBS:
+        out, err = log.said(verb, code=1)
+        assert f"{head - 1} existed and are lost" in err
+        assert "new epoch" in err
+        assert "read-only" not in err
+        assert out, "what can be read is shown"
 
 
 def test_a_lost_end_is_no_damage_and_verify_says_what_a_hub_does_about_it(log: Log) -> None:
@@ -172,8 +205,8 @@ def test_a_lost_end_is_no_damage_and_verify_says_what_a_hub_does_about_it(log: L
     assert out.startswith("incomplete: ")
     assert f"lost\tentries {head - 1} to {head - 1} " in out
     assert "read-only" not in err
-    assert "log acknowledge" in err
-    assert facts["lost"] == [head - 1, head - 1]
+    assert "in a new epoch" in err
+    assert facts["loss"].startswith(f"entries {head - 1} to {head - 1} ")
 
 
 def test_no_command_changes_a_byte(log: Log) -> None:

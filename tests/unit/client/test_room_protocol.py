@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from signalhub.client.protocol.effects import Drop, Warned
+from signalhub.client.protocol.effects import Drop, Failed, Warned
 from signalhub.client.rooms import protocol
 from signalhub.client.rooms.answers import InboxPage, RoomMessage
 from signalhub.client.rooms.outbox import STALE_MIN, Outgoing, RoomOutbox
 from signalhub.client.rooms.protocol import Joined, MessageAccepted
-from signalhub.wire.errors import Refused
+from signalhub.wire.errors import Refused, Unavailable
 from tests.support.memory.room_client import LIMITED, Member
 
 SENDING = {
@@ -329,6 +329,14 @@ def test_it_wakes_for_the_welcome_and_never_after_the_end() -> None:
     member.stop()
 
     assert member.protocol.wake_at_s() is None
+
+
+def test_a_hub_that_cannot_take_a_message_now_is_there(joined: Member) -> None:
+    joined.play("soon 5 a; wrote a; refuse a UNAVAILABLE 9000")
+
+    (failed,) = joined.of(Failed)
+    assert isinstance(failed.error, Unavailable)
+    assert failed.error.is_answered
 
 
 @pytest.mark.parametrize("members", [{"t": {"a": [1]}}, {"t": None}, {}])

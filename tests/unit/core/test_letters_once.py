@@ -138,3 +138,34 @@ def test_a_mailbox_writes_one_letter_for_a_message(cut: int) -> None:
     assert sorted(dead.seq for dead in letters_in(shell)) == [1, 2, 3]
     assert mailbox_of(shell).subscription.position.dead_lettered == MESSAGES
     assert mailbox_of(shell).subscription.lag == 0
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_a_cursor_from_before_a_snapshot_takes_no_letter_back(is_settled: bool) -> None:
+    shell = MemoryShell()
+    writer = shell.connect("@(a/writer)")
+    create(writer)
+    reader = consume(shell)
+    for _ in range(MESSAGES):
+        publish(writer)
+    shell.engine.is_prompt = False
+    give_up(shell, reader, NAMED)
+    # It is on its way when the letters get to the disk, and does not know them.
+    subscription_of(shell).write_cursor_soon()
+    shell.hub.dispatcher.wake(subscription_of(shell))
+    shell.settle()
+    shell.engine.commit(shell.engine.pending - 1)
+    shell.save_snapshot()
+    shell.engine.commit(1)
+    assert shell.engine.entries[-1].kind == Kind.CURSOR
+    if is_settled:
+        shell.settle()
+        shell.engine.commit(1)
+
+    shell = shell.restarted()
+
+    assert subscription_of(shell).position.dead_lettered == len(letters_in(shell)) == MESSAGES
+    shell.engine.is_prompt = True
+    give_up(shell, consume(shell), NAMED)
+    commit_all(shell)
+    assert [dead.seq for dead in letters_in(shell)] == [1, 2, 3]

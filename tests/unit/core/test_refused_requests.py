@@ -205,6 +205,24 @@ def test_what_the_log_refused_did_not_happen(change: str) -> None:
     check_restarts(shell)
 
 
+@pytest.mark.parametrize("change", ["topic_delete", "sub_delete"])
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_what_is_being_deleted_is_called_unknown_once_it_is_gone(
+    change: str, is_refused: bool
+) -> None:
+    shell, writer = prepared()
+    writer.request(f"hub:{change}", CHANGES[change])
+
+    assert writer.request(f"hub:{change}", CHANGES[change]) == []
+    if is_refused:
+        shell.engine.refuse(refusals.storage_full())
+    commit_all(shell)
+
+    _, again = answers(writer)
+    unknown = "unknown_topic" if change == "topic_delete" else "unknown_subscription"
+    assert again == ("storage_full" if is_refused else unknown)
+
+
 @pytest.mark.parametrize("change", ["topic_update", "sub_update"])
 @pytest.mark.parametrize("is_refused", [True, False])
 def test_an_update_is_confirmed_when_it_is_on_disk_and_in_no_snapshot_before(
@@ -232,20 +250,58 @@ def publish_later(shell: MemoryShell, writer: Peer) -> int:
     return publish(writer)
 
 
-def test_a_mailbox_dropped_while_the_log_is_full_stays_dropped() -> None:
+DROPS: list[tuple[str, dict[str, Any]]] = [
+    ("hub:unregister", {"actorAddress": ACTOR}),
+    ("hub:register", {"actorAddress": ACTOR, "capabilities": [], "durable": False}),
+]
+
+
+@pytest.mark.parametrize(("type", "payload"), DROPS)
+def test_a_mailbox_is_said_to_be_dropped_once_that_is_on_disk(
+    type: str, payload: dict[str, Any]
+) -> None:
     shell = MemoryShell()
-    actor = shell.connect(ACTOR)
-    actor.register(durable=True)
+    actor = shell.join(ACTOR, durable=True)
+    shell.engine.is_prompt = False
+
+    assert actor.request(type, payload) == []
+    commit_all(shell)
+
+    assert [one["type"] for one in actor.take()] == [f"{type}ed"]
+    assert ACTOR not in shell.hub.streams.mailboxes
+    check_restarts(shell)
+
+
+@pytest.mark.parametrize(("type", "payload"), DROPS)
+def test_a_mailbox_dropped_while_the_log_is_full_is_dropped_once_there_is_room(
+    type: str, payload: dict[str, Any]
+) -> None:
+    shell = MemoryShell()
+    actor = shell.join(ACTOR, durable=True)
     shell.engine.is_full = True
 
-    reply = actor.ask("hub:unregister", {"actorAddress": ACTOR})
+    assert actor.request(type, payload) == []
     shell.pass_time(5)
+    again = actor.ask(type, payload)
+    actor.take()
     shell.engine.is_full = False
     shell.pass_time(2)
 
-    assert reply["type"] == "hub:unregistered"
+    assert code_of(again) == "storage_full"
+    assert [one["type"] for one in actor.take()] == [f"{type}ed"]
     assert ACTOR not in shell.hub.streams.mailboxes
     check_restarts(shell)
+
+
+@pytest.mark.parametrize(("type", "payload"), DROPS)
+def test_a_failed_log_keeps_mailboxes(type: str, payload: dict[str, Any]) -> None:
+    shell = MemoryShell()
+    actor = shell.join(ACTOR, durable=True)
+    shell.engine.refuse(refusals.storage_failed(), is_final=True)
+
+    assert code_of(actor.ask(type, payload)) == "storage_failed"
+    assert ACTOR in shell.hub.streams.mailboxes
+    assert shell.hub.registry.get(ACTOR) is not None
 
 
 def test_a_registration_whose_mailbox_is_refused_is_none() -> None:
@@ -287,7 +343,8 @@ def test_a_refused_registration_is_answered_whatever_came_after_it(again: str) -
         payload = {"actorAddress": ACTOR, "capabilities": [], "durable": True}
         actor.request(f"hub:{again}", payload)
         shell.engine.refuse(refusals.storage_full())
-    commit_all(shell)
+    shell.engine.is_prompt = True
+    shell.pass_time(2)
 
     told = answers(actor)
     assert len(told) == 2

@@ -28,6 +28,7 @@ from signalhub.wire.errors import SignalHubError
 if TYPE_CHECKING:
     from signalhub.log.disk import SystemDisk
     from signalhub.log.reader import Reader
+    from signalhub.log.recovery import LogRecovery
     from signalhub.log.segment import SegmentInfo
     from signalhub.log.survey import LogSurvey
     from signalhub.log.verify import Report
@@ -58,25 +59,23 @@ _COLUMNS = (
 
 def ls(*, data: Data = HERE, as_json: AsJson = False) -> None:
     """List the segments of a log: entries, bytes, times and chain."""
-    from signalhub.log.folder import look
+    from signalhub.log.folder import examine
 
     with _reading(data) as disk:
-        found = look(disk)
+        found, recovery = examine(disk)
     output = Output(as_json)
-    segments = found.segments
+    segments = recovery.segments
     rows = [_segment_facts(one) if as_json else _row(one) for one in segments]
     output.table(_COLUMNS, rows, if_empty="no segments yet")
-    _check(found)
+    _check(found, recovery)
 
 
 def info(*, data: Data = HERE, as_json: AsJson = False) -> None:
     """Show the extent of a log, its size, and any damage."""
-    from signalhub.log.folder import look
-    from signalhub.log.recovery import judge
+    from signalhub.log.folder import examine
 
     with _reading(data) as disk:
-        found = look(disk)
-        recovery = judge(found)
+        found, recovery = examine(disk)
     segments, published = recovery.segments, found.published
     torn = recovery.torn
     facts: dict[str, Any] = {
@@ -92,7 +91,7 @@ def info(*, data: Data = HERE, as_json: AsJson = False) -> None:
         "to_ms": max((one.max_ms for one in segments), default=None),
         "torn": torn and f"{torn.segment}, byte {torn.position}: {torn.bytes} bytes, {torn.reason}",
         "lost": [recovery.lost_from, recovery.lost_to - 1] if recovery.epoch_changed else None,
-        "damage": _damage(found),
+        "damage": _damage(found, recovery),
         "foreign": recovery.foreign,
     }
     if not as_json:
@@ -102,7 +101,7 @@ def info(*, data: Data = HERE, as_json: AsJson = False) -> None:
             "to": shown_time(facts.pop("to_ms")),
         }
     Output(as_json).sheet(facts)
-    _check(found)
+    _check(found, recovery)
 
 
 def verify(*, data: Data = HERE, as_json: AsJson = False) -> int:
@@ -131,7 +130,7 @@ def verify(*, data: Data = HERE, as_json: AsJson = False) -> int:
             word = "lost" if report.is_only_short else "damaged"
             output.line({}, [(word, "red"), (problem, "")])
     if report.is_only_short:
-        raise Failure(Exit.FAILED, "log_entries_lost", report.problems[0], _LOST)
+        raise _lost(report.loss)
     raise _damaged(f"{counted(len(report.problems), 'fault')}, first {report.problems[0]}")
 
 
@@ -163,7 +162,7 @@ def view(
 
     Only durable entries are shown. Of an erased entry, its digest is shown.
     """
-    from signalhub.log.folder import Folder
+    from signalhub.log.folder import Folder, examine
     from signalhub.log.reader import Reader
 
     output, printed = Output(as_json), 0
@@ -179,8 +178,7 @@ def view(
                 printed += 1
                 if printed == limit:
                     return
-        if folder.fault is not None:
-            raise folder.fault
+        _check(*examine(disk))
 
 
 def acknowledge(*, data: Data = HERE, as_json: AsJson = False) -> None:
@@ -317,19 +315,17 @@ def _verdict(report: Report) -> str:
     return f"{verdict}: {extent}, {report.erased} erased, epoch {report.epoch}"
 
 
-def _damage(found: LogSurvey) -> list[str]:
-    return [f"{one.segment}, byte {one.position}: {one.reason}" for one in found.damages]
+def _damage(found: LogSurvey, recovery: LogRecovery) -> list[str]:
+    damages = found.damages or ([recovery.damage] if recovery.damage else [])
+    return [f"{one.segment}, byte {one.position}: {one.reason}" for one in damages]
 
 
-def _check(found: LogSurvey) -> None:
-    if found.damages:
-        raise _damaged(_damage(found)[0])
-
-
-_LOST: Final = (
-    "restore it from a backup; a hub that starts on it serves the rest and is degraded until"
-    " `signalhub log acknowledge`"
-)
+def _check(found: LogSurvey, recovery: LogRecovery) -> None:
+    """Fail if more was stored than is shown."""
+    if damages := _damage(found, recovery):
+        raise _damaged(damages[0])
+    if recovery.loss:
+        raise _lost(recovery.loss)
 
 
 def _damaged(what: str) -> Failure:
@@ -338,6 +334,15 @@ def _damaged(what: str) -> Failure:
         "storage_damaged",
         f"the log is damaged: {what}",
         "restore it from a backup; a hub that meets the damage becomes read-only",
+    )
+
+
+def _lost(what: str) -> Failure:
+    return Failure(
+        Exit.FAILED,
+        "log_entries_lost",
+        f"the end of the log is missing: {what}",
+        "restore it from a backup, or start the hub, which continues without it, in a new epoch",
     )
 
 

@@ -551,7 +551,9 @@ def _error_of(frame: _Frame) -> tuple[ClientError, float | None]:
         case RoomCode.RATE_LIMIT_EXCEEDED:
             return limited(frame.error, wait_s), wait_s
         case RoomCode.UNAVAILABLE | RoomCode.STORAGE_FAILED:
-            return Unavailable(frame.error or "the hub cannot take messages now"), wait_s
+            refused = Unavailable(frame.error or "the hub cannot take messages now")
+            refused.is_answered = True
+            return refused, wait_s
         case RoomCode.INTERNAL_ERROR | RoomCode.OUTCOME_UNKNOWN:
             return OutcomeUnknown(frame.error or "the hub failed"), wait_s
         case code:

@@ -116,9 +116,11 @@ class Directory:
         if kinds is not None and known is not None and known.session is not session:
             _check_other_host(known, metadata, now)
         box = self._streams.mailboxes.get(address)
-        if box is not None or request.durable:
+        if box is not None or request.durable is not None:
             # What waits in the mailbox may lie behind the damage.
             self._storage.check_known()
+        if request.durable is False:
+            self._check_may_drop(address, box)
         if box is None and request.durable:
             self._check_room_for_mailbox(holder)
         elif box is not None:
@@ -150,8 +152,8 @@ class Directory:
             now_ms=now,
         )
         written: Append | None = None
-        if request.durable is False and box is not None:
-            effects.extend(self._mailboxes.drop(box, now))
+        dropped = box if request.durable is False else None
+        if dropped is not None:
             box = None
         elif request.durable and box is None:
             box, written = self._mailboxes.open(address, kinds, holder, now)
@@ -162,11 +164,14 @@ class Directory:
         self._tally.registrations += 1
         effects.append(Persist(registration))
         welcome = RegistrationAnswer(session, message, registration, box)
+        told, failed = partial(self._welcome, welcome), partial(self._not_welcome, welcome)
+        if dropped is not None:
+            return [*effects, *self._mailboxes.drop(dropped, now, told, failed)]
         # The mailbox may be in the middle of being written; answer after that.
         awaited = written or (None if box is None else box.making)
         if awaited is None:
             return [*effects, *self._welcome(welcome, 0, now)]
-        awaited.follow(partial(self._welcome, welcome), partial(self._not_welcome, welcome))
+        awaited.follow(told, failed)
         return effects if written is None else [*effects, written]
 
     def _welcome(self, welcome: RegistrationAnswer, offset: int, now: int) -> list[Effect]:
@@ -231,18 +236,28 @@ class Directory:
             address = message.sender
         else:
             address = requests.parse(requests.UnregisterRequest, message.payload).actor_address
-        effects: list[Effect] = []
-        if address in session.registrations:
-            effects.append(self._remove(session, address))
-            box = self._streams.mailboxes.get(address)
-            if box is not None:
-                effects.extend(self._mailboxes.drop(box, now))
-        if message.pattern == ASK:
-            payload = wire.encode(
-                {"actorAddress": address, "unregisteredAt": self._wall.shown(now)}
-            )
-            effects.append(self._replies.reply(session, message, "hub:unregistered", payload, now))
-        return effects
+        is_own, box = address in session.registrations, self._streams.mailboxes.get(address)
+        if is_own:
+            # Its mailbox may lie behind the damage.
+            self._storage.check_known()
+        self._check_may_drop(address, box if is_own else None)
+        effects: list[Effect] = [self._remove(session, address)] if is_own else []
+        payload: dict[str, object] = {
+            "actorAddress": address,
+            "unregisteredAt": self._wall.shown(now),
+        }
+        answer = self._replies.answer(session, message, "hub:unregistered", payload)
+        if not is_own or box is None:
+            return [*effects, *answer.committed(0, now)] if message.pattern == ASK else effects
+        if message.pattern != ASK:
+            return [*effects, *self._mailboxes.drop(box, now)]
+        return [*effects, *self._mailboxes.drop(box, now, answer.committed, answer.refused)]
+
+    def _check_may_drop(self, address: str, box: Mailbox | None) -> None:
+        """Refuse what could not be said to be done, because the log takes no entry about it."""
+        if box is not None:
+            self._storage.check()
+        self._storage.check_written(address)
 
     def _remove(self, session: Session, address: str) -> Forget:
         self._registry.remove(address)

@@ -11,7 +11,7 @@ from signalhub.core.effects import Append, Effect
 from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
 from signalhub.core.limits.scans import Scans, Steps, steps_of
 from signalhub.core.operations import operated_unless_owned
-from signalhub.core.sessions.session import Session, SessionState
+from signalhub.core.sessions.session import Session
 from signalhub.core.streams.streams import LETTERS_SUFFIX, Topic
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import Body, Kind, StreamDefinitionBody
@@ -121,7 +121,7 @@ class Catalog:
         _check_letters(session, name, topic, request.dead_letter)
         if topic is not None and topic.changing is not None:
             # Whether it exists is known once that entry is on disk.
-            return self._create_later(session, message, topic.changing)
+            return self._replies.after(topic.changing, self.create, session, message)
         if topic is not None:
             if _members(topic.definition) != _members(definition):
                 raise refusals.topic_conflict(name, describe_definition(topic.definition))
@@ -134,25 +134,6 @@ class Catalog:
         answer = self._replies.answer(session, message, "hub:topic_created", payload)
         append.follow(answer.committed, answer.refused)
         return [append]
-
-    def _create_later(self, session: Session, message: Envelope, changing: Append) -> list[Effect]:
-        """Create a topic after the pending entry about it, or answer that it exists."""
-
-        def again(offset: int, later: int) -> list[Effect]:
-            if session.state is not SessionState.CONNECTED:
-                return []
-            try:
-                return self.create(session, message, later)
-            except Refusal as refusal:
-                return [self._replies.refuse(session, message, refusal, later)]
-
-        def refused(refusal: Refusal, later: int) -> list[Effect]:
-            if session.state is not SessionState.CONNECTED:
-                return []
-            return [self._replies.refuse(session, message, refusal, later)]
-
-        changing.follow(again, refused)
-        return []
 
     def update(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:topic_update`: replace the given members of the definition."""
@@ -241,6 +222,9 @@ class Catalog:
         known = self._streams.topics.get(request.topic)
         owner = "" if known is None else known.definition.owner
         check_may_delete(session, request.topic, owner)
+        if known is not None and known.is_deleting and known.changing is not None:
+            # Whether it is gone is known once that entry is on disk.
+            return self._replies.after(known.changing, self.delete, session, message)
         topic = self._streams.find(request.topic)
         self._storage.check()
         payload: dict[str, object] = {"topic": topic.name, "epoch": topic.epoch, "head": topic.head}

@@ -15,7 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from signalhub.core import refusals
-from signalhub.core.effects import Append, Effect
+from signalhub.core.effects import (
+    Append,
+    Committed,
+    Effect,
+    Refused,
+    nothing_committed,
+    nothing_refused,
+)
 from signalhub.core.limits.quotas import NOBODY, Holder
 from signalhub.core.sessions.session import Session
 from signalhub.core.streams.streams import Mailbox
@@ -238,6 +245,8 @@ class Mailboxes:
 
         A few are examined per call, so that no tick takes long.
         """
+        if self._storage.fault is not None:
+            return []
         oldest_ms = now - self._settings.mailbox.idle_s * 1000
         effects: list[Effect] = []
         for _ in range(min(_CHECKED_MAX, len(self._unchecked))):
@@ -271,8 +280,17 @@ class Mailboxes:
             if pattern.matches(address) and self._registry.find(address, now) is None:
                 yield {"address": address, "capabilities": mailbox.capabilities, "away": True}
 
-    def drop(self, mailbox: Mailbox, now: int) -> list[Effect]:
-        """Drop a mailbox with its messages, which are counted as lost."""
+    def drop(
+        self,
+        mailbox: Mailbox,
+        now: int,
+        committed: Committed = nothing_committed,
+        refused: Refused = nothing_refused,
+    ) -> list[Effect]:
+        """Drop a mailbox with its messages, which are counted as lost.
+
+        It is gone for good once that is on disk: then `committed` is called.
+        """
         self._tally.mailbox_dropped += mailbox.waiting(now)
         self._streams.forget(mailbox)
         for consumer in list(mailbox.subscription.consumers):
@@ -282,7 +300,7 @@ class Mailboxes:
         gone = refusals.not_a_consumer(mailbox.name)
         answers += self._subscriptions.end(mailbox.subscription, gone, now)
         entry = mailbox.entry(Kind.STREAM_DELETED, Body(), now)
-        return [*answers, self._storage.append(entry)]
+        return [*answers, self._storage.append(Append(entry, committed, refused))]
 
 
 def _definition_entry(mailbox: Mailbox, now: int) -> Entry:

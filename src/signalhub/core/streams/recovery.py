@@ -126,6 +126,8 @@ class Recovery:
         self._asks: dict[tuple[int, int], tuple[str, str]] = {}
         self._loose: dict[int, tuple[MessageBody, int]] = {}
         self._deleted: set[int] = set()
+        # Cursors of the snapshot.
+        self._saved: dict[Subscription, CursorBody] = {}
         # Dead letters that the last cursor of their subscription did not know, by their offset;
         # `None` if a seek has made the original new again.
         self._letters: dict[Subscription, dict[int, DeadLetterOrigin | None]] = {}
@@ -166,6 +168,7 @@ class Recovery:
             else:
                 found = stream.subscription
             found.restore(state.cursor, is_saved=True)
+            self._saved[found] = state.cursor
             found.idle_since_ms = state.idle_since_ms or self._now
 
     def _restore_stream(self, state: StreamState) -> Topic | Mailbox:
@@ -349,6 +352,9 @@ class Recovery:
 
     def _restore(self, subscription: Subscription, cursor: CursorBody) -> None:
         """Apply a cursor. Dead letters that were being written at the time are not part of it."""
+        saved = self._saved.get(subscription)
+        if saved is not None and _is_older(cursor, saved):
+            return
         position = subscription.position
         generation, counted = position.generation, position.dead_lettered
         subscription.restore(cursor)
@@ -497,6 +503,11 @@ class Recovery:
         if found is None or found.id != stream_id:
             return None
         return subscription
+
+
+def _is_older(cursor: CursorBody, saved: CursorBody) -> bool:
+    """Was it still being written when the snapshot was taken, which knows letters after it?"""
+    return cursor.generation == saved.generation and cursor.letters_through < saved.letters_through
 
 
 def take_snapshot(parts: Parts, offset: int, *, is_whole: bool = False) -> Snapshot:

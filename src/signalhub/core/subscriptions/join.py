@@ -190,29 +190,33 @@ class Subscriptions:
         }
         return [self.replies.notice(session, "hub:unsubscribed", wire.encode(payload), now)]
 
-    def named(self, topic: str | None, name: str | None) -> Subscription:
-        """The subscription; raises `Refusal` if it does not exist."""
+    def named(
+        self, topic: str | None, name: str | None, *, with_deleted: bool = False
+    ) -> Subscription:
+        """The subscription; raises `Refusal` if it does not exist, or if it is being deleted."""
         if topic is None or name is None:
             raise refusals.structural("the payload needs topic and subscription")
         found = self.streams.find(topic).subscriptions.get(name)
-        if found is None or found.is_deleting:
+        if found is None or (found.is_deleting and not with_deleted):
             raise refusals.unknown_subscription(topic, name)
         return found
 
     def delete(self, subscription: Subscription, now: int) -> Append:
         """Delete a subscription; its consumers are told once that is on disk."""
-        subscription.is_deleting = True
 
         def done(offset: int, later: int) -> list[Effect]:
+            # The collector does not look into an append: a circle through it would stay for ever.
+            subscription.deleting = None
             return self.remove(subscription, "deleted", later)
 
         def undo(refusal: Refusal, later: int) -> list[Effect]:
-            subscription.is_deleting = False
+            subscription.deleting = None
             return []
 
         body = msgspec.structs.replace(subscription.definition)
         entry = subscription.stream.entry(Kind.SUBSCRIPTION_DELETED, body, now)
-        return Append(entry, done, undo)
+        subscription.deleting = Append(entry, done, undo)
+        return subscription.deleting
 
     def expire(self, now: int) -> list[Effect]:
         """Delete subscriptions that nobody has consumed for too long, a few of them per call."""

@@ -78,9 +78,11 @@ class Management:
     def _changed(self, session: Session, message: Envelope, verb: str) -> Subscription:
         """The subscription to change: its owner may, others need a permission."""
         request = requests.parse(requests.SubscriptionNameRequest, message.payload)
-        allowance = session.allowance
+        allowance, with_deleted = session.allowance, verb == "delete"
         if allowance is EVERYTHING:
-            return self._subscriptions.named(request.topic, request.subscription)
+            return self._subscriptions.named(
+                request.topic, request.subscription, with_deleted=with_deleted
+            )
         topic = self._streams.topics.get(request.topic)
         found = None if topic is None else topic.subscriptions.get(request.subscription)
         owner = "" if found is None else found.definition.owner
@@ -89,7 +91,9 @@ class Management:
         is_told = found is None and allowance.may_subscribe(request.topic)
         if not is_told and not may(request.topic, owner):
             raise refusals.unauthorized(verb, request.topic)
-        return self._subscriptions.named(request.topic, request.subscription)
+        return self._subscriptions.named(
+            request.topic, request.subscription, with_deleted=with_deleted
+        )
 
     def info(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:sub_info`."""
@@ -228,6 +232,9 @@ class Management:
     def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:sub_delete`."""
         subscription = self._changed(session, message, "delete")
+        if subscription.deleting is not None:
+            # Whether it is gone is known once that entry is on disk.
+            return self._replies.after(subscription.deleting, self.delete, session, message)
         self._storage.check()
         payload = describe(subscription, subscription.oldest_ms(), now) | {"deleted": True}
         answer = self._replies.answer(session, message, "hub:sub_info_response", payload)

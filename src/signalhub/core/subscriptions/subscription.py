@@ -200,6 +200,7 @@ class Subscription:
         "copy_delivery",
         "cursor_at_ms",
         "definition",
+        "deleting",
         "due_ms",
         "empty_reads",
         "given_back",
@@ -209,7 +210,6 @@ class Subscription:
         "idle_since_ms",
         "is_cursor_dirty",
         "is_deleted",
-        "is_deleting",
         "is_dirty",
         "last_generation",
         "letters",
@@ -274,7 +274,8 @@ class Subscription:
         # The pending entry that creates it.
         self.making: Append | None = None
         self.is_deleted = False
-        self.is_deleting = False  # Its deletion is being written.
+        # The pending entry that deletes it.
+        self.deleting: Append | None = None
         # The pending reservation: the position up to which it may send once on disk, or 0.
         self.reserving = 0
         # The reservation before a pending cursor lowers it.
@@ -304,6 +305,11 @@ class Subscription:
         """Has it been without a consumer for longer than it may?"""
         expiry_ms = self.definition.idle_expiry_ms
         return bool(expiry_ms and self.idle_since_ms and now - self.idle_since_ms >= expiry_ms)
+
+    @property
+    def is_deleting(self) -> bool:
+        """Is its deletion being written?"""
+        return self.deleting is not None
 
     @property
     def is_full(self) -> bool:

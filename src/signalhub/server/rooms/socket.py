@@ -26,7 +26,8 @@ from signalhub.server.rooms.envelopes import (
     room_name,
 )
 from signalhub.server.runner import HubRunner
-from signalhub.server.sockets.connection import Connection, WaitingFrame
+from signalhub.server.sockets.connection import Connection
+from signalhub.server.sockets.pieces import WaitingFrame
 from signalhub.server.sockets.writer import Writer
 from signalhub.settings.model import OutboundSettings as Bounds
 from signalhub.wire.errors import RoomCode, RoomError

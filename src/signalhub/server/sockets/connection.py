@@ -24,7 +24,6 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-import msgspec
 from picows import WSFrame, WSListener, WSMsgType, WSTransport
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 
@@ -35,6 +34,7 @@ from signalhub.server.sockets.buffers import size_of
 from signalhub.server.sockets.ledger import without
 from signalhub.server.sockets.meter import GRANT_BYTES, UNIT_BYTES, Intake, Meter, extra_units
 from signalhub.server.sockets.picows import Substitute, renew
+from signalhub.server.sockets.pieces import Draft, Marks, Piece, WaitingFrame, whole_or_piece
 from signalhub.settings.model import OutboundSettings as Bounds
 from signalhub.wire.frames import (
     Assembler,
@@ -64,52 +64,6 @@ _TRANSPORT_BYTES_MAX = 2**14
 # How long a large read buffer is kept after the last large frame.
 _LARGE_BUFFER_S = 1.0
 CLOSED = -1
-
-
-class WaitingFrame(msgspec.Struct, frozen=True, gc=False):
-    """A frame for a blocked connection, in pieces that it may share with others."""
-
-    pieces: tuple[bytes, ...]
-    expires_at: float | None = None
-    receipt: AskReceipt | Attempt | None = None
-    is_tell: bool = False
-
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.pieces))
-
-
-class Piece(msgspec.Struct, frozen=True, gc=False):
-    """A frame that is not a whole text: a fragment, a control frame, or an invalid one."""
-
-    opcode: int
-    is_final: bool
-    rsv: bool
-    payload: bytes
-
-
-def whole_or_piece(frame: WSFrame, payload: bytes) -> bytes | Piece:
-    """Return the payload of a text that is one frame, anything else as a piece."""
-    rsv = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
-    if frame.fin and frame.msg_type == _TEXT and not rsv:
-        return payload
-    return Piece(frame.msg_type.value, bool(frame.fin), rsv, payload)
-
-
-# Receipts, each with the number of pieces up to the end of its message.
-Marks = list[tuple[int, AskReceipt | Attempt]]
-
-
-class Draft(msgspec.Struct):
-    """The waiting frames for one write; expired ones are removed but not written."""
-
-    pieces: list[bytes] = []
-    marks: Marks = []
-    expired: list[WaitingFrame] = []
-    tells: int = 0
-    messages: int = 0
-    count: int = 0
-    bytes: int = 0
 
 
 class Party(Protocol):

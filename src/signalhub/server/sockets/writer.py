@@ -28,9 +28,10 @@ from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
 from signalhub.engine.port import Unwritten
 from signalhub.server.sockets.buffers import ReadBuffers
-from signalhub.server.sockets.connection import CLOSED, Connection, Draft, Marks, Party
+from signalhub.server.sockets.connection import CLOSED, Connection, Party
 from signalhub.server.sockets.ledger import Ledger
 from signalhub.server.sockets.meter import charge_of, grant_of, limits_of
+from signalhub.server.sockets.pieces import Draft, Marks
 from signalhub.wire.frames import CloseCode
 
 log = logging.getLogger("signalhub.server")
