@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
+from pyspark.core import context
 from pyspark.sql import SparkSession
 
 from signalhub.pipeline.run import java, setup
+from signalhub.pipeline.run.spark import _own_signals
 from signalhub.wire.errors import SettingsError
 
 ENVIRONMENT = ("JAVA_HOME", "SIGNALHUB_JARS", "XDG_CACHE_HOME")
@@ -176,3 +180,21 @@ def test_java_reads_the_classes_of_spark_from_the_archive(spark: SparkSession) -
     assert gateway is not None
 
     assert str(archive) in Path(f"/proc/{gateway.proc.pid}/maps").read_text()
+
+
+def test_spark_does_not_handle_ctrl_c_at_any_time() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    with _own_signals():
+        # As `SparkContext` does before its last calls of Java.
+        context.signal.signal(context.signal.SIGINT, signal.SIG_IGN)  # type: ignore[attr-defined]
+        assert signal.getsignal(signal.SIGINT) is before
+
+    assert context.signal is signal  # type: ignore[attr-defined]
+
+
+def test_calls_of_java_that_were_interrupted_are_not_reported(spark: SparkSession) -> None:
+    path = "py4j/java_gateway.py"
+    said = logging.LogRecord("root", logging.ERROR, path, 1, "while sending command", (), None)
+
+    assert not logging.getLogger().filter(said)

@@ -15,9 +15,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 from pyspark import java_gateway
+from pyspark.core import context
 from pyspark.sql import SparkSession
 
 from signalhub.pipeline.run import java
@@ -131,8 +133,10 @@ def open_session(
     if is_brief:
         for key, value in _BRIEF.items():
             builder = builder.config(key, value)
-    # Errors in our functions are raised again where they were called.
+    # Errors in our functions are raised again where they were called. Calls of Java that Ctrl-C has
+    # interrupted are reported to the root logger.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
     try:
         with _filtered_errors(), _own_signals(), _no_orphan():
             return builder.getOrCreate()
@@ -140,15 +144,22 @@ def open_session(
         raise SettingsError(java.problem() or f"Spark cannot start: {error}") from error
 
 
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return record.module not in ("clientserver", "java_gateway")
+
+
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep our handler of Ctrl-C: Spark's calls Java during other calls, and prints traces."""
-    before = signal.getsignal(signal.SIGINT)
+    """Keep our handler of Ctrl-C: Spark's calls Java during other calls, and prints traces.
+
+    Spark sets its own before its last calls of Java, so it must not come into force at all.
+    """
+    spark: Any = context
+    spark.signal = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda number, handler: None)
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, before)
+        spark.signal = signal
 
 
 @contextmanager
