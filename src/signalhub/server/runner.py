@@ -118,11 +118,10 @@ class HubRunner:
             log.exception("a message could not be handled")
             effects = self.hub.failed(connection.session, payload, now)
         for effect in effects:
-            kind = type(effect)
-            if kind is Deliver:
-                self._deliver(effect, now)  # type: ignore[arg-type]
-            elif kind is Append:
-                self._engine.append(effect)  # type: ignore[arg-type]
+            if type(effect) is Deliver:
+                self._deliver(effect, now)
+            elif type(effect) is Append:
+                self._engine.append(effect)
                 connection.has_added()
             else:
                 self._perform_one(effect, now)
