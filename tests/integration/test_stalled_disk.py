@@ -22,21 +22,32 @@ class Disk:
     """Syncs as usual, but not while it hangs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._goes_on = threading.Event()
-        self._goes_on.set()
+        self._changed = threading.Condition()
+        self._hangs = self._may_sync_once = False
         sync = os.fdatasync
 
         def delayed(fd: int) -> None:
-            self._goes_on.wait()
+            with self._changed:
+                self._changed.wait_for(lambda: not self._hangs or self._may_sync_once)
+                self._may_sync_once = False
             sync(fd)
 
         monkeypatch.setattr(os, "fdatasync", delayed)
 
     def hang(self) -> None:
-        self._goes_on.clear()
+        self._hangs = True
+
+    def sync_once(self) -> None:
+        self._may_sync_once = True
+        self._notify()
 
     def go_on(self) -> None:
-        self._goes_on.set()
+        self._hangs = False
+        self._notify()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
 
 @pytest.fixture
@@ -114,6 +125,25 @@ async def test_tells_behind_an_ask_that_is_not_on_disk_are_not_read_without_end_
     assert stage.hub.app.hub.tally.received - before < 100
     disk.go_on()
     assert [(await bob.receive("x"))["payload"][0] for _ in range(201)] == list(range(201))
+
+
+@pytest.mark.parametrize("waiting_bytes_max", [16 * MIB])
+async def test_who_sends_no_more_than_the_disk_takes_is_read_although_some_of_it_always_waits(
+    stage: InProcess, disk: Disk
+) -> None:
+    await stage.join(BOB)
+    alice = await stage.join(ALICE)
+    unwritten = stage.hub.app._engine.unwritten
+    before = unwritten.added
+    disk.hang()
+
+    for end in range(before + 10, before + 300, 10):
+        for number in range(10):
+            ask(alice, number)
+        await eventually(lambda end=end: unwritten.added >= end)  # type: ignore[misc]
+        disk.sync_once()
+        await eventually(lambda end=end: unwritten.written >= end - 10)  # type: ignore[misc]
+        assert unwritten.written < unwritten.added
 
 
 async def test_who_adds_nothing_to_the_log_does_not_notice_a_full_queue(
