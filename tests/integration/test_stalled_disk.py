@@ -165,6 +165,31 @@ async def test_who_adds_nothing_to_the_log_does_not_notice_a_full_queue(
     assert [(await bob.receive("y"))["payload"] for _ in range(500)] == list(range(500))
 
 
+async def test_a_crowd_that_sends_one_large_message_each_adds_no_more_than_may_wait(
+    stage: InProcess, disk: Disk
+) -> None:
+    bob = await stage.join(BOB)
+    crowd = [await stage.connect(f"@(stalled/{number})") for number in range(10)]
+    disk.hang()
+
+    asked = [
+        one.send("hub:send", {"to": BOB, "type": "x", "data": BODY * 90}, pattern="ask")
+        for one in crowd
+    ]
+    most = await at_rest(stage)
+    disk.go_on()
+    answers = [await one.reply_to(message) for one, message in zip(crowd, asked, strict=True)]
+
+    assert most < 5 * MIB
+    types = [one["type"] for one in answers]
+    refused = [one["payload"] for one in answers if one["type"] == "hub:error"]
+    assert types.count("hub:delivery_ack") == len(crowd) - len(refused) == 5
+    assert {one["code"] for one in refused} == {"storage_full"}
+    assert all(one["retryable"] and "log.waiting_bytes_max" in one["message"] for one in refused)
+    for _ in range(5):
+        await bob.receive("x")
+
+
 @pytest.mark.parametrize("waiting_bytes_max", [1_000])
 async def test_http_is_refused_while_the_queue_is_full(stage: InProcess, disk: Disk) -> None:
     clients = [Web(stage.port) for _ in range(10)]

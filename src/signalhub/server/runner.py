@@ -76,6 +76,7 @@ class HubRunner:
     ) -> None:
         self.hub = hub
         self._engine = engine
+        hub.storage.is_behind = lambda: engine.unwritten.is_full
         self._archive = archive
         self._loop = loop
         self._mono_s = clock.mono_s
