@@ -146,6 +146,25 @@ async def test_who_sends_no_more_than_the_disk_takes_is_read_although_some_of_it
         assert unwritten.written < unwritten.added
 
 
+async def test_who_is_not_read_because_of_the_disk_keeps_its_lease(
+    stage: InProcess, disk: Disk
+) -> None:
+    await stage.join(BOB)
+    carol, alice = await stage.connect("@(stalled/carol)"), await stage.connect()
+    await alice.register(ALICE, ttlSeconds=1)
+    disk.hang()
+    for number in range(200):
+        ask(alice, number)
+    await at_rest(stage)
+
+    for number in range(20):
+        alice.send("hub:heartbeat", {"timestamp": number}, pattern="ask")
+        await asyncio.sleep(0.1)
+
+    found = await carol.ask("hub:discover", {"pattern": "stalled/*"})
+    assert ALICE in [one["address"] for one in found["payload"]["actors"]]
+
+
 async def test_who_adds_nothing_to_the_log_does_not_notice_a_full_queue(
     stage: InProcess, disk: Disk
 ) -> None:

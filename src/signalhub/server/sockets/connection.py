@@ -106,6 +106,9 @@ class Owner(Protocol[P]):
     def received(self, connection: Connection[Any], payload: bytes) -> None:
         """Handle a message."""
 
+    def unheard(self, connection: Connection[Any]) -> None:
+        """The connection is not read because of the disk, whatever its client sends."""
+
     def caught_up(self, connection: Connection[Any]) -> None:
         """The connection is no longer blocked."""
 
