@@ -165,6 +165,31 @@ async def test_who_is_not_read_because_of_the_disk_keeps_its_lease(
     assert ALICE in [one["address"] for one in found["payload"]["actors"]]
 
 
+async def test_acks_that_are_not_read_because_of_the_disk_are_not_late(
+    stage: InProcess, disk: Disk
+) -> None:
+    bob, alice = await stage.join(BOB), await stage.join(ALICE)
+    named = {"topic": "work", "subscription": "done"}
+    await bob.ask("hub:topic_create", {"topic": "work"})
+    options = {"ackTimeoutMs": 1_000, "backoffMs": 0, "backoffCapMs": 0}
+    await alice.ask("hub:subscribe", named | options)
+    await bob.ask("hub:publish", {"topic": "work", "type": "job", "data": 1, "durable": True})
+    await alice.receive("job")
+    disk.hang()
+    for number in range(200):
+        ask(alice, number)
+    await at_rest(stage)
+
+    alice.send("hub:ack", named | {"seqs": [1]})
+    await asyncio.sleep(2)
+    disk.go_on()
+    heard = [await alice.receive("hub:delivery_ack") for _ in range(200)]
+
+    info = (await alice.ask("hub:sub_info", named))["payload"]
+    assert len(heard) == 200, "and no copy of the job among it"
+    assert (info["redelivered"], info["lag"]) == (0, 0)
+
+
 async def test_who_adds_nothing_to_the_log_does_not_notice_a_full_queue(
     stage: InProcess, disk: Disk
 ) -> None:

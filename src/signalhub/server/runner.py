@@ -134,8 +134,8 @@ class HubRunner:
         self.perform(self.hub.closed(connection.session, now, code), now)
 
     def unheard(self, connection: Connection[Session]) -> None:
-        """Renew its leases: the frames that would do it wait for the disk."""
-        connection.session.last_seen_ms = self._now_ms()
+        """Do not take it for silent."""
+        connection.session.unheard(self._now_ms())
 
     def too_slow(self) -> None:
         """Count a connection that is closed because it does not read."""
