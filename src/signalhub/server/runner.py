@@ -289,6 +289,8 @@ class HubRunner:
     def committed(self, appends: list[Append], first: int) -> None:
         """Continue after a commit of entries."""
         now = self.writer.tick_ms or self.writer.begin_tick()
+        # First, so that a fault below keeps nobody waiting; they go on later.
+        self.writer.log_went_on()
         self._tally.appended += len(appends)
         for offset, append in enumerate(appends, first):
             try:
@@ -300,7 +302,6 @@ class HubRunner:
             except Exception as error:
                 # The other entries of the commit must still be handled.
                 log.error("a committed entry could not be handled", exc_info=unworded(error))
-        self.writer.log_went_on()
 
     def refused(
         self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0
@@ -312,8 +313,8 @@ class HubRunner:
         now = self.writer.tick_ms or self.writer.begin_tick()
         if is_final:
             self.hub.storage.stop(refusal)
-        self.perform(self.hub.refused(appends, refusal, now, unknown), now)
         self.writer.log_went_on()
+        self.perform(self.hub.refused(appends, refusal, now, unknown), now)
 
     def damaged(self, refusal: Refusal) -> None:
         """A read has found damage, so that the log accepts nothing more."""
