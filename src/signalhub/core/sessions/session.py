@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # A client whose clock is further behind is assumed to have a wrong clock.
 CLOCK_BEHIND_MS_MAX = 300_000
-# How long it holds that a session is not read.
-_UNHEARD_MS = 1_000
+# How long a session counts as one that is not read: what it has sent is read shortly after.
+_UNHEARD_MS = 5_000
 
 
 class SessionState(Enum):
