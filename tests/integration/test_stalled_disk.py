@@ -190,6 +190,32 @@ async def test_acks_that_are_not_read_because_of_the_disk_are_not_late(
     assert (info["redelivered"], info["lag"]) == (0, 0)
 
 
+@pytest.mark.parametrize("waiting_bytes_max", [20_000])
+async def test_refused_messages_are_not_sent_again_while_no_more_may_wait_for_the_disk(
+    stage: InProcess, disk: Disk
+) -> None:
+    alice = await stage.join(ALICE)
+    named = {"topic": "work", "subscription": "done"}
+    await alice.ask("hub:topic_create", {"topic": "work"})
+    options = {"backoffMs": 0, "backoffCapMs": 0, "maxDeliveries": 10_000}
+    await alice.ask("hub:subscribe", named | options)
+    await alice.ask("hub:publish", {"topic": "work", "type": "job", "durable": True})
+    await alice.receive("job")
+    disk.hang()
+
+    async def refuse_all() -> None:
+        for _ in range(200):
+            alice.send("hub:nack", named | {"seqs": [1]})
+            await alice.receive("job")
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(refuse_all(), 3)
+
+    assert waiting_bytes(stage) < 21_000
+    disk.go_on()
+    await alice.receive("job")
+
+
 async def test_who_adds_nothing_to_the_log_does_not_notice_a_full_queue(
     stage: InProcess, disk: Disk
 ) -> None:

@@ -28,7 +28,7 @@ from signalhub.wire.entry import (
 PASS_MESSAGES_MAX: Final = 512
 
 
-def run(subscription: Subscription, now: int) -> bool:
+def run(subscription: Subscription, now: int, *, may_send_again: bool = True) -> bool:
     """Run one pass; `True` if it stopped only because its budget was used up."""
     window = subscription.window
     _meet_deadlines(subscription, now)
@@ -41,9 +41,9 @@ def run(subscription: Subscription, now: int) -> bool:
     if window.unread:
         _read_due(subscription)
     budget = PASS_MESSAGES_MAX
-    if window.ready:
+    if window.ready and may_send_again:
         budget = _send_again(subscription, now, budget)
-    if window.is_keyed:
+    if window.is_keyed and may_send_again:
         budget = _send_keyed(subscription, now, budget)
     if subscription.next_seq <= subscription.stream.head:
         budget = _send_new(subscription, now, budget)
