@@ -7,6 +7,7 @@ damage is neither shown nor called unknown.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -27,6 +28,8 @@ class LogState:
         self._durability = _DURABILITY[sync]
         # Why the log has stopped, if it has.
         self.fault: Refusal | None = None
+        # Does as much wait for the disk as may?
+        self.is_behind: Callable[[], bool] = bool
         # Why entries are missing from what the hub knows, if some are.
         self.gap: Refusal | None = None
         # Entries that the log had no room for.
@@ -51,9 +54,11 @@ class LogState:
         return _UNRECORDED if self.is_damaged else self._durability
 
     def check(self) -> None:
-        """Refuse if the log has stopped."""
+        """Refuse if the log has stopped, or if too much waits for the disk."""
         if self.fault is not None:
             raise self.fault
+        if self.is_behind():
+            raise refusals.disk_behind()
 
     def check_known(self) -> None:
         """Refuse if the answer could lie behind the damage."""

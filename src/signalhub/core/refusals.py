@@ -270,6 +270,16 @@ def storage_full() -> Refusal:
     )
 
 
+def disk_behind() -> Refusal:
+    """As much waits for the disk as may."""
+    return Refusal(
+        Code.STORAGE_FULL,
+        "Too much waits for the hub's disk (log.waiting_bytes_max); the message was not accepted.",
+        "Try again later with the same id; the operator has to find out why the disk is slow.",
+        retryable=True,
+    )
+
+
 def outcome_unknown() -> Refusal:
     """The log failed while the entry was being written."""
     return Refusal(

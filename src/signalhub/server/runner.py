@@ -76,6 +76,7 @@ class HubRunner:
     ) -> None:
         self.hub = hub
         self._engine = engine
+        hub.storage.is_behind = lambda: engine.unwritten.is_full
         self._archive = archive
         self._loop = loop
         self._mono_s = clock.mono_s
@@ -130,6 +131,10 @@ class HubRunner:
         """End the session: the peer is closing or has disconnected."""
         now = self._now_ms()
         self.perform(self.hub.closed(connection.session, now, code), now)
+
+    def unheard(self, connection: Connection[Session]) -> None:
+        """Do not take it for silent."""
+        connection.session.unheard(self._now_ms())
 
     def too_slow(self) -> None:
         """Count a connection that is closed because it does not read."""
@@ -283,6 +288,8 @@ class HubRunner:
     def committed(self, appends: list[Append], first: int) -> None:
         """Continue after a commit of entries."""
         now = self.writer.tick_ms or self.writer.begin_tick()
+        # First, so that a fault below keeps nobody waiting; they go on later.
+        self.writer.log_went_on()
         self._tally.appended += len(appends)
         for offset, append in enumerate(appends, first):
             try:
@@ -294,7 +301,6 @@ class HubRunner:
             except Exception as error:
                 # The other entries of the commit must still be handled.
                 log.error("a committed entry could not be handled", exc_info=unworded(error))
-        self.writer.log_went_on()
 
     def refused(
         self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0
@@ -306,8 +312,8 @@ class HubRunner:
         now = self.writer.tick_ms or self.writer.begin_tick()
         if is_final:
             self.hub.storage.stop(refusal)
-        self.perform(self.hub.refused(appends, refusal, now, unknown), now)
         self.writer.log_went_on()
+        self.perform(self.hub.refused(appends, refusal, now, unknown), now)
 
     def damaged(self, refusal: Refusal) -> None:
         """A read has found damage, so that the log accepts nothing more."""

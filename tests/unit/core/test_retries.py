@@ -127,7 +127,7 @@ def test_a_message_becomes_one_dead_letter_though_a_pass_fails(
 ) -> None:
     scene = Scene(poison="dead_letter")
 
-    def fail(*_: object) -> bool:
+    def fail(*_: object, **options: object) -> bool:
         raise RuntimeError("a fault of the hub")
 
     with monkeypatch.context() as faulty:

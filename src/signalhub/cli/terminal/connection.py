@@ -293,7 +293,8 @@ _BY_CODE: Mapping[str, str] = {
     Code.SUBSCRIPTION_BUSY: "stop that consumer, take over with --consumer and its name, or choose"
     " another --as",
     Code.SUBSCRIPTION_CONFLICT: "give the --type it has, or choose another name with --as",
-    Code.STORAGE_FULL: "nothing was done; the hub needs free disk space",
+    Code.STORAGE_FULL: "nothing was done; the hub needs disk space, or a faster disk:"
+    " see its /health",
 }
 _DISMISSALS = {
     "duplicate_connection": "choose another address, or stop the program that took this one",

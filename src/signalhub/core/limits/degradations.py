@@ -119,7 +119,8 @@ DESCRIPTIONS: Final[dict[Degraded, Description]] = {
         "Check the disk, then `signalhub log acknowledge`.",
     ),
     Degraded.DISK_BEHIND: Description(
-        "The disk is slow: over half of `log.waiting_bytes_max` waits, and clients that add to it.",
+        "The disk is slow: over half of `log.waiting_bytes_max` waits for it, and clients that add"
+        " to it may not be read.",
         "Find out why the disk is slow, or lower the rate of durable messages.",
     ),
     Degraded.REGISTRY_NOT_WRITTEN: Description(

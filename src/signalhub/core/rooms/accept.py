@@ -265,6 +265,9 @@ class Acceptance:
         if self._storage.fault is not None:
             self.tally.refused += 1
             raise refusals.outcome_unknown() if key in self.doubtful else refusals.storage()
+        if self._storage.is_behind():
+            self.tally.refused += 1
+            raise refusals.disk_behind()
 
     def _check_disk(self) -> None:
         if self.messages.is_disk_full:

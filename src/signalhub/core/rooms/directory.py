@@ -219,6 +219,8 @@ class RoomDirectory:
             return self.room(claimed.room_name, requester), []
         if self._storage.fault is not None:
             raise refusals.storage()
+        if self._storage.is_behind():
+            raise refusals.disk_behind()
         room, _, effects = self.bind(claimed, requester, now)
         return room, effects
 

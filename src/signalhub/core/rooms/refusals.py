@@ -160,7 +160,7 @@ def disk_full() -> RoomError:
 
 
 def disk_behind() -> RoomError:
-    """More waits for the disk than may."""
+    """As much waits for the disk as may."""
     return RoomError(
         RoomCode.UNAVAILABLE,
         "Too much waits for the disk of the hub (log.waiting_bytes_max), so nothing was accepted."

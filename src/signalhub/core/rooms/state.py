@@ -252,6 +252,8 @@ class RoomStates:
                 raise refusals.changed(version)
             if self._storage.fault is not None:
                 raise refusals.storage()
+            if self._storage.is_behind():
+                raise refusals.disk_behind()
             old = None if room is None else room.blobs.get(request.name)
             grown = len(request.data) - (0 if old is None else len(old.data))
             if not self.fits(room, grown):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # A client whose clock is further behind is assumed to have a wrong clock.
 CLOCK_BEHIND_MS_MAX = 300_000
+# How long a session counts as one that is not read: what it has sent is read shortly after.
+_UNHEARD_MS = 5_000
 
 
 class SessionState(Enum):
@@ -67,6 +69,7 @@ class Session:
         "source",
         "state",
         "subscriptions",
+        "unheard_at_ms",
         "unsynced",
         "wall_ahead_ms",
     )
@@ -100,6 +103,8 @@ class Session:
         self.claims: Claims | None = None
         self.connected_at_ms = now_ms
         self.last_seen_ms = now_ms
+        # When it was last not read because of the disk.
+        self.unheard_at_ms = -_UNHEARD_MS
         self.clock_behind_ms = 0
         self.wall_ahead_ms = 0
         self.sent = 0
@@ -118,6 +123,17 @@ class Session:
         self.consuming = 0
         # Most sessions subscribe to nothing, so the table is created on first use.
         self.subscriptions: dict[str, Subscriber] | None = None
+
+    def unheard(self, now_ms: int) -> None:
+        """Its frames wait for the disk: call this several times a second.
+
+        Its leases are renewed, and its acks are not late.
+        """
+        self.last_seen_ms = self.unheard_at_ms = now_ms
+
+    def is_unheard(self, now_ms: int) -> bool:
+        """May it have sent something that the shell did not read because of the disk?"""
+        return now_ms - self.unheard_at_ms < _UNHEARD_MS
 
     @property
     def address(self) -> str:

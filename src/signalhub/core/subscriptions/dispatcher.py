@@ -224,7 +224,11 @@ class Passes:
     def _run_one(self, subscription: Subscription, now: int) -> list[Effect]:
         subscription.stats.wake_polls += 1
         try:
-            if send.run(subscription, now):
+            # Every copy may fail at once, and every failure is written to the log.
+            is_behind = self._storage.is_behind()
+            if is_behind:
+                self._dispatcher.retry(subscription, now)
+            if send.run(subscription, now, may_send_again=not is_behind):
                 self._dispatcher.wake(subscription)
             effects = self._harvest(subscription, now)
         except Exception as fault:

@@ -28,7 +28,7 @@ from signalhub.wire.entry import (
 PASS_MESSAGES_MAX: Final = 512
 
 
-def run(subscription: Subscription, now: int) -> bool:
+def run(subscription: Subscription, now: int, *, may_send_again: bool = True) -> bool:
     """Run one pass; `True` if it stopped only because its budget was used up."""
     window = subscription.window
     _meet_deadlines(subscription, now)
@@ -41,9 +41,9 @@ def run(subscription: Subscription, now: int) -> bool:
     if window.unread:
         _read_due(subscription)
     budget = PASS_MESSAGES_MAX
-    if window.ready:
+    if window.ready and may_send_again:
         budget = _send_again(subscription, now, budget)
-    if window.is_keyed:
+    if window.is_keyed and may_send_again:
         budget = _send_keyed(subscription, now, budget)
     if subscription.next_seq <= subscription.stream.head:
         budget = _send_new(subscription, now, budget)
@@ -58,7 +58,9 @@ def _meet_deadlines(subscription: Subscription, now: int) -> None:
     timeouts, due_again = window.timeouts, window.due
     is_due = (timeouts and timeouts[0][0] <= now) or (due_again and due_again[0][0] <= now)
     for flight in window.overdue(now) if is_due else ():
-        if flight.phase is SENT:
+        if flight.phase is SENT and _may_be_acked(flight, now):
+            window.set_deadline(flight, now + subscription.definition.ack_timeout_ms)
+        elif flight.phase is SENT:
             subscription.stats.timeouts += 1
             subscription.fail(flight, "ack timeout", now)
         else:
@@ -68,6 +70,11 @@ def _meet_deadlines(subscription: Subscription, now: int) -> None:
         _, seq = heapq.heappop(due)
         if seq in subscription.position.parked and seq not in window.flights:
             window.add(_flight(subscription, seq, None))
+
+
+def _may_be_acked(flight: Flight, now: int) -> bool:
+    """Was its ack perhaps not read, because its consumer has sent more than the disk takes?"""
+    return flight.consumer is not None and flight.consumer.session.is_unheard(now)
 
 
 def _flight(subscription: Subscription, seq: int, held: Held | None) -> Flight:

@@ -14,7 +14,6 @@ import msgspec
 
 from signalhub.clock import Clock
 from signalhub.core.hub import Hub
-from signalhub.core.rooms import refusals
 from signalhub.core.rooms.access import Requester
 from signalhub.core.rooms.values import BLOBS, Deposit, Read, Result, SendToRoom
 from signalhub.server.port.door import ORIGIN_REFUSED, origin_allowed
@@ -114,7 +113,6 @@ class Api:
         self._proxies = Proxies(hub.settings)
         self._rooms = hub.rooms
         self._run = runner.run
-        self._unwritten = runner.writer.unwritten
         self._now_ms = clock.now_ms
         self._mono_s = clock.mono_s
         self._settings = settings = hub.settings.rooms
@@ -152,8 +150,6 @@ class Api:
                 self._mono_ms(),
                 has_inbox="x-inbox-id" in request.headers,
             )
-            if request.method != "GET" and self._unwritten.is_full:
-                raise refusals.disk_behind()
             step, asked.render = prepare(request, asked, requester, *parts)
         except RoomError as error:
             return self._cors.dress(answers.error_response(error), origin)

@@ -198,6 +198,9 @@ class RoomSocket:
         else:
             self._refuse(_NO_ACTION)
 
+    def unheard(self, connection: Connection[Any]) -> None:
+        """Do nothing: nobody leaves a room by being silent."""
+
     def too_slow(self) -> None:
         """Count a socket that is closed because its client does not read."""
         self._terms.rooms.tally.slow_closed += 1

@@ -106,6 +106,9 @@ class Owner(Protocol[P]):
     def received(self, connection: Connection[Any], payload: bytes) -> None:
         """Handle a message."""
 
+    def unheard(self, connection: Connection[Any]) -> None:
+        """The connection is not read because of the disk, whatever its client sends."""
+
     def caught_up(self, connection: Connection[Any]) -> None:
         """The connection is no longer blocked."""
 
@@ -138,6 +141,8 @@ class Connection(WSListener, Generic[P]):
         "_is_ending",
         "_large_until_s",
         "_ledger",
+        "_looked_added",
+        "_looked_units",
         "_meter",
         "_rest",
         "_rest_bytes",
@@ -176,10 +181,12 @@ class Connection(WSListener, Generic[P]):
         # was used belongs to large frames, and the tick in which more was granted.
         self._granted_units = self._units_left = self._writer.grant
         self._extra_units = 0
-        # What was charged so far, and how much of it before anything that is not on disk. The last
-        # entry that it added.
+        # What was charged so far, and how much of that was sent before anything that may wait for
+        # the disk. The last entry that it added.
         self._settled_units = self._unwritten_from = 0
         self._added = 0
+        # Both as they were at a look since: when that entry is on disk, so is all before the look.
+        self._looked_added = self._looked_units = 0
         self._granted_in = 0
         self._grants = 0
         self._turn_began_s = 0.0
@@ -346,8 +353,10 @@ class Connection(WSListener, Generic[P]):
         """
         unwritten = self._writer.unwritten
         units = self._settled_units + self._granted_units - self._units_left
+        if self._looked_added <= unwritten.written:
+            self._unwritten_from = self._looked_units
+            self._looked_added, self._looked_units = self._added, units
         if self._added <= unwritten.written:
-            self._unwritten_from = units
             return False
         return (units - self._unwritten_from) * UNIT_BYTES > unwritten.share_bytes
 

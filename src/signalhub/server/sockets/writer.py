@@ -459,6 +459,8 @@ class Writer:
         while self._closing and self._closing[0][0] <= self._mono_s():
             heapq.heappop(self._closing)[2].abort()
         self._held_back -= {one for one in self._held_back if one.calm_down()}
+        for connection in self._ahead:
+            connection.owner.unheard(connection)
         self.read_buffers.look()
         self._look_at_transports()
         if self.waiting_bytes > self._bytes_max:
