@@ -25,6 +25,7 @@ from signalhub.engine.upkeep import Expirer, SegmentEraser, refusal_of
 from signalhub.log.commit import Committed, GroupCommit, NotCommitted, Outcome, UpkeepThread
 from signalhub.log.disk import Disk, SystemDisk
 from signalhub.log.errors import LogDamaged, LogFull
+from signalhub.log.head import Head
 from signalhub.log.index import Index
 from signalhub.log.log import Log
 from signalhub.log.reader import Reader
@@ -93,18 +94,20 @@ class LocalEngine:
         loop: asyncio.AbstractEventLoop,
         *,
         disk: Disk | None = None,
+        known: Head | None = None,
         on_loss: Callable[[LogRecovery], object] = lambda found: None,
     ) -> None:
         """Recover and open the log; raises `SettingsError` if its folder cannot be used.
 
-        `on_loss` is called before a repair if entries that had been visible are lost.
+        `known` is a head that is known from elsewhere. `on_loss` is called before a repair if
+        entries that had been visible are lost.
         """
         self._loop = loop
         self._clock = clock
         self._settings = log_settings
         try:
             self.disk: Disk = disk or SystemDisk(path)
-            self.recovery = recover(self.disk, repair=True, on_loss=on_loss)
+            self.recovery = recover(self.disk, repair=True, known=known, on_loss=on_loss)
             self.log = Log(self.disk, log_settings, self.recovery, clock=clock)
         except (OSError, SignalHubError) as error:
             raise SettingsError(f"the log in {path} cannot be opened: {error}") from error
@@ -426,6 +429,11 @@ def _report(recovery: LogRecovery) -> None:
         log_lines.error(
             "entries that had been visible are lost; the log has a new epoch",
             extra={"from": recovery.lost_from, "to": recovery.lost_to},
+        )
+    if recovery.unknown_end:
+        log_lines.warning(
+            "the end of the log cannot be checked: lost entries would not be noticed",
+            extra={"reason": recovery.unknown_end},
         )
     if recovery.foreign:
         log_lines.warning(

@@ -28,6 +28,9 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
+    def is_removed(self) -> bool:
+        """Has it no name any more, so that nobody else will find what is written to it?"""
+
     def sync(self) -> None:
         """Return when the content is on disk; after an error its state is unknown."""
 
@@ -83,6 +86,9 @@ class SystemFile:
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
+
+    def is_removed(self) -> bool:
+        return os.fstat(self._fd).st_nlink == 0
 
     def sync(self) -> None:
         os.fdatasync(self._fd)

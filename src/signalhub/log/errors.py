@@ -7,8 +7,14 @@ repaired the files. None of them means that something acknowledged was lost.
 from __future__ import annotations
 
 import errno
+from typing import Final
 
 from signalhub.wire.errors import SignalHubError
+
+DAMAGED_ADVICE: Final = "restore it from a backup; a hub that meets the damage becomes read-only"
+CUT_ADVICE: Final = (
+    "restore it from a backup, or start the hub, which continues without it, in a new epoch"
+)
 
 
 class LogFull(SignalHubError):

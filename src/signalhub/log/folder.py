@@ -6,14 +6,17 @@ survey that finds a fault is repeated if the folder has changed.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Final
 
 from signalhub.log.disk import Disk
 from signalhub.log.errors import LogDamaged, storage_error
-from signalhub.log.head import read_head
+from signalhub.log.footer import footer_base
+from signalhub.log.head import HEAD_NAME, Head, read_head
 from signalhub.log.positions import LatePositions, Lookup
 from signalhub.log.recovery import LogRecovery, judge
-from signalhub.log.segment import SegmentInfo
+from signalhub.log.segment import SegmentInfo, base_of
 from signalhub.log.survey import LogSurvey, survey
 
 _LOOKS_MAX: Final = 10
@@ -67,17 +70,27 @@ class Folder:
         }
 
 
-def examine(disk: Disk) -> tuple[LogSurvey, LogRecovery]:
+def is_gone(folder: Path) -> bool:
+    """Is there no log in a folder, nor a trace of one?"""
+    names = os.listdir(folder) if folder.is_dir() else []
+    return not any(
+        base_of(name) is not None or footer_base(name) is not None or name == HEAD_NAME
+        for name in names
+    )
+
+
+def examine(disk: Disk, known: Head | None = None) -> tuple[LogSurvey, LogRecovery]:
     """A survey of a folder that may be changing, and what a start would make of it.
 
-    A batch that was just being added may look damaged, but not twice at the same place.
+    `known` is a head that was known from elsewhere before the survey. A batch that was just being
+    added may look damaged, but not twice at the same place.
     """
     found = look(disk)
-    recovery = judge(found)
+    recovery = judge(found, known)
     while recovery.damage is not None and not found.damages:
         before = recovery.damage
         found = look(disk)
-        recovery = judge(found)
+        recovery = judge(found, known)
         if recovery.damage == before:
             break
     return found, recovery

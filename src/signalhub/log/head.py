@@ -1,7 +1,8 @@
 """The published heads: how far the log may be read, and how far it may have been read.
 
-The file `head` is written in place after every commit and never synced. It fits into one sector; if
-it is torn or missing, a reader relies on the batches alone.
+The file `head` is written in place after every commit, and synced only when a log is opened. It
+fits into one sector, so no crash tears it. If it is damaged or missing all the same, a reader
+relies on the batches alone, and a lost end of the log cannot be noticed until the next commit.
 
     magic 4 | epoch u32 | durable head u64 | head u64 | zero u32 | crc32c u32
 """
@@ -22,6 +23,7 @@ _MAGIC: Final = b"SHhd"
 _FIELDS: Final = Struct("<4sIQQI")
 _CRC: Final = Struct("<I")
 _HEAD_BYTES: Final = _FIELDS.size + _CRC.size
+_LOOKS_MAX: Final = 10
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -39,18 +41,38 @@ def encode_head(head: Head) -> bytes:
 
 def read_head(disk: Disk) -> Head | None:
     """The heads published last; None if unknown."""
+    found = _look(disk)
+    return found if isinstance(found, Head) else None
+
+
+def head_fault(disk: Disk) -> str:
+    """Why the published heads are unknown; empty if they are known."""
+    found: Head | str = ""
+    for _ in range(_LOOKS_MAX):
+        # A running hub may be writing it.
+        found = _look(disk)
+        if isinstance(found, Head):
+            return ""
+    assert isinstance(found, str)
+    return found
+
+
+def _look(disk: Disk) -> Head | str:
+    """The published heads, or why they cannot be read."""
     try:
         file = disk.open(HEAD_NAME, read_only=True)
     except FileNotFoundError:
-        return None
+        return "it is missing"
     try:
         data = file.read(_HEAD_BYTES, 0)
     finally:
         file.close()
-    if len(data) < _HEAD_BYTES or crc32c(data[: _FIELDS.size]) != _CRC.unpack(data[-4:])[0]:
-        return None
+    if len(data) < _HEAD_BYTES:
+        return "it is truncated"
     magic, epoch, durable, shown, _ = _FIELDS.unpack_from(data)
-    return Head(epoch, durable, shown) if magic == _MAGIC else None
+    if magic != _MAGIC or crc32c(data[: _FIELDS.size]) != _CRC.unpack(data[-4:])[0]:
+        return "it is damaged"
+    return Head(epoch, durable, shown)
 
 
 def open_head(disk: Disk) -> File:

@@ -244,6 +244,7 @@ class Log:
         self._activate(file, info, age_s=max(0, now_ms - info.created_ms) / 1000)
         self._published = open_head(self.disk)
         self._publish(self.head, self.head)
+        self._keep_head()
         keep_reserve(self.disk, self._reserve_bytes)
 
     def _activate(self, file: File, info: SegmentInfo, *, age_s: float = 0.0) -> Active:
@@ -321,11 +322,23 @@ class Log:
 
     def _publish(self, durable: int, shown: int) -> None:
         try:
+            if self._published.is_removed():
+                self._published.close()
+                self._published = open_head(self.disk)
             self._published.write(encode_head(Head(self.epoch, durable, shown)), 0)
         except OSError as error:
             # If there is no space for these few bytes, readers go on with the older head.
             if isinstance(storage_error(error), LogFailed):
                 raise self._fail(error) from error
+
+    def _keep_head(self) -> None:
+        """Let the file of the heads, which may be new, survive a power cut."""
+        try:
+            self._published.sync()
+            self.disk.sync()
+        except OSError as error:
+            if isinstance(storage_error(error), LogFailed):
+                raise
 
     def _ask_for_next(self, active: Active) -> None:
         if active.size * 2 >= self._settings.segment_bytes and not active.has_asked_for_next:

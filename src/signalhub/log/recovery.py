@@ -14,6 +14,7 @@ import msgspec
 from signalhub.log.disk import Disk
 from signalhub.log.errors import storage_error
 from signalhub.log.footer import footer_base
+from signalhub.log.head import HEAD_NAME, Head
 from signalhub.log.repair import cut, rewrite, save_aside, with_reserve
 from signalhub.log.segment import Header, SegmentInfo, base_of, create_segment, new_segment
 from signalhub.log.survey import Damage, LogSurvey, Tail, survey
@@ -52,6 +53,10 @@ class LogRecovery(msgspec.Struct, frozen=True, kw_only=True):
     lost_from: int = 0
     lost_to: int = 0
     """Entries `lost_from` to `lost_to - 1` may have been read and are lost; equal: none."""
+    lost_epoch: int = 0
+    """The epoch they belonged to."""
+    head_fault: str = ""
+    """Why it is unknown which head was published, although there are entries."""
     foreign: tuple[str, ...] = ()
     """Files that do not belong to the log; ignored."""
     is_repaired: bool = False
@@ -63,33 +68,52 @@ class LogRecovery(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         return f"entries {self.lost_from} to {self.lost_to - 1} existed and are lost"
 
+    @property
+    def problem(self) -> str:
+        """Why not everything that was stored can be read, in words; empty if it can."""
+        if (found := self.damage) is not None:
+            return f"{found.segment}, byte {found.position}: {found.reason}"
+        return self.loss
+
+    @property
+    def unknown_end(self) -> str:
+        """That a lost end could not be noticed, and why; empty if it could."""
+        if not self.head_fault:
+            return ""
+        return f"{HEAD_NAME}: {self.head_fault}, so a lost end of the log would not be noticed"
+
 
 def recover(
-    disk: Disk, *, repair: bool, on_loss: Callable[[LogRecovery], object] = lambda found: None
+    disk: Disk,
+    *,
+    repair: bool,
+    known: Head | None = None,
+    on_loss: Callable[[LogRecovery], object] = lambda found: None,
 ) -> LogRecovery:
     """Examine the log; with `repair` make it ready for `Log`.
 
     Only the last segment may end in a torn batch: its bytes are saved in a file, then cut. That
     keeps the epoch unless entries were lost that may have been read. Any other fault is `damage`,
-    and then nothing is written even with `repair`. An empty folder is a new log. `on_loss` is
-    called before a repair after which the log no longer says that entries were lost. Raises
+    and then nothing is written even with `repair`. An empty folder is a new log. `known` is a head
+    that is known from elsewhere, beside the published one. `on_loss` is called before a repair
+    after which the log no longer says that entries were lost. Raises
     `LogFull` or `LogFailed` if the disk cannot be read or repaired.
     """
     try:
         found = survey(disk)
-        recovery = judge(found)
+        recovery = judge(found, known)
         if repair and recovery.damage is None:
             if recovery.epoch_changed:
                 on_loss(recovery)
-            recovery = _repair(disk, found, recovery)
+            recovery = _repair(disk, found, recovery, known)
     except OSError as error:
         raise storage_error(error) from error
     return recovery
 
 
-def judge(found: LogSurvey) -> LogRecovery:
+def judge(found: LogSurvey, known: Head | None = None) -> LogRecovery:
     """The result of a survey, before any repair."""
-    segments, tail, published = found.segments, found.tail, found.published
+    segments, tail, published = found.segments, found.tail, _latest(found.published, known)
     head = segments[-1].end if segments else 0
     epoch = segments[-1].epoch if segments else 0
     shown = max(head, tail.proven if tail else 0)
@@ -114,8 +138,17 @@ def judge(found: LogSurvey) -> LogRecovery:
         epoch_changed=has_lost,
         lost_from=head if has_lost else 0,
         lost_to=shown if has_lost else 0,
+        lost_epoch=max(epoch, published.epoch if published else 0) if has_lost else 0,
+        head_fault=found.head_fault,
         foreign=tuple(found.foreign),
     )
+
+
+def _latest(published: Head | None, known: Head | None) -> Head | None:
+    """The head that was published last, as far as is known."""
+    if published is None or known is None:
+        return published or known
+    return max(published, known, key=lambda one: (one.epoch, one.shown))
 
 
 def _base(damage: Damage) -> int:
@@ -136,7 +169,7 @@ def _torn(tail: Tail) -> TornTail:
     return TornTail(tail.info.name, tail.info.bytes, tail.torn_bytes, tail.torn_reason)
 
 
-def _repair(disk: Disk, found: LogSurvey, recovery: LogRecovery) -> LogRecovery:
+def _repair(disk: Disk, found: LogSurvey, recovery: LogRecovery, known: Head | None) -> LogRecovery:
     for name in found.leftovers:
         disk.remove(name)
     # The previous process may have ended between naming a segment and syncing its name.
@@ -157,7 +190,7 @@ def _repair(disk: Disk, found: LogSurvey, recovery: LogRecovery) -> LogRecovery:
         if recovery.epoch_changed:
             # The torn bytes stay until the segment is sealed: they prove that something was lost if
             # the process ends before the next line.
-            segments = _begin_epoch(disk, found, recovery)
+            segments = _begin_epoch(disk, found, recovery, known)
         elif tail.is_unborn:
             header = Header(info.epoch, info.base, info.created_ms)
             with_reserve(disk, lambda: create_segment(disk, header)).close()
@@ -170,8 +203,11 @@ def _repair(disk: Disk, found: LogSurvey, recovery: LogRecovery) -> LogRecovery:
     )
 
 
-def _begin_epoch(disk: Disk, found: LogSurvey, recovery: LogRecovery) -> tuple[SegmentInfo, ...]:
-    published_epoch = found.published.epoch if found.published else 0
+def _begin_epoch(
+    disk: Disk, found: LogSurvey, recovery: LogRecovery, known: Head | None
+) -> tuple[SegmentInfo, ...]:
+    published = _latest(found.published, known)
+    published_epoch = published.epoch if published else 0
     last = recovery.segments[-1]
     header = Header(max(recovery.epoch, published_epoch) + 1, recovery.head, last.max_ms)
     with_reserve(disk, lambda: create_segment(disk, header)).close()

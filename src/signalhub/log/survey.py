@@ -24,7 +24,7 @@ from signalhub.log.footer import (
     read_summary,
     sealed_segment,
 )
-from signalhub.log.head import HEAD_NAME, Head, read_head
+from signalhub.log.head import HEAD_NAME, Head, head_fault, read_head
 from signalhub.log.record import HEADER_BYTES, UnknownVersion, Unreadable, batch_length, read_batch
 from signalhub.log.segment import (
     BATCHES_BEGIN,
@@ -87,6 +87,8 @@ class LogSurvey(msgspec.Struct, kw_only=True):
     """All faults, in the order of the log."""
     leftovers: list[str]
     foreign: list[str]
+    head_fault: str = ""
+    """Why `published` is unknown although there are entries."""
 
 
 class _Fault(Exception):
@@ -125,6 +127,9 @@ def survey(disk: Disk) -> LogSurvey:
     if last_deleted:
         found.previous_chain = last_deleted.chain
     _examine_all(disk, bases, found, last_deleted)
+    if published is None and found.segments and found.segments[-1].end:
+        # Every hub publishes the heads before the first entry.
+        found.head_fault = head_fault(disk)
     return found
 
 

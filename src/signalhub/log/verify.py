@@ -21,6 +21,7 @@ from signalhub.log.footer import (
     read_summary,
     sealed_segment,
 )
+from signalhub.log.head import Head
 from signalhub.log.record import Unreadable
 from signalhub.log.recovery import TornTail
 from signalhub.log.seal import SegmentSealing
@@ -45,6 +46,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     foreign: tuple[str, ...]
     loss: str
     """The entries that existed and are lost, in words: one of the problems, or empty."""
+    unknown_end: str
+    """That a lost end would not be noticed, and why: one of the problems, or empty."""
     problems: tuple[str, ...]
     """One sentence per fault, each naming the file."""
 
@@ -55,17 +58,27 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_only_short(self) -> bool:
         """Has it lost its end, and no other fault? A hub starts on it, and says what is lost."""
-        return self.problems == (self.loss,)
+        return bool(self.loss) and set(self.problems) <= {self.loss, self.unknown_end}
+
+    @property
+    def is_only_unproven(self) -> bool:
+        """Is the only fault that its end is unknown? A hub ends that with its next commit."""
+        return self.problems == (self.unknown_end,)
 
 
-def verify(disk: Disk) -> Report:
-    """Check everything; raises `LogFailed` if the folder cannot be read."""
-    found, recovery = examine(disk)
+def verify(disk: Disk, known: Head | None = None) -> Report:
+    """Check everything; raises `LogFailed` if the folder cannot be read.
+
+    `known` is a head that was known from elsewhere before.
+    """
+    found, recovery = examine(disk, known)
     audit = _Audit(disk)
     damages = found.damages or ([recovery.damage] if recovery.damage else [])
     audit.problems += [f"{one.segment}, byte {one.position}: {one.reason}" for one in damages]
     if recovery.loss:
         audit.problems.append(recovery.loss)
+    if recovery.unknown_end:
+        audit.problems.append(recovery.unknown_end)
     try:
         audit.check_footers()
         for info in recovery.segments:
@@ -85,6 +98,7 @@ def verify(disk: Disk) -> Report:
         torn=recovery.torn,
         foreign=recovery.foreign,
         loss=recovery.loss,
+        unknown_end=recovery.unknown_end,
         problems=tuple(dict.fromkeys(audit.problems)),
     )
 

@@ -309,6 +309,11 @@ class FaultyDisk:
             if fault is None:
                 self._rename(_Renaming(old, new, self._names[old]))
 
+    def has_no_name_for(self, content: Content) -> bool:
+        """Was the file removed or replaced?"""
+        with self._lock:
+            return all(one is not content for one in self._names.values())
+
     def remove(self, name: str) -> None:
         with self._step("remove", name) as fault:
             if fault is None and name in self._names:
@@ -413,6 +418,9 @@ class FaultyFile:
                 raise _failure(errno.ENOSPC, self._content.name)
             else:
                 self._content.write(bytes(data), position)
+
+    def is_removed(self) -> bool:
+        return self._disk.has_no_name_for(self._content)
 
     def truncate(self, size: int) -> None:
         with self._disk._step("truncate", self._content.name, size) as fault:

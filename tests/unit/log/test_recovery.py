@@ -121,6 +121,56 @@ def test_losing_what_was_shown_begins_one_new_epoch(scene: Scene, lost: int) -> 
     assert (log.epoch, contents(log)) == (scene.epoch + 1, before[:left])
 
 
+def test_what_is_known_from_elsewhere_tells_of_a_lost_end_without_the_head_file(
+    scene: Scene,
+) -> None:
+    scene.disk.remove("head")
+    known = Head(scene.epoch, COUNT + 2, COUNT + 2)
+
+    found = recover(scene.disk, repair=True, known=known)
+
+    assert (found.lost_from, found.lost_to, found.lost_epoch) == (COUNT, COUNT + 2, scene.epoch)
+    assert (found.epoch, found.epoch_changed) == (scene.epoch + 1, True)
+
+
+@pytest.mark.parametrize("content", [None, b"", bytes(32)])
+def test_a_head_file_that_cannot_be_read_is_named_until_the_log_is_opened(
+    scene: Scene, content: bytes | None
+) -> None:
+    files = {name: data for name, data in scene.disk.files().items() if name != "head"}
+    disk = FaultyDisk(files if content is None else files | {"head": content})
+
+    found = recover(disk, repair=True)
+    open_log(disk)
+
+    assert (found.damage, found.head, found.epoch_changed) == (None, COUNT, False)
+    assert found.unknown_end.startswith("head: it is ")
+    assert recover(disk, repair=False).unknown_end == ""
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_a_head_file_that_is_lost_in_use_is_there_again_with_the_next_commit(
+    scene: Scene, is_removed: bool
+) -> None:
+    if is_removed:
+        scene.disk.remove("head")
+    else:
+        scene.disk.open("head").write(b"x" * 20, 0)
+    assert recover(scene.disk, repair=False).unknown_end
+
+    fill(scene.log, 1, first_seq=COUNT + 1)
+
+    assert recover(scene.disk, repair=False).unknown_end == ""
+
+
+def test_a_log_without_entries_needs_no_head_file() -> None:
+    disk = FaultyDisk()
+    open_log(disk)
+    disk.remove("head")
+
+    assert recover(disk, repair=False).unknown_end == ""
+
+
 def test_a_head_file_of_an_older_epoch_says_nothing(scene: Scene) -> None:
     found = scene.recover({"head": encode_head(Head(scene.epoch - 1, 99, 99))})
 

@@ -78,6 +78,18 @@ def test_entries_that_were_shown_and_are_gone_are_a_problem(disk: FaultyDisk, lo
     assert verify(disk).problems == (f"entries {last} to {last} existed and are lost",)
 
 
+def test_a_head_that_cannot_be_read_is_a_problem_of_its_own(disk: FaultyDisk, log: Log) -> None:
+    info = log.segments[-1]
+    disk.remove("head")
+
+    report = verify(disk)
+
+    assert report.problems == (report.unknown_end,)
+    assert report.is_only_unproven
+    disk.open(info.name).truncate(info.bytes - 1)
+    assert verify(disk).is_only_unproven, "the end that is lost cannot be noticed"
+
+
 def test_what_a_start_takes_for_damage_in_the_active_segment_is_a_problem() -> None:
     disk = FaultyDisk()
     log = open_log(disk)

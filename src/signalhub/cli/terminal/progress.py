@@ -49,6 +49,7 @@ class CountedFile:
         self.write = file.write
         self.truncate = file.truncate
         self.size = file.size
+        self.is_removed = file.is_removed
         self.sync = file.sync
         self.close = file.close
 
