@@ -5,24 +5,19 @@ from __future__ import annotations
 import shutil
 from getpass import getuser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from signalhub.log.disk import SystemDisk
-from signalhub.log.reader import Reader
 from signalhub.log.recovery import LogRecovery
 from signalhub.operate.backup import back_up
 from signalhub.operate.restore import restore
 from signalhub.server.losses import Losses
 from signalhub.testing import FakeClock, run_hub
-from signalhub.wire.entry import Kind, OperatedBody, decode_body
+from tests.faults.losses import data_of, lost, operations
 from tests.faults.lost_end import cut_to
 from tests.support.process.command import command
 from tests.support.socket.stage import InProcess, eventually, run_stage
 from tests.support.socket.topics import create, publish
-
-LOST = "log_entries_lost"
 
 
 async def lose(stage: InProcess) -> None:
@@ -37,25 +32,6 @@ async def lose(stage: InProcess) -> None:
     stage.send_everybody_away()
     cut_to(data_of(stage), kept)
     await stage.start()
-
-
-def data_of(stage: InProcess) -> Path:
-    return Path(stage.hub.settings.data)
-
-
-async def lost(stage: InProcess) -> list[dict[str, Any]]:
-    """What `/health` says is lost; empty if it does not complain."""
-    health = await stage.health()
-    found: list[dict[str, Any]] = health.get("details", {}).get("lost", [])
-    assert (LOST in health["degradations"]) == bool(found)
-    return found
-
-
-def operations(folder: Path) -> list[OperatedBody]:
-    reader = Reader.of_folder(SystemDisk(folder / "log", read_only=True))
-    found = [one for one in reader.scan(0) if one.kind == Kind.OPERATED]
-    reader.close()
-    return [decode_body(OperatedBody, one.body) for one in found]
 
 
 async def test_a_loss_is_shown_across_restarts_and_backups_until_it_is_acknowledged(

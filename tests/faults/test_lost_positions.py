@@ -20,6 +20,7 @@ from signalhub.operate.backup import back_up
 from signalhub.operate.restore import restore
 from signalhub.testing import run_hub
 from tests.faults.lost_end import cut_to
+from tests.support.process.command import command
 from tests.support.socket.clients import QUICK, take
 from tests.support.socket.guest import knock
 from tests.support.socket.http import Answer, Web
@@ -124,6 +125,9 @@ async def restore_a_backup(stage: InProcess, tmp_path: Path) -> Loss:
 async def delete_the_log(stage: InProcess, tmp_path: Path) -> Loss:
     async def lose(stage: InProcess) -> None:
         shutil.rmtree(data_of(stage) / "log")
+        # Otherwise the hub does not start.
+        done = await command("", "log", "acknowledge", "--data", str(data_of(stage)))
+        assert done.code == 0
 
     return lose
 

@@ -29,11 +29,13 @@ from signalhub.log.head import Head
 from signalhub.log.verify import verify
 from signalhub.operate.arguments import InvalidArgument
 from signalhub.pipeline.copy import copy_tables
+from signalhub.pipeline.source.known import check_log, known_head
 from signalhub.privacy import FOLDER_MODE, make_folder, opener
 from signalhub.settings.model import DENIED_NAME, Settings
 from signalhub.sqlite import PinnedFile, frozen
 from signalhub.state import clock_offset, inbox_key, losses
 from signalhub.state.schema import SCHEMA as STATE_SCHEMA
+from signalhub.state.store import FILE
 from signalhub.wire.errors import SignalHubError
 from signalhub.wire.release import __version__
 
@@ -41,7 +43,7 @@ MANIFEST: Final = "manifest.json"
 SUMS: Final = "SHA256SUMS"
 HUB, LAKE, HOSTS = "hub", "lake", "hosts"
 LOG: Final = "log"
-STATE: Final = "state.db"
+STATE: Final = FILE
 FORMAT: Final = 1
 CERTIFICATES: Final = Path("pipeline", "certificates")
 """What says which erasures are complete; the rest of the pipeline's folder can be lost."""
@@ -99,6 +101,7 @@ def back_up(
     folder appears when everything in it is written, synced and verified.
     """
     data = Path(settings.data)
+    check_log(data)
     if not is_log(data / LOG):
         raise InvalidArgument(
             f"there is no log in {data}", "give the data folder of a hub with --data"
@@ -177,7 +180,7 @@ def _written(
     copied = log.copy_rest(published)
     _copy_rest(data, hub)
     progress("verification")
-    report = verify(SystemDisk(hub / LOG, read_only=True))
+    report = verify(SystemDisk(hub / LOG, read_only=True), known_head(hub))
     if not report.is_sound:
         raise BackupFailed(
             f"the log is damaged: {report.problems[0]}; see `signalhub log verify --data {data}`"

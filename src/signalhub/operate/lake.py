@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from signalhub.operate.arguments import InvalidArgument
 from signalhub.pipeline.lake import lake_of
+from signalhub.pipeline.source import known
 from signalhub.pipeline.source.plan import LOG_FOLDER
 from signalhub.pipeline.tables.tables import ENTRIES
 
@@ -25,7 +26,8 @@ OpenSpark = Callable[["Settings"], AbstractContextManager["SparkSession"]]
 
 
 def check_log(settings: Settings) -> None:
-    """Check that the data folder has a log; raises `InvalidArgument`."""
+    """Check that the data folder has a log; raises `InvalidArgument`, `LogGone`."""
+    known.check_log(Path(settings.data))
     if not (Path(settings.data) / LOG_FOLDER).is_dir():
         raise InvalidArgument(
             f"there is no log in {settings.data}",

@@ -52,7 +52,7 @@ from signalhub.server.sockets.connection import Connection
 from signalhub.settings.model import Settings
 from signalhub.state import inbox_key
 from signalhub.state.clock_offset import ClockOffset
-from signalhub.state.store import StateStore
+from signalhub.state.store import FILE, StateStore
 from signalhub.wire import envelope as wire
 from signalhub.wire.frames import CloseCode
 from signalhub.wire.release import __version__
@@ -146,7 +146,7 @@ class App:
         log.info("the hub is ready", extra={"port": self.port})
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._store = StateStore(str(self._folder.path / "state.db"))
+        self._store = StateStore(str(self._folder.path / FILE))
         try:
             await self._open_rest(loop)
         except BaseException:
@@ -160,7 +160,12 @@ class App:
         self.hub.restore((row.address, row.version, row.expires_at) for row in rows)
         self._losses = losses = Losses(self._folder.path, self._clock)
         self._engine = LocalEngine(
-            self._folder.path / "log", self.settings.log, self._clock, loop, on_loss=losses.note
+            self._folder.path / "log",
+            self.settings.log,
+            self._clock,
+            loop,
+            known=startup.known_head(self._folder.path, losses),
+            on_loss=losses.note,
         )
         try:
             self._clock.resume(ahead_ms=offset.saved_ms, newest_ms=self._engine.newest_ms)

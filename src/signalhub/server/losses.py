@@ -35,13 +35,17 @@ class Losses:
     def note(self, found: LogRecovery) -> None:
         """The log is about to be repaired, which ends what it says about its lost entries."""
         last, now_ms = found.lost_to - 1, self._clock.now_ms()
-        loss = Loss(epoch=found.epoch, first=found.lost_from, last=last, found_ms=now_ms)
+        loss = Loss(epoch=found.lost_epoch, first=found.lost_from, last=last, found_ms=now_ms)
         try:
             losses.add(self._folder, loss)
             self._look()
         except (OSError, SettingsError) as error:
             log.error("a loss could not be recorded", extra={"reason": str(error)})
             self._unwritten.append(loss)
+
+    def has_acknowledged(self, loss: Loss) -> bool:
+        """Has somebody acknowledged this loss already?"""
+        return any(one.acknowledged_ms and one.is_same(loss) for one in self._known)
 
     @property
     def open(self) -> list[Loss]:

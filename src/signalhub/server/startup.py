@@ -14,6 +14,9 @@ from signalhub.core.streams.recovery import Recovery
 from signalhub.engine.local import LocalEngine
 from signalhub.engine.upkeep import refusal_of
 from signalhub.log.errors import EntriesGone, LogDamaged
+from signalhub.log.head import Head
+from signalhub.pipeline.source import known
+from signalhub.server.losses import Losses
 from signalhub.settings.model import Settings
 from signalhub.state import inbox_key
 from signalhub.state.store import KnownIdsWindow, SnapshotRow, StateStore
@@ -21,6 +24,20 @@ from signalhub.wire.errors import SettingsError
 from signalhub.wire.room_ids import Names
 
 log = logging.getLogger("signalhub.server")
+
+
+def known_head(data: Path, losses: Losses) -> Head | None:
+    """Return how far the log has been, as far as is known from elsewhere.
+
+    Raises `SettingsError` if the log is gone and nobody has acknowledged that: it may lie on a disk
+    that is not mounted, and what a new log accepts would be hidden behind that disk later.
+    """
+    loss = known.lost_log(data)
+    if loss is None:
+        return known.known_head(data)
+    if not losses.has_acknowledged(loss):
+        raise SettingsError(str(known.LogGone(data, loss)))
+    return None
 
 
 class Continued(msgspec.Struct, frozen=True):

@@ -32,8 +32,17 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     acknowledged_ms: int = 0
     by: str = ""
     """The user of the system who acknowledged it."""
+    is_whole: bool = False
+    """The log was gone; `last` is the last entry that is known to have been in it."""
+
+    @property
+    def extent(self) -> str:
+        """What a whole log had, as far as is known."""
+        return f"entries up to {self.last} of epoch {self.epoch}"
 
     def __str__(self) -> str:
+        if self.is_whole:
+            return f"the whole log, which had {self.extent}"
         if self.first == self.last:
             return f"entry {self.first} of epoch {self.epoch}"
         return f"entries {self.first} to {self.last} of epoch {self.epoch}"

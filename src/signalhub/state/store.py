@@ -17,18 +17,21 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import apsw
 import msgspec
 
 from signalhub.core.messages.dedup import Recalled, Remembered
 from signalhub.core.streams.recovery import Snapshot
-from signalhub.sqlite import open_file
+from signalhub.sqlite import open_file, open_read_only
 from signalhub.state import schema
 from signalhub.state.schema import RoomIds
+from signalhub.wire.errors import SettingsError
 
 log = logging.getLogger("signalhub.state")
+
+FILE: Final = "state.db"
 
 # How long changes are collected before they are written. A killed hub loses at most this much.
 GATHER_S = 0.05
@@ -374,6 +377,26 @@ class StateStore:
 
     def _clean(self, now_ms: int) -> None:
         self._connection.execute(schema.CLEAN, (now_ms,))
+
+
+def saved_position(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """The epoch and offset of the snapshot in a file that a hub may be using, if there is one.
+
+    Everything before it was in the log. `None`, too, if the file cannot be read.
+    """
+    name = os.fspath(path)
+    if not os.path.exists(name):
+        return None
+    try:
+        connection = open_read_only(name, schema.SCHEMA)
+        try:
+            found = connection.execute(schema.LOAD_SNAPSHOT).fetchone()
+        finally:
+            connection.close()
+    except (apsw.Error, SettingsError) as error:
+        log.debug("the snapshot cannot be read", extra={"reason": str(error)})
+        return None
+    return None if found is None else (found[0], found[1])
 
 
 def move_to_epoch(path: str | os.PathLike[str], epoch: int) -> None:

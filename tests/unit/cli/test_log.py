@@ -7,6 +7,7 @@ import os
 import pwd
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,35 @@ def test_a_lost_end_is_no_damage_and_verify_says_what_a_hub_does_about_it(log: L
     assert "read-only" not in err
     assert "in a new epoch" in err
     assert facts["loss"].startswith(f"entries {head - 1} to {head - 1} ")
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(b"")])
+def test_an_end_that_cannot_be_checked_is_no_damage_and_not_called_sound(
+    log: Log, spoil: Callable[[Path], object]
+) -> None:
+    spoil(log.data / "log" / "head")
+
+    out, err = log.said("verify", code=1)
+
+    assert out.startswith("unproven: ")
+    assert "unproven\thead: it is " in out
+    assert "would not be noticed" in err
+    assert "backup" not in err
+
+
+def test_a_loss_that_nobody_has_acknowledged_is_mentioned(log: Log) -> None:
+    loss = losses.Loss(epoch=7, first=3, last=4, found_ms=NOW_MS)
+    assert log.rows("verify")[0]["open_losses"] == log.rows("info")[0]["open_losses"] == []
+    losses.add(log.data, loss)
+
+    assert "note: entries 3 to 4 of epoch 7" in log.said("verify")[0]
+    assert "entries 3 to 4 of epoch 7" in log.said("info")[0]
+    for verb in ("verify", "info"):
+        (facts,) = log.rows(verb)
+        (found,) = facts["open_losses"]
+        assert (found["first"], found["last"]) == (3, 4)
+    losses.acknowledge(log.data, NOW_MS, "me")
+    assert log.rows("verify")[0]["open_losses"] == []
 
 
 def test_no_command_changes_a_byte(log: Log) -> None:

@@ -21,17 +21,20 @@ from signalhub.cli.terminal.failures import Exit, Failure, split_advice, usage
 from signalhub.cli.terminal.output import AsJson, Output, OutputColumn, counted, shown
 from signalhub.cli.terminal.progress import bar
 from signalhub.cli.terminal.quantities import shown_size, shown_time
+from signalhub.log.errors import CUT_ADVICE, DAMAGED_ADVICE
 from signalhub.wire import entry
 from signalhub.wire.entry import Kind, Outcome, StoredEntry, decode_body
 from signalhub.wire.errors import SignalHubError
 
 if TYPE_CHECKING:
     from signalhub.log.disk import SystemDisk
+    from signalhub.log.head import Head
     from signalhub.log.reader import Reader
     from signalhub.log.recovery import LogRecovery
     from signalhub.log.segment import SegmentInfo
     from signalhub.log.survey import LogSurvey
     from signalhub.log.verify import Report
+    from signalhub.state.losses import Loss
 
 FOLLOW_PAUSE_S = 0.2
 # Reading a log cannot fail like this; writing our output can.
@@ -44,6 +47,7 @@ Data = Annotated[
 Offset = Annotated[int | None, Parameter(validator=Number(gte=0))]
 
 HERE = Path("data")
+LOG = "log"
 
 _COLUMNS = (
     OutputColumn("base", style="bold"),
@@ -62,7 +66,7 @@ def ls(*, data: Data = HERE, as_json: AsJson = False) -> None:
     from signalhub.log.folder import examine
 
     with _reading(data) as disk:
-        found, recovery = examine(disk)
+        found, recovery = examine(disk, _known(disk))
     output = Output(as_json)
     segments = recovery.segments
     rows = [_segment_facts(one) if as_json else _row(one) for one in segments]
@@ -75,7 +79,8 @@ def info(*, data: Data = HERE, as_json: AsJson = False) -> None:
     from signalhub.log.folder import examine
 
     with _reading(data) as disk:
-        found, recovery = examine(disk)
+        found, recovery = examine(disk, _known(disk))
+        open_losses = _open_losses(disk)
     segments, published = recovery.segments, found.published
     torn = recovery.torn
     facts: dict[str, Any] = {
@@ -91,6 +96,7 @@ def info(*, data: Data = HERE, as_json: AsJson = False) -> None:
         "to_ms": max((one.max_ms for one in segments), default=None),
         "torn": torn and f"{torn.segment}, byte {torn.position}: {torn.bytes} bytes, {torn.reason}",
         "lost": [recovery.lost_from, recovery.lost_to - 1] if recovery.epoch_changed else None,
+        "open_losses": [_loss_facts(one) for one in open_losses],
         "damage": _damage(found, recovery),
         "foreign": recovery.foreign,
     }
@@ -99,6 +105,7 @@ def info(*, data: Data = HERE, as_json: AsJson = False) -> None:
         facts |= {
             "from": shown_time(facts.pop("from_ms")),
             "to": shown_time(facts.pop("to_ms")),
+            "open_losses": "; ".join(map(str, open_losses)),
         }
     Output(as_json).sheet(facts)
     _check(found, recovery)
@@ -107,8 +114,9 @@ def info(*, data: Data = HERE, as_json: AsJson = False) -> None:
 def verify(*, data: Data = HERE, as_json: AsJson = False) -> int:
     """Verify a log: every batch, entry and footer, and the hash chain.
 
-    Exit code 1 means that the log is damaged or has lost its end; each fault is
-    listed. A torn end left by a crash is neither: the next start of the hub cuts it.
+    Exit code 1 means that the log is damaged or has lost its end, or that a lost
+    end would not be noticed; each fault is listed. A torn end left by a crash is
+    no fault: the next start of the hub cuts it.
     """
     from signalhub.cli.terminal.progress import CountedDisk
     from signalhub.log.verify import verify as check
@@ -117,8 +125,13 @@ def verify(*, data: Data = HERE, as_json: AsJson = False) -> int:
     with _reading(data) as plain:
         total = sum(_size(plain, name) for name in plain.names() if name.endswith(".log"))
         with bar("verifying", output) as show:
-            report = check(CountedDisk(plain, show, total))
-    output.fact(_report_facts(report), _verdict(report))
+            report = check(CountedDisk(plain, show, total), _known(plain))
+        open_losses = _open_losses(plain)
+    facts = _report_facts(report) | {"open_losses": [_loss_facts(one) for one in open_losses]}
+    output.fact(facts, _verdict(report))
+    for loss in open_losses if not as_json else ():
+        text = f"note: {loss}: lost before, found {shown_time(loss.found_ms)}, not acknowledged"
+        output.fact({}, text)
     # If the log is damaged, the same place is among its problems.
     if report.torn is not None and report.is_sound and not as_json:
         torn = report.torn
@@ -127,10 +140,17 @@ def verify(*, data: Data = HERE, as_json: AsJson = False) -> int:
         return Exit.DONE
     if not as_json:
         for problem in report.problems:
-            word = "lost" if report.is_only_short else "damaged"
+            word = {report.loss: "lost", report.unknown_end: "unproven"}.get(problem, "damaged")
             output.line({}, [(word, "red"), (problem, "")])
     if report.is_only_short:
         raise _lost(report.loss)
+    if report.is_only_unproven:
+        raise Failure(
+            Exit.FAILED,
+            "log_end_unknown",
+            report.unknown_end,
+            "start the hub, which writes the file again, and continues where the log ends now",
+        )
     raise _damaged(f"{counted(len(report.problems), 'fault')}, first {report.problems[0]}")
 
 
@@ -178,7 +198,7 @@ def view(
                 printed += 1
                 if printed == limit:
                     return
-        _check(*examine(disk))
+        _check(*examine(disk, _known(disk)))
 
 
 def acknowledge(*, data: Data = HERE, as_json: AsJson = False) -> None:
@@ -189,17 +209,27 @@ def acknowledge(*, data: Data = HERE, as_json: AsJson = False) -> None:
     """
     from signalhub.clock import SystemClock
     from signalhub.locks import is_hub_running
+    from signalhub.pipeline.source import known
     from signalhub.state import losses
 
-    if not (data / "log").is_dir():
+    lost_log = known.lost_log(data)
+    if lost_log is None and not (data / "log").is_dir():
         raise usage(f"there is no log in {data}", "give the hub's data folder with --data")
+    if lost_log is not None and is_hub_running(data):
+        raise Failure(
+            Exit.FAILED,
+            "hub_running",
+            f"the hub is running, but its log is gone from {data}",
+            "stop the hub, then repeat the command",
+        )
     output = Output(as_json)
-    with _reading(data):
+    with _operation(data):
+        if lost_log is not None:
+            losses.add(data, lost_log)
         done = losses.acknowledge(data, SystemClock().now_ms(), _user())
     for one in done:
-        facts = {"epoch": one.epoch, "first": one.first, "last": one.last, "found_ms": one.found_ms}
         text = f"acknowledged the loss of {one}, found {shown_time(one.found_ms)}"
-        output.fact(facts, text)
+        output.fact(_loss_facts(one), text)
     if as_json:
         return
     if not done:
@@ -248,9 +278,18 @@ def _print_entry(stored: StoredEntry, output: Output) -> None:
 def _reading(data: Path) -> Iterator[SystemDisk]:
     """The folder of a log; read errors become failures."""
     from signalhub.log.disk import SystemDisk
+    from signalhub.pipeline.source import known
 
-    try:
+    with _operation(data):
+        known.check_log(data)
         yield SystemDisk(_folder(data), read_only=True)
+
+
+@contextmanager
+def _operation(data: Path) -> Iterator[None]:
+    """Turn errors into failures."""
+    try:
+        yield
     except SignalHubError as error:
         raise Failure(Exit.FAILED, error.code, *split_advice(error)) from error
     except OSError as error:
@@ -271,6 +310,32 @@ def _folder(data: Path) -> Path:
     if data.is_dir() and any(data.glob("[0-9]*.log")):
         return data
     raise usage(f"there is no log in {data}", "give the hub's data folder with --data")
+
+
+def _owner(disk: SystemDisk) -> Path | None:
+    """The data folder of a log; a copy of segments may lie anywhere."""
+    return disk.path.parent if disk.path.name == LOG else None
+
+
+def _known(disk: SystemDisk) -> Head | None:
+    """What the hub's data folder knows about the end of its log, apart from the log."""
+    from signalhub.pipeline.source import known
+
+    data = _owner(disk)
+    return None if data is None else known.known_head(data)
+
+
+def _open_losses(disk: SystemDisk) -> list[Loss]:
+    """What the hub has lost before, and nobody has acknowledged."""
+    from signalhub.state import losses
+
+    data = _owner(disk)
+    known = [] if data is None else losses.read(data)
+    return [one for one in known if not one.acknowledged_ms]
+
+
+def _loss_facts(one: Loss) -> dict[str, Any]:
+    return {"epoch": one.epoch, "first": one.first, "last": one.last, "found_ms": one.found_ms}
 
 
 def _size(disk: SystemDisk, name: str) -> int:
@@ -311,7 +376,13 @@ def _report_facts(report: Report) -> dict[str, Any]:
 def _verdict(report: Report) -> str:
     entries = counted(report.entries, "entry")
     extent = f"{entries} in {counted(report.segments, 'segment')}, {report.sealed} sealed"
-    verdict = "sound" if report.is_sound else "incomplete" if report.is_only_short else "damaged"
+    verdict = "damaged"
+    if report.is_sound:
+        verdict = "sound"
+    elif report.is_only_short:
+        verdict = "incomplete"
+    elif report.is_only_unproven:
+        verdict = "unproven"
     return f"{verdict}: {extent}, {report.erased} erased, epoch {report.epoch}"
 
 
@@ -333,7 +404,7 @@ def _damaged(what: str) -> Failure:
         Exit.FAILED,
         "storage_damaged",
         f"the log is damaged: {what}",
-        "restore it from a backup; a hub that meets the damage becomes read-only",
+        DAMAGED_ADVICE,
     )
 
 
@@ -342,7 +413,7 @@ def _lost(what: str) -> Failure:
         Exit.FAILED,
         "log_entries_lost",
         f"the end of the log is missing: {what}",
-        "restore it from a backup, or start the hub, which continues without it, in a new epoch",
+        CUT_ADVICE,
     )
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from signalhub.log.disk import Disk, File, SystemDisk
 from signalhub.log.errors import EntriesGone, LogDamaged, LogFailed, storage_error
-from signalhub.log.folder import look
+from signalhub.log.folder import is_gone, look
 from signalhub.log.footer import read_footer, read_summary
 from signalhub.log.head import read_head
 from signalhub.log.record import Unreadable, read_entries
@@ -36,8 +36,16 @@ _ATTEMPTS_MAX: Final = 5
 
 
 def log_of(data: str | Path) -> SystemDisk:
-    """Open the log of a data folder for reading; raises `SettingsError` if there is none."""
+    """Open the log of a data folder for reading.
+
+    Raises `SettingsError` if there is none, `LogGone` if there was one.
+    """
     path = Path(data) / LOG_FOLDER
+    if is_gone(path):
+        # Workers of Spark must not load what it takes to find out.
+        from signalhub.pipeline.source import known
+
+        known.check_log(Path(data))
     if not path.is_dir():
         raise SettingsError(f"there is no log in {data}; give the data folder of a hub with --data")
     return SystemDisk(path, read_only=True)
