@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +12,11 @@ from typing import Any, NoReturn
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from signalhub.log.verify import verify
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.land.land import CheckpointAhead, Landing
 from signalhub.pipeline.land.resume import EntriesMissing
+from signalhub.pipeline.run.progress import standing
 from signalhub.pipeline.run.run import Pipeline, PipelineFailed, RunSummary
 from signalhub.pipeline.run.status import folder_of, read_status
 from signalhub.pipeline.source.plan import Segments
@@ -190,6 +194,31 @@ def test_everything_before_damage_is_landed_and_the_damage_named(
     assert landed["rows"] >= int(second.stem)
 
 
+@pytest.mark.parametrize("name", ["damage", "loss"])
+def test_what_cannot_be_read_of_the_end_is_reported_in_the_words_of_verify(
+    name: str, scene: LogScene, lake: Lake, once: Once
+) -> None:
+    scene.publish(300)
+    scene.close()
+    last = max((scene.data / "log").glob("*.log"))
+    if name == "damage":
+        flip(last, scene.end_of(last.name) // 2)
+    else:
+        os.truncate(last, scene.end_of(last.name) - 20)
+    (problem,) = verify(scene.disk).problems
+
+    for _ in range(2):
+        with pytest.raises(PipelineFailed, match=re.escape(problem)):
+            once()
+        found = standing(scene.data, lake.uri)
+        assert (found.state, problem in found.reason) == ("failed", True)
+        assert (found.lag_s, found.facts()["lag"] >= 100) == (None, True)
+
+    (landed,) = selected(lake, ENTRIES.name, "count(*) AS rows")
+    assert_dense(lake, landed["rows"])
+    assert landed["rows"] >= 100
+
+
 def test_a_torn_end_is_passed_over_and_nothing_is_repaired(
     scene: LogScene, lake: Lake, once: Once
 ) -> None:
@@ -197,13 +226,13 @@ def test_a_torn_end_is_passed_over_and_nothing_is_repaired(
     scene.close()
     last = max((scene.data / "log").glob("*.log"))
     with last.open("r+b") as file:
-        file.seek(scene.end_of(last.name) - 20)
+        file.seek(scene.end_of(last.name))
         file.write(b"torn")
     before = last.read_bytes()
 
     once()
 
-    assert_dense(lake, 200)
+    assert_dense(lake, 300)
     assert last.read_bytes() == before
 
 

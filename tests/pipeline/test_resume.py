@@ -34,6 +34,7 @@ from signalhub.pipeline.run.status import (
     read_status,
     write_status,
 )
+from signalhub.pipeline.source.known import LogGone
 from signalhub.pipeline.source.plan import LogPosition, Segments
 from signalhub.pipeline.tables.tables import CHECKPOINT_INTERVAL, ENTRIES
 from signalhub.settings.model import PipelineSettings
@@ -295,6 +296,33 @@ def test_the_standing_of_a_lake_is_known_without_a_pipeline(scene: LogScene, lak
     assert (found.position, found.head, found.facts()["lag"]) == (500, 2_000, 1_500)
     assert found.tables[0].table == "entries"
     assert found.tables[0].behind == 1_500
+
+
+def test_the_standing_counts_what_the_log_had_and_says_why_it_cannot_be_read(
+    scene: LogScene, lake: Lake
+) -> None:
+    hold(lake, epoch_of(scene), 1_899)
+    scene.close()
+    last = max((scene.data / "log").glob("*.log"))
+    os.truncate(last, scene.end_of(last.name) - 20)
+
+    found = standing(scene.data, "")
+
+    assert (found.head, found.facts()["lag"], found.lag_s) == (2_000, 100, None)
+    assert found.reason == "entries 1900 to 1999 existed and are lost"
+
+
+def test_a_log_that_is_gone_is_not_an_empty_one(scene: LogScene, lake: Lake) -> None:
+    write_status(scene.data, PipelineStatus(pid=1, epoch=epoch_of(scene), position=2_000))
+    scene.close()
+    for one in (scene.data / "log").iterdir():
+        one.unlink()
+
+    with pytest.raises(LogGone, match="entries up to 1999"):
+        standing(scene.data, "")
+    shutil.rmtree(scene.data / "log")
+    with pytest.raises(LogGone, match="does not exist"):
+        standing(scene.data, "")
 
 
 def test_the_lag_is_the_age_of_the_oldest_entry_that_has_not_landed(

@@ -11,9 +11,11 @@ import msgspec
 
 from signalhub.clock import SystemClock
 from signalhub.locks import is_hub_running
+from signalhub.log.folder import is_gone
 from signalhub.pipeline.lake import Lake, lake_of
 from signalhub.pipeline.run.lock import running_pid
 from signalhub.pipeline.run.status import PipelineStatus, read_status
+from signalhub.pipeline.source import known
 from signalhub.pipeline.source.plan import LOG_FOLDER, LogPosition, Segments, log_of
 from signalhub.pipeline.tables.tables import AUDIT, ENTRIES, QUARANTINE, TABLES
 
@@ -67,11 +69,15 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 def standing(data: Path, uri: str, *, shard: int = 0) -> Standing:
-    """Read log, tables and status file; raises `LakeUnreachable`."""
+    """Read log, tables and status file; raises `LakeUnreachable`, `LogGone`."""
     segments, lake = Segments(log_of(data)), lake_of(data, uri)
     hub_runs = is_hub_running(data)
     head = _head(segments, hub_runs)
     state, reason, status = told(data)
+    found = known.examined(data)
+    if found.problem:
+        # What was there and cannot be read has not landed either, unless it is in the lake.
+        head = max(head, LogPosition(found.epoch, found.published))
     begin = segments.epochs.get(head.epoch, 0)
     committed = lake.committed(ENTRIES.name, shard, head.epoch)
     position = begin if committed is None else committed + 1
@@ -83,7 +89,7 @@ def standing(data: Path, uri: str, *, shard: int = 0) -> Standing:
         lag_s=_lag_s(segments, _next(segments, lake, shard, head), head),
         last_batch=_last_batch(status),
         failures=status.failures if status else 0,
-        reason=reason,
+        reason=reason or found.problem,
         hub="running" if hub_runs else "stopped",
         tables=[_table(lake, name, shard, begin, head) for name in TABLES],
     )
@@ -102,7 +108,7 @@ def is_nearly_done(data: Path, uri: str) -> bool:
 
 def behind(data: Path, lake: Lake, names: Iterable[str], *, shard: int = 0) -> dict[str, int]:
     """Return the entries that tables have not taken in yet, by table."""
-    if not (data / LOG_FOLDER).is_dir():
+    if is_gone(data / LOG_FOLDER):
         return {}
     segments = Segments(log_of(data))
     head = _head(segments, is_hub_running(data))

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from signalhub.locks import is_hub_running
+from signalhub.log.errors import CUT_ADVICE, DAMAGED_ADVICE
 from signalhub.pacing import grown
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.land.land import (
@@ -33,6 +34,7 @@ from signalhub.pipeline.land.land import (
 from signalhub.pipeline.land.resume import EntriesMissing, LogBehindLake, epochs, resume
 from signalhub.pipeline.run.schedule import Beats, Neighbour, was_asked
 from signalhub.pipeline.run.status import Journal, UpkeepRound, folder_of
+from signalhub.pipeline.source import known
 from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 from signalhub.pipeline.tables import catch_up
 from signalhub.pipeline.tables.create import ensure_tables, forget_tables
@@ -332,6 +334,7 @@ class Pipeline:
             try:
                 self._land_to(target, accept_gap=accept_gap, beyond=not is_hub_there)
                 tables = self._catch_up()
+                self._check_log()
                 break
             except (PipelineFailed, EntriesMissing, LogBehindLake) as error:
                 if self._stopping.is_set():
@@ -360,6 +363,14 @@ class Pipeline:
             seconds=round(time.monotonic() - began, 3),
             tables=tables,
         )
+
+    def _check_log(self) -> None:
+        """Raise `PipelineFailed` if not everything that was in the log can be read."""
+        found = known.examined(self._data)
+        if found.damage is not None:
+            raise PipelineFailed(f"the log is damaged: {found.problem}; {DAMAGED_ADVICE}")
+        if found.loss:
+            raise PipelineFailed(f"the end of the log is missing: {found.loss}; {CUT_ADVICE}")
 
     def behind(self) -> int:
         """Return approximately how many entries a single run would land now."""
