@@ -285,7 +285,22 @@ async def test_a_damaged_backup_is_refused_and_leaves_nothing(tmp_path: Path) ->
 
         assert not target.exists() or [one.name for one in target.iterdir()] == ["hub.lock"]
         shutil.rmtree(damaged)
-        shutil.rmtree(target, ignore_errors=True)
+
+
+async def test_a_restored_hub_does_not_say_that_it_has_lost_entries(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(tmp_path / "data")
+    back_up(settings(tmp_path / "data"), tmp_path / "backup")
+    restore(settings(tmp_path / "target"), tmp_path / "backup")
+    caplog.set_level("INFO")
+
+    for starts in range(2):
+        caplog.clear()
+        async with run_hub(data=str(tmp_path / "target"), **SMALL):
+            pass
+        assert "has lost entries" not in caplog.text
+        assert ("the hub was restored from a backup" in caplog.text) == (starts == 0)
 
 
 async def test_a_list_of_files_leads_out_of_no_folder(tmp_path: Path) -> None:

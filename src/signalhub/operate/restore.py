@@ -44,6 +44,7 @@ from signalhub.operate.backup import (
 )
 from signalhub.privacy import make_folder, opener
 from signalhub.settings.model import Settings
+from signalhub.state import restored
 from signalhub.state.store import move_to_epoch
 from signalhub.wire.errors import SignalHubError
 
@@ -299,3 +300,4 @@ def _settle_log(work: Path, manifest: Manifest, backup: Path, *, keeps_epoch: bo
     if (work / STATE).exists():
         move_to_epoch(work / STATE, epoch)
     return log
+    restored.note(work, epoch)

@@ -50,7 +50,6 @@ from signalhub.server.rooms.upgrade import Gate
 from signalhub.server.runner import HubRunner
 from signalhub.server.sockets.connection import Connection
 from signalhub.settings.model import Settings
-from signalhub.state import inbox_key
 from signalhub.state.clock_offset import ClockOffset
 from signalhub.state.store import FILE, StateStore
 from signalhub.wire import envelope as wire
@@ -172,7 +171,7 @@ class App:
             self.hub.wall.ahead_ms = self._clock.ahead_ms
             self._lakeside = await self._open_lakeside()
             now = self._clock.now_ms()
-            had_key = inbox_key.exists(self._folder.path)
+            past = startup.past_of(self._folder.path, self._engine.epoch)
             continued = startup.recover(self.hub, self._engine, self._store, now)
             if self._lakeside is not None:
                 # The lake may have advanced since the snapshot.
@@ -184,7 +183,7 @@ class App:
                 self._save_snapshot()
             self._run(loop, names)
             self.runner.perform(
-                startup.enter_epoch(self.hub, self._engine, continued, now, had_key=had_key), now
+                startup.enter_epoch(self.hub, self._engine, continued, past, now), now
             )
             await self._open_credentials()
             await self._listen(loop)

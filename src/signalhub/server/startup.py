@@ -18,7 +18,7 @@ from signalhub.log.head import Head
 from signalhub.pipeline.source import known
 from signalhub.server.losses import Losses
 from signalhub.settings.model import Settings
-from signalhub.state import inbox_key
+from signalhub.state import inbox_key, restored
 from signalhub.state.store import KnownIdsWindow, SnapshotRow, StateStore
 from signalhub.wire.errors import SettingsError
 from signalhub.wire.room_ids import Names
@@ -45,6 +45,20 @@ class Continued(msgspec.Struct, frozen=True):
 
     epoch: int = 0
     offset: int = 0
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What the folder says about earlier starts."""
+
+    had_key: bool
+    """It has the key of the rooms, which is made after the log."""
+    was_restored: bool
+    """A restore began the epoch of the log."""
+
+
+def past_of(data: Path, epoch: int) -> Past:
+    """Look at a folder whose log is in an epoch; call this before anything is made in it."""
+    return Past(inbox_key.exists(data), restored.began(data, epoch))
 
 
 def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> Continued:
@@ -105,23 +119,27 @@ def recover(hub: Hub, engine: LocalEngine, store: StateStore, now_ms: int) -> Co
 
 
 def enter_epoch(
-    hub: Hub, engine: LocalEngine, continued: Continued, now_ms: int, *, had_key: bool
+    hub: Hub, engine: LocalEngine, continued: Continued, past: Past, now_ms: int
 ) -> list[Effect]:
     """Let positions of rooms continue above those that members may know from before a loss.
 
-    `had_key` if the folder had the key of the rooms, which is made after the log. Call this when
-    the names of rooms can be hashed. Nothing is accepted by a damaged log, so there is no hurry.
+    Call this when the names of rooms can be hashed. Nothing is accepted by a damaged log, so there
+    is no hurry.
     """
     if engine.log.fault is not None:
         return []
     loss = None
-    if _has_lost(hub, engine, continued, had_key=had_key):
+    if _has_lost(hub, engine, continued, had_key=past.had_key):
         found = engine.recovery
         loss = EntriesLost(found.lost_to - found.lost_from if found.epoch_changed else 0)
     effects = hub.rooms.enter_epoch(engine.epoch, loss, now_ms)
     if loss is not None:
         facts = {"epoch": engine.epoch, "floor": hub.rooms.directory.floor}
-        log.warning("the log has lost entries: rooms skip positions", extra=facts)
+        if past.was_restored and not engine.recovery.epoch_changed:
+            text = "the hub was restored from a backup: rooms skip positions given after it"
+            log.info(text, extra=facts)
+        else:
+            log.warning("the log has lost entries: rooms skip positions", extra=facts)
     return effects
 
 
