@@ -6,8 +6,10 @@ existence has no meaning.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -93,7 +95,10 @@ class LockedFolder:
     def __init__(self, path: str, *, lock_name: str = HUB_LOCK, owner: str = "hub") -> None:
         """Raises `SettingsError`."""
         self.path = Path(path)
+        # What this process makes: it goes again if nothing comes of it.
+        self._made = [one for one in (self.path, *self.path.parents) if not one.exists()]
         try:
+            self._was_empty = bool(self._made) or not any(self.path.iterdir())
             make_folder(self.path)
             self._lock = FileLock(self.path / lock_name)
         except OSError as error:
@@ -112,11 +117,30 @@ class LockedFolder:
                 f"restoring into the data folder {path} was interrupted; delete it, and restore"
                 " again"
             )
+        self._is_closed = False
         tighten(self.path)
 
     def close(self) -> None:
-        """Release the lock."""
-        self._lock.close()
+        """Release the lock, unless that is done."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._lock.close()
+
+    def abandon(self) -> None:
+        """Release the lock because the start was refused; what was made for it is removed.
+
+        What was in the folder before stays.
+        """
+        if self._was_empty and not self._is_closed:
+            for one in self.path.iterdir():
+                if one.is_dir() and not one.is_symlink():
+                    shutil.rmtree(one, ignore_errors=True)
+                else:
+                    one.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                for folder in self._made:
+                    folder.rmdir()
+        self.close()
 
 
 def _is_unfinished(folder: Path) -> bool:

@@ -283,7 +283,12 @@ async def test_a_damaged_backup_is_refused_and_leaves_nothing(tmp_path: Path) ->
         with pytest.raises(BackupDamaged):
             restore(settings(target), damaged)
 
-        assert not target.exists() or [one.name for one in target.iterdir()] == ["hub.lock"]
+        assert not target.exists()
+        target.mkdir()
+        with pytest.raises(BackupDamaged):
+            restore(settings(target), damaged)
+        assert list(target.iterdir()) == [], "what was there stays, and nothing else"
+        target.rmdir()
         shutil.rmtree(damaged)
 
 

@@ -52,6 +52,7 @@ class Case:
         self.authenticator.use_denials(listed)
 
     async def start(self) -> Case:
+        self.credentials.read_files()
         await self.credentials.start(self.now)
         return self
 

@@ -224,6 +224,7 @@ class _Place:
         self._folder = folder
         self._is_inner = work is not None
         self._is_moving = False
+        self._locked: LockedFolder | None = None
         if self._is_inner:
             return
         if folder.exists() and any(one.name != lock for one in folder.iterdir()):
@@ -232,8 +233,10 @@ class _Place:
                     f"restoring into {folder} was interrupted", "delete it and restore again"
                 )
             raise InvalidArgument(f"{folder} is not empty", "restore into a new folder")
+        self._is_new = not folder.exists()
         if lock:
-            stack.enter_context(closing(LockedFolder(str(folder), lock_name=lock, owner=owner)))
+            locked = LockedFolder(str(folder), lock_name=lock, owner=owner)
+            self._locked = stack.enter_context(closing(locked))
         else:
             make_folder(folder)
         make_folder(self.work)
@@ -264,6 +267,11 @@ class _Place:
                 self.work.rmdir()
         else:
             shutil.rmtree(self.work, ignore_errors=True)
+            if self._locked is not None:
+                self._locked.abandon()
+            elif self._is_new:
+                with suppress(OSError):
+                    self._folder.rmdir()
 
 
 def _lake_of(settings: Settings, data: Path) -> Path | None:
@@ -299,5 +307,5 @@ def _settle_log(work: Path, manifest: Manifest, backup: Path, *, keeps_epoch: bo
     log = begin_epoch(work / LOG, epoch)
     if (work / STATE).exists():
         move_to_epoch(work / STATE, epoch)
-    return log
     restored.note(work, epoch)
+    return log

@@ -44,7 +44,7 @@ from signalhub.server.metrics import Metrics
 from signalhub.server.port import descriptors
 from signalhub.server.port.door import Door
 from signalhub.server.port.http import HttpRequest, Response, Routes
-from signalhub.server.port.listener import Listener, listen, too_many_connections
+from signalhub.server.port.listener import Listener, check_port, listen, too_many_connections
 from signalhub.server.rooms.api import Api
 from signalhub.server.rooms.upgrade import Gate
 from signalhub.server.runner import HubRunner
@@ -138,11 +138,27 @@ class App:
         loop = asyncio.get_running_loop()
         self._folder = LockedFolder(self.settings.data)
         try:
+            await self._check()
             await self._open(loop)
         except BaseException:
-            self._folder.close()
+            self._folder.abandon()
             raise
         log.info("the hub is ready", extra={"port": self.port})
+
+    async def _check(self) -> None:
+        """Refuse what can be refused before anything is opened."""
+        if self.settings.pipeline.run != "off":
+            # Imported here, so that a hub without a lake does not load its libraries.
+            from signalhub.server.lake import check_pipeline
+
+            await check_pipeline(self.settings.pipeline, self._pipeline_command)
+        if self._authenticator is not None:
+            auth, denied = self.settings.auth, Path(self.settings.denial_list)
+            self._credentials = Credentials(
+                auth, denied, self._authenticator, self._deny, self._folder.path
+            )
+            self._credentials.read_files()
+        await check_port(self.settings)
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         self._store = StateStore(str(self._folder.path / FILE))
@@ -185,7 +201,8 @@ class App:
             self.runner.perform(
                 startup.enter_epoch(self.hub, self._engine, continued, past, now), now
             )
-            await self._open_credentials()
+            if self._credentials is not None:
+                await self._credentials.start(self._clock.now_ms())
             await self._listen(loop)
         except BaseException:
             if self._lakeside is not None:
@@ -198,7 +215,6 @@ class App:
     async def _open_lakeside(self) -> Lakeside | None:
         if self.settings.pipeline.run == "off":
             return None
-        # Imported here, so that a hub without a lake does not load its libraries.
         from signalhub.server.lake import open_lakeside
 
         return await open_lakeside(
@@ -210,14 +226,6 @@ class App:
             config=self._config,
             command=self._pipeline_command,
         )
-
-    async def _open_credentials(self) -> None:
-        if self._authenticator is not None:
-            auth, denied = self.settings.auth, Path(self.settings.denial_list)
-            self._credentials = Credentials(
-                auth, denied, self._authenticator, self._deny, self._folder.path
-            )
-            await self._credentials.start(self._clock.now_ms())
 
     def _deny(self, denials: Denials) -> None:
         now = self._clock.now_ms()

@@ -112,8 +112,8 @@ class Credentials:
             kept = _KeptKeySet(data / KEPT_NAME, auth.jwks_url)
             self._key_url = _FetchedKeySet(auth, authenticator, kept)
 
-    async def start(self, now: int) -> None:
-        """Read everything for the first time; raises `SettingsError` if a file is broken."""
+    def read_files(self) -> None:
+        """Read the files for the first time; raises `SettingsError` if one is broken."""
         try:
             content = self._denied.changed()
             self._authenticator.use_denials(Denials(denials.read(content or b"")))
@@ -132,6 +132,9 @@ class Credentials:
             except (OSError, SettingsError) as error:
                 place = self._key_file.path.absolute()
                 raise SettingsError(f"auth.jwks_file {place}: {_reason(error)}") from None
+
+    async def start(self, now: int) -> None:
+        """Fetch what is behind a URL for the first time, after `read_files`."""
         if self._key_url is not None:
             await self._key_url.start(now)
 

@@ -40,6 +40,17 @@ _FAILING: Final = ("retrying", "stopped", "failed")
 _EARLY: Final = ("starting", "running")
 
 
+async def check_pipeline(
+    chosen: model.PipelineSettings, command: Sequence[str] | None = None
+) -> None:
+    """Raise `SettingsError` if a pipeline beside the hub cannot run here.
+
+    `command` replaces it, and is not checked.
+    """
+    if chosen.run == "beside" and command is None:
+        await asyncio.to_thread(check_machine)
+
+
 async def open_lakeside(
     chosen: model.PipelineSettings,
     data: Path,
@@ -52,16 +63,13 @@ async def open_lakeside(
 ) -> Lakeside | None:
     """Open the hub's side of the lake; `None` if there is no pipeline.
 
-    `command` replaces the pipeline, without a check whether the machine can run one, for which
-    `SettingsError` is raised otherwise.
+    `command` replaces the pipeline.
     """
     if chosen.run == "off":
         return None
     lake = lake_of(data, chosen.lake)
     beside: Beside | None = None
     if chosen.run == "beside":
-        if command is None:
-            await asyncio.to_thread(check_machine)
         beside = Beside(command or pipeline_command(data, config), hub.tally.lake)
     archive = LakeArchive(
         lake,

@@ -12,14 +12,21 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from itertools import islice, takewhile
 from socket import (
+    AF_INET6,
+    AI_PASSIVE,
+    IPPROTO_IPV6,
     IPPROTO_TCP,
+    IPV6_V6ONLY,
     SO_KEEPALIVE,
+    SO_REUSEADDR,
+    SOCK_STREAM,
     SOL_SOCKET,
     TCP_KEEPCNT,
     TCP_KEEPIDLE,
     TCP_KEEPINTVL,
+    socket,
 )
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import picows
 
@@ -126,10 +133,10 @@ class Listener:
     async def bind(self, host: str, port: int) -> None:
         """Accept connections on one more address."""
         server = await self._loop.create_server(lambda: Door(self), host, port, backlog=BACKLOG)
-        for socket in server.sockets:
-            _keep_alive(socket)
+        for bound in server.sockets:
+            _keep_alive(bound)
         self._servers.append(server)
-        self.addresses += [socket.getsockname()[:2] for socket in server.sockets]
+        self.addresses += [bound.getsockname()[:2] for bound in server.sockets]
 
     async def close(self) -> None:
         """Stop accepting. Sessions and Doors stay open."""
@@ -319,13 +326,29 @@ def _keep_alive(socket: Any) -> None:
         socket.setsockopt(level, option, value)
 
 
+_LOOPBACK: Final = "127.0.0.1"
+
+
+async def check_port(settings: Settings) -> None:
+    """Raise `OSError` if the port cannot be opened now; nothing stays open."""
+    host = _LOOPBACK if settings.host == "localhost" else settings.host
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host or None, settings.port, type=SOCK_STREAM, flags=AI_PASSIVE)
+    for family, kind, protocol, _, address in found:
+        with socket(family, kind, protocol) as probe:
+            probe.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+            if family == AF_INET6:
+                probe.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1)
+            probe.bind(address)
+
+
 async def listen(settings: Settings, routes: Routes, gatekeeper: Gatekeeper) -> Listener:
     """Open the port. Loopback means IPv4 and IPv6, as `localhost` may resolve to either."""
     listener = Listener(settings, routes, gatekeeper)
-    if settings.host not in ("127.0.0.1", "localhost"):
+    if settings.host not in (_LOOPBACK, "localhost"):
         await listener.bind(settings.host, settings.port)
         return listener
-    await listener.bind("127.0.0.1", settings.port)
+    await listener.bind(_LOOPBACK, settings.port)
     try:
         await listener.bind("::1", listener.port)
     except OSError as error:
