@@ -203,6 +203,8 @@ async def test_what_could_lie_behind_the_damage_is_refused_at_every_door(
         told = await answers(web)
         web.close()
 
+        sent = await command(stage.hub.http_url, "room", "send", "general", "x")
+
         owner = await stage.join("@(local/owner)")
         replies["own address"] = code_of(await owner.ask("hub:unregister", None))
 
@@ -210,6 +212,9 @@ async def test_what_could_lie_behind_the_damage_is_refused_at_every_door(
         assert [one.status for one in told] == [503] * len(told)
         codes = [one.json["errorCode"] for one in told]
         assert codes == ["storage_failed"] * (len(told) - 2) + ["UNAVAILABLE"] * 2
+        assert sent.code == 1
+        assert "log is damaged" in sent.err
+        assert "try again in 10 s — nothing was done; see the hub's /health" in sent.err
         await works_without_the_log(stage)
 
 

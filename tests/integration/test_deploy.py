@@ -175,6 +175,8 @@ async def test_a_hub_behind_a_proxy_is_reached_with_tls(proxy: Proxy, tmp_path: 
         untrusted = await cli(url, "ping", "--count", "1", "--timeout", "3")
         known = {"SSL_CERT_FILE": str(authority)}
         pinged = await cli(url, "ping", "--count", "1", variables=known)
+        plain = await cli(url.replace("wss", "ws"), "ping", "--count", "1")
+        fetched = await cli(url.replace("wss", "ws"), "inbox", "fetch", "x")
 
     assert (told.payload, asked.payload) == ({"n": 1}, {"n": 2})
     assert receipt.status == "delivered"
@@ -182,6 +184,9 @@ async def test_a_hub_behind_a_proxy_is_reached_with_tls(proxy: Proxy, tmp_path: 
     assert "SSL_CERT_FILE" in untrusted.err
     assert untrusted.code == 3
     assert pinged.code == 0, pinged.err
+    assert (plain.code, fetched.code) == (3, 3)
+    assert "begin --url with wss://" in plain.err
+    assert "begin --url with wss://" in fetched.err
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -370,6 +370,8 @@ def _room_turned_away(url: str, error: WSHandshakeError) -> NotOpened | Refused:
         return reason
     text = reason.message if isinstance(reason, Refused) else str(reason)
     if retry_after_s:
-        text = f"{text}; try again in {retry_after_s:g} s"
+        text = f"{text.rstrip('.')}; try again in {retry_after_s:g} s"
     is_temporary = retry_after_s is not None
-    return NotOpened(text, is_temporary=is_temporary, retry_after_s=retry_after_s or 0.0)
+    not_opened = NotOpened(text, is_temporary=is_temporary, retry_after_s=retry_after_s or 0.0)
+    not_opened.is_answered = isinstance(reason, Unavailable) and reason.is_answered
+    return not_opened
