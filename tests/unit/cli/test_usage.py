@@ -363,7 +363,8 @@ def test_a_delivery_that_is_held_up_is_noted(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_lost_connection_is_noted_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    LossNotes(LOCAL)(ConnectionLost("closed_by_operator: An operator has closed the session."))
+    reason = "closed_by_operator: An operator has closed the session."
+    LossNotes(LOCAL)(ConnectionLost(url="ws://x", reason=reason))
 
     noted = "connection lost: closed_by_operator: An operator has closed the session; reconnecting"
     assert capsys.readouterr().err == f"{noted}\n"
