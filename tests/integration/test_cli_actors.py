@@ -125,7 +125,7 @@ async def test_folders_and_names_that_belong_to_another_host_are_refused(
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("call_timeout = 10", "unknown key 'call_timeout' — Did you mean 'call_timeout_ms'?"),
+        ("call_timeout = 10", "unknown key 'call_timeout' — did you mean 'call_timeout_ms'?"),
         ("call_timeout_ms = 1.5", "call_timeout_ms must be an int, not float"),
         ("tombstone_ttl_ms = 5", "tombstone_ttl_ms = 5 must exceed call_timeout_ms = 30000"),
         ("[host", "invalid TOML"),
