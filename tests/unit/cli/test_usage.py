@@ -291,6 +291,12 @@ def test_keys_and_variables_are_checked_and_no_inbox_is_repeated(
         (UnknownActor(Code.UNKNOWN_ACTOR, "nobody there"), Exit.FAILED, "signalhub ls"),
         (UnknownActor(Code.UNKNOWN_ACTOR, "left", retryable=True), Exit.FAILED, "check before"),
         (Refused(Code.UNAUTHORIZED, "no"), Exit.FAILED, "signalhub token mint"),
+        (Refused(Code.UNAUTHORIZED, "The `aud` …"), Exit.FAILED, "--audience NAME"),
+        (
+            Refused(Code.UNAUTHORIZED, "The `kid` …", resolution="Try again in ten seconds."),
+            Exit.FAILED,
+            "— try again in ten seconds",
+        ),
         (
             Refused(Code.UNAUTHORIZED, "no", details={"action": "send"}),
             Exit.FAILED,

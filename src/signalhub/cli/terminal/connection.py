@@ -214,6 +214,11 @@ def failure_of(error: ClientError) -> Failure:
             return Failure(Exit.FAILED, error.code, error.message, _LEFT)
         case UnknownActor():
             return Failure(Exit.FAILED, error.code, error.message, _WHO_IS_THERE)
+        case Refused(code=Code.UNAUTHORIZED) if "`aud`" in error.message:
+            return Failure(Exit.FAILED, error.code, error.message, _AUDIENCE)
+        case Refused(code=Code.UNAUTHORIZED) if error.resolution.startswith("Try again"):
+            # The key set of the issuer may have a newer key.
+            return Failure(Exit.FAILED, error.code, error.message, error.resolution)
         case Refused(code=Code.UNAUTHORIZED):
             # A missing permission is named by `action`; without one the token itself is invalid.
             action = error.details.get("action")
@@ -282,6 +287,10 @@ def may_want_tls(error: Unavailable) -> bool:
 _WHO_IS_THERE = "list registered actors with `signalhub ls`"
 _LEFT = "it has just disconnected and may have received the message: check before you repeat it"
 _MINT = "create a token with `signalhub token mint`; pass it with --token-file or SIGNALHUB_TOKEN"
+_AUDIENCE = (
+    "create a token for this hub with `signalhub token mint --audience NAME`, one of its"
+    " auth.audience; without --audience if it has no names"
+)
 _PERMISSION = "use a token that permits it, with --token-file or SIGNALHUB_TOKEN"
 _SPEAK_AS = "omit --from, or use a token whose register permission covers it"
 _AGAIN = "nothing was done; try again in a few seconds"
