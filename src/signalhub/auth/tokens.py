@@ -201,7 +201,7 @@ class Authenticator:
             if key is None:
                 self._is_key_missed = self._has_key_set
                 unknown = "The token's `kid` is not a key of this hub."
-                raise _unauthorized(unknown, _NEWER_KEYS if self._has_key_set else _NEW_TOKEN)
+                raise _unauthorized(unknown, _NEWER_KEYS if self._has_key_set else _ANOTHER)
             return kid, key
         if self._key_without_kid is None:
             raise _unauthorized("The token has no `kid`, and this hub has several keys.")
@@ -378,14 +378,14 @@ def _verifying_key(name: str, key: Key) -> _VerifyingKey:
     return _VerifyingKey(EDDSA, public)
 
 
-_NEW_TOKEN = "Get a new token and connect with it."
+_ANOTHER = "Get a new token and connect with it."
 _NEWER_KEYS = (
-    "Try again in ten seconds, when the hub has read its key set again; if that does not help, get a"
-    " new token."
+    "Try again in ten seconds, when the hub has read its key set again; if that does not help, get"
+    " a new token."
 )
 
 
-def _unauthorized(message: str, resolution: str = _NEW_TOKEN) -> Refusal:
+def _unauthorized(message: str, resolution: str = _ANOTHER) -> Refusal:
     return Refusal(Code.UNAUTHORIZED, message, resolution)
 
 
