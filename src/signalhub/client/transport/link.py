@@ -44,6 +44,7 @@ GATHER_BYTES = 64 * 1024
 GATHER_FRAMES = 64
 SHORT_BYTES = 4 * 1024
 
+_REASON_MAX = 200
 _TEMPORARY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _TEXT = WSMsgType.TEXT
 _FINAL_TEXT = 0x81
@@ -282,6 +283,11 @@ def _turned_away(url: str, error: WSHandshakeError) -> NotOpened:
     status = response.status
     text = f"{url} answered HTTP {status.value} {status.phrase}"
     is_temporary = status in _TEMPORARY
+    if is_temporary:
+        # A hub says why in a line; the page of a proxy is longer.
+        lines = (error.raw_body or b"").decode(errors="replace").splitlines()
+        if len(lines) == 1 and len(lines[0]) <= _REASON_MAX and lines[0].isprintable():
+            text = f"{text}: {lines[0].rstrip('.')}"
     retry_after = response.headers.get("Retry-After", "")
     if not retry_after.isdecimal():
         return NotOpened(text, is_temporary=is_temporary)
