@@ -56,7 +56,7 @@ async def test_sockets_are_refused_at_their_bound_and_others_go_on() -> None:
         more = [await stage.connect() for _ in range(3)]
 
         with pytest.raises(Unavailable, match=r"limit is 5 \(limits.sockets_max"):
-            await signalhub.connect(stage.hub.url, None)
+            await signalhub.connect(stage.hub.url, "@(late/comer)")
         assert await knock(stage, path="/room") == 503
         await pair.go_on()
         assert (await stage.health())["degradations"] == ["sockets_near_capacity"]
