@@ -1,11 +1,14 @@
 """Two actors and a hub: one asks the other for a sum, gets the result and publishes it.
 
-Start a hub with `signalhub serve`, then run `python examples/hello.py`.
+Start a hub with `signalhub serve`, then run `python examples/hello.py`, with `--url URL` or
+SIGNALHUB_URL for a hub that is elsewhere.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import os
 import sys
 
 import signalhub
@@ -42,7 +45,9 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Two actors: one asks the other for a sum.")
+    parser.add_argument("--url", default=os.environ.get("SIGNALHUB_URL") or HUB, help="the hub")
     try:
-        asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else HUB))
+        asyncio.run(main(parser.parse_args().url))
     except signalhub.SignalHubError as error:
         sys.exit(f"hello.py: {error}")

@@ -203,6 +203,8 @@ async def test_what_could_lie_behind_the_damage_is_refused_at_every_door(
         told = await answers(web)
         web.close()
 
+        sent = await command(stage.hub.http_url, "room", "send", "general", "x")
+
         owner = await stage.join("@(local/owner)")
         replies["own address"] = code_of(await owner.ask("hub:unregister", None))
 
@@ -210,6 +212,9 @@ async def test_what_could_lie_behind_the_damage_is_refused_at_every_door(
         assert [one.status for one in told] == [503] * len(told)
         codes = [one.json["errorCode"] for one in told]
         assert codes == ["storage_failed"] * (len(told) - 2) + ["UNAVAILABLE"] * 2
+        assert sent.code == 1
+        assert "log is damaged" in sent.err
+        assert "try again in 10 s — nothing was done; see the hub's /health" in sent.err
         await works_without_the_log(stage)
 
 
@@ -292,7 +297,9 @@ async def test_a_page_of_a_room_ends_before_the_damage_and_says_so(
     "damage", [in_a_sealed_segment, header_of_a_sealed_segment, first_segment_missing]
 )
 async def test_a_hub_that_knows_everything_refuses_only_what_it_cannot_read(
-    damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+    damage: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Snapshot and accepted ids are newer than the damage, which may be found late."""
     monkeypatch.setitem(globals(), "forget_state", lambda folder: None)
@@ -311,6 +318,8 @@ async def test_a_hub_that_knows_everything_refuses_only_what_it_cannot_read(
         assert code_of(unknown) == "unknown_topic"
         assert last["payload"]["complete"] is True
         assert code_of(whole) == "storage_failed"
+        met = [one for one in caplog.records if one.message == "the log could not be read"]
+        assert sum(one.exc_info is not None for one in met) <= 1, "the first time it is news"
         assert seqs == list(range(1, len(seqs) + 1))
         assert len(seqs) < COUNT
         assert (end.status, end.json["errorCode"]) == (503, "storage_failed")

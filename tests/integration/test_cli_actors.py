@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from signalhub.actors import ActorHub
 from signalhub.actors.host.host import Host
 from signalhub.auth.tokens import mint
 from signalhub.cli.actors.host import host_config
 from signalhub.locks import LockedFolder
 from signalhub.settings.model import Key
 from signalhub.testing import RunningHub, run_hub, spawn_hub
+from signalhub.wire.errors import Refused
 from tests.support.actors.shop import Clerk, Order, Stock
 from tests.support.process.command import SECRET, cli, command, line_of, started, unused_url
 
@@ -123,7 +125,7 @@ async def test_folders_and_names_that_belong_to_another_host_are_refused(
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("call_timeout = 10", "unknown key 'call_timeout' — Did you mean 'call_timeout_ms'?"),
+        ("call_timeout = 10", "unknown key 'call_timeout' — did you mean 'call_timeout_ms'?"),
         ("call_timeout_ms = 1.5", "call_timeout_ms must be an int, not float"),
         ("tombstone_ttl_ms = 5", "tombstone_ttl_ms = 5 must exceed call_timeout_ms = 30000"),
         ("[host", "invalid TOML"),
@@ -279,6 +281,20 @@ async def test_that_nobody_serves_an_actor_or_its_host_is_away_is_said(
     assert away.code == 4
     assert "its host b is not connected — start that host" in away.err
     assert "signalhub actors calls --id '@(callers/" in away.err
+
+
+async def test_a_call_without_a_place_for_the_actor_is_refused_at_once(tmp_path: Path) -> None:
+    async with run_hub(actors={"limit": 1}) as hub, Host(Stock, data=tmp_path, url=hub.url) as host:
+        await host.is_connected.wait()
+        await command(hub.url, "actors", "call", "stock/a", "reserve", "1")
+        done = await command(hub.url, "actors", "call", "stock/b", "reserve", "1", "--wait")
+        async with ActorHub(hub.url) as caller:
+            with pytest.raises(Refused, match="which is the limit"):
+                await caller.ask("stock/b", "reserve", 1, timeout=60)
+
+    assert done.code == 1
+    assert "stock/b was not called: 1 durable actors have a place" in done.err
+    assert "(`signalhub actors forget`), or raise actors.limit" in done.err
 
 
 async def test_a_call_that_waits_for_a_host_is_done(hub: RunningHub, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from collections import Counter
 
 import pytest
 
+import signalhub
+from signalhub.wire.errors import Unavailable
 from tests.support.socket.bystanders import bystanders
 from tests.support.socket.peer import Rejected
 from tests.support.socket.stage import Stage, eventually, run_stage, spawn_stage
@@ -53,14 +55,26 @@ async def test_sockets_are_refused_at_their_bound_and_others_go_on() -> None:
     async with run_stage(limits={"sockets_max": 5}) as stage, bystanders(stage) as pair:
         more = [await stage.connect() for _ in range(3)]
 
-        assert await knock(stage) == 503
+        with pytest.raises(Unavailable, match=r"limit is 5 \(limits.sockets_max"):
+            await signalhub.connect(stage.hub.url, "@(late/comer)")
         assert await knock(stage, path="/room") == 503
         await pair.go_on()
-        assert (await stage.health())["status"] == "ok"
+        assert (await stage.health())["degradations"] == ["sockets_near_capacity"]
         assert await refused(stage, "full") == 2
+        rows = (await more[1].ask("hub:limits"))["payload"]["resources"]
+        assert rows[0] == {
+            "resource": "sockets",
+            "used": 5,
+            "limit": 5,
+            "perIdentity": None,
+            "perSource": 2,
+            "identities": [],
+            "sources": [{"source": "127.0.0.1", "used": 5}],
+        }
 
         more[0].abort()
         await eventually(lambda: len(stage.hub.app.runner.connections) == 4)
+        assert (await stage.health())["status"] == "ok"
         assert await knock(stage) == 101
 
 

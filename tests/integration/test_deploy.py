@@ -13,9 +13,10 @@ import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import pytest
 
@@ -85,19 +86,27 @@ async def program(
         await said
 
 
-Proxy = Callable[[int, Path], AbstractAsyncContextManager[tuple[int, Path]]]
-"""Starts a proxy in front of a port; yields its own, and the file of its authority."""
+class Front(NamedTuple):
+    """A proxy that runs: its port, the file of its authority, and its port without TLS, if any."""
+
+    port: int
+    authority: Path
+    plain_port: int = 0
+
+
+Proxy = Callable[[int, Path], AbstractAsyncContextManager[Front]]
+"""Starts a proxy in front of a port."""
 
 
 @asynccontextmanager
-async def nginx(hub_port: int, folder: Path) -> AsyncIterator[tuple[int, Path]]:
+async def nginx(hub_port: int, folder: Path) -> AsyncIterator[Front]:
     """The example of nginx, with other ports, the name localhost and a certificate of its own."""
     executable, port, plain_port = tool("nginx"), free_port(), free_port()
     certificate, key = write_certificate(folder, "localhost")
     changes = {
         "127.0.0.1:8787": f"127.0.0.1:{hub_port}",
         "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
-        "listen 80;": f"listen 127.0.0.1:{plain_port};",
+        "listen 80": f"listen 127.0.0.1:{plain_port}",
         "hub.example.com": "localhost",
         "/etc/ssl/signalhub/hub.pem": str(certificate),
         "/etc/ssl/signalhub/hub.key": str(key),
@@ -117,11 +126,11 @@ async def nginx(hub_port: int, folder: Path) -> AsyncIterator[tuple[int, Path]]:
     )
     arguments = ["-e", "stderr", "-c", str(folder / "nginx.conf")]
     async with program(executable, *arguments, port=port):
-        yield port, certificate
+        yield Front(port, certificate, plain_port)
 
 
 @asynccontextmanager
-async def caddy(hub_port: int, folder: Path) -> AsyncIterator[tuple[int, Path]]:
+async def caddy(hub_port: int, folder: Path) -> AsyncIterator[Front]:
     """The example of Caddy as it is, with an authority of its own for localhost."""
     executable, port = tool("caddy"), free_port()
     (folder / "Caddyfile").write_text(
@@ -139,7 +148,7 @@ async def caddy(hub_port: int, folder: Path) -> AsyncIterator[tuple[int, Path]]:
     command = [executable, "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
     async with program(*command, port=port, env=env):
         root = folder / "caddy" / "pki" / "authorities" / "local" / "root.crt"
-        yield port, root
+        yield Front(port, root)
 
 
 PROXIES = pytest.mark.parametrize("proxy", [nginx, caddy])
@@ -147,7 +156,7 @@ PROXIES = pytest.mark.parametrize("proxy", [nginx, caddy])
 
 @PROXIES
 async def test_a_hub_behind_a_proxy_is_reached_with_tls(proxy: Proxy, tmp_path: Path) -> None:
-    async with run_hub() as hub, proxy(hub.port, tmp_path) as (port, authority):
+    async with run_hub() as hub, proxy(hub.port, tmp_path) as (port, authority, _):
         trusted = ssl.create_default_context(cafile=str(authority))
         url = f"wss://localhost:{port}/ws"
         async with (
@@ -166,6 +175,8 @@ async def test_a_hub_behind_a_proxy_is_reached_with_tls(proxy: Proxy, tmp_path: 
         untrusted = await cli(url, "ping", "--count", "1", "--timeout", "3")
         known = {"SSL_CERT_FILE": str(authority)}
         pinged = await cli(url, "ping", "--count", "1", variables=known)
+        plain = await cli(url.replace("wss", "ws"), "ping", "--count", "1")
+        fetched = await cli(url.replace("wss", "ws"), "inbox", "fetch", "x")
 
     assert (told.payload, asked.payload) == ({"n": 1}, {"n": 2})
     assert receipt.status == "delivered"
@@ -173,6 +184,9 @@ async def test_a_hub_behind_a_proxy_is_reached_with_tls(proxy: Proxy, tmp_path: 
     assert "SSL_CERT_FILE" in untrusted.err
     assert untrusted.code == 3
     assert pinged.code == 0, pinged.err
+    assert (plain.code, fetched.code) == (3, 3)
+    assert "begin --url with wss://" in plain.err
+    assert "begin --url with wss://" in fetched.err
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -201,7 +215,7 @@ async def test_a_proxy_keeps_the_name_and_tells_the_real_address(
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
     upstream = server.sockets[0].getsockname()[1]
-    async with server, proxy(upstream, tmp_path) as (port, authority):
+    async with server, proxy(upstream, tmp_path) as (port, authority, _):
         trusted = ssl.create_default_context(cafile=str(authority))
         _, body = await request("/health")
         metrics, _ = await request("/metrics")
@@ -218,7 +232,7 @@ async def test_the_hub_sees_the_address_of_the_client(proxy: Proxy, tmp_path: Pa
     """It comes from another address than the proxy, and claims a third one."""
     async with (
         run_hub(trusted_proxies=["127.0.0.1"]) as hub,
-        proxy(hub.port, tmp_path) as (port, authority),
+        proxy(hub.port, tmp_path) as (port, authority, _),
     ):
         trusted = ssl.create_default_context(cafile=str(authority))
         reader, writer = await asyncio.open_connection(
@@ -231,6 +245,36 @@ async def test_the_hub_sees_the_address_of_the_client(proxy: Proxy, tmp_path: Pa
 
     assert b" 101 " in answer
     assert sources == {"127.0.0.2"}
+
+
+async def test_nginx_does_not_answer_other_names(tmp_path: Path) -> None:
+    """Neither in the handshake nor in `Host`, with TLS and without."""
+
+    async def answer(host: str, port: int, trusted: ssl.SSLContext | None) -> bytes:
+        name = "localhost" if trusted else None
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=trusted, server_hostname=name
+        )
+        writer.write(f"GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        with closing(writer):
+            return await reader.read()
+
+    async with run_hub() as hub, nginx(hub.port, tmp_path) as (port, authority, plain_port):
+        trusted = ssl.create_default_context(cafile=str(authority))
+        known = await answer("localhost", port, trusted)
+        unknown = await answer("hub.example.org", port, trusted)
+        plain = await answer("localhost", plain_port, None)
+        unknown_plain = await answer("hub.example.org", plain_port, None)
+        trusted.check_hostname = False
+        with pytest.raises(ssl.SSLError, match=r"(?i)unrecognized"):
+            await asyncio.open_connection(
+                "127.0.0.1", port, ssl=trusted, server_hostname="hub.example.org"
+            )
+
+    assert b"degradations" in known
+    assert (unknown, unknown_plain) == (b"", b"")
+    assert b" 308 " in plain
+    assert b"Location: https://localhost/health" in plain
 
 
 def unit_lines(key: str) -> list[str]:

@@ -40,7 +40,7 @@ async def lines_of(name: str, *arguments: str) -> list[str]:
 
 async def test_two_actors_meet() -> None:
     async with run_hub() as hub:
-        lines = await lines_of("hello.py", hub.url)
+        lines = await lines_of("hello.py", "--url", hub.url)
 
     assert lines == [
         "@(demo/worker) can do sums",

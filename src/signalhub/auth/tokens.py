@@ -200,7 +200,8 @@ class Authenticator:
             key = self._keys.get(kid) or self._key_set.get(kid)
             if key is None:
                 self._is_key_missed = self._has_key_set
-                raise _unauthorized("The token's `kid` is not a key of this hub.")
+                unknown = "The token's `kid` is not a key of this hub."
+                raise _unauthorized(unknown, _NEWER_KEYS if self._has_key_set else _ANOTHER)
             return kid, key
         if self._key_without_kid is None:
             raise _unauthorized("The token has no `kid`, and this hub has several keys.")
@@ -230,7 +231,11 @@ class Authenticator:
         """A token for somebody else is not for this hub, and one with an audience names it."""
         named = (aud,) if isinstance(aud, str) else aud or ()
         if self._audience.isdisjoint(named) and (self._audience or aud is not None):
-            raise _unauthorized("The token's `aud` does not name this hub.")
+            raise _unauthorized(
+                "The token's `aud` does not name this hub.",
+                "Get a token whose `aud` is a name of the hub, `auth.audience`; for a hub without"
+                " names, one without `aud`.",
+            )
 
 
 def mint(
@@ -373,8 +378,15 @@ def _verifying_key(name: str, key: Key) -> _VerifyingKey:
     return _VerifyingKey(EDDSA, public)
 
 
-def _unauthorized(message: str) -> Refusal:
-    return Refusal(Code.UNAUTHORIZED, message, "Get a new token and connect with it.")
+_ANOTHER = "Get a new token and connect with it."
+_NEWER_KEYS = (
+    "Try again in ten seconds, when the hub has read its key set again; if that does not help, get"
+    " a new token."
+)
+
+
+def _unauthorized(message: str, resolution: str = _ANOTHER) -> Refusal:
+    return Refusal(Code.UNAUTHORIZED, message, resolution)
 
 
 def _invalid_token(message: str) -> Refusal:

@@ -207,8 +207,8 @@ def _failure(error: Exception) -> Failure | None:
             return Failure(
                 Exit.USAGE,
                 "extra_missing",
-                f"this needs {error.name}, which is not installed",
-                f"install the pipeline: `{packages.INSTALL}`",
+                "this needs the packages of the extra `pipeline`, which are not installed",
+                f"install them: `{packages.INSTALL}`",
             )
         case _:
             return None

@@ -505,6 +505,7 @@ class Unplaced(msgspec.Struct, frozen=True):
     actor: str
     code: str
     message: str = ""
+    resolution: str = ""
 
 
 class Placements(msgspec.Struct, frozen=True):

@@ -301,6 +301,8 @@ class Hub:
         )
         self.anchors = Anchors(streams, dispatcher, (self.replayer, placement, RoomAnchors(rooms)))
         self.parts = Parts(streams, mailboxes, asks, dedup, replays, placements, erasures, rooms)
+        waiting_max = settings.outbound.total_bytes_max
+        self.usage = Usage(quotas, sessions.__iter__, scans, storage, waiting_max)
         self.handlers: Final[dict[str, Handler]] = {
             **control.handlers(),
             **Administration(sessions, replies).handlers(),
@@ -314,9 +316,7 @@ class Hub:
             **self.replayer.handlers(),
             **letters.handlers(),
             **eraser.handlers(),
-            **Usage(
-                quotas, sessions.__iter__, scans, storage, settings.outbound.total_bytes_max
-            ).handlers(),
+            **self.usage.handlers(),
         }
 
     # Events of a socket.

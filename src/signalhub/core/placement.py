@@ -335,7 +335,14 @@ class Placement:
                 full = self._full() if known is None else None
                 found = full or self._quotas.refusal(Resource.PLACES, holder) or found
             if isinstance(found, Refusal):
-                unplaced.append({"actor": actor, "code": found.code, "message": found.message})
+                unplaced.append(
+                    {
+                        "actor": actor,
+                        "code": found.code,
+                        "message": found.message,
+                        "resolution": found.resolution,
+                    }
+                )
             else:
                 if found is not known:
                     if not made:

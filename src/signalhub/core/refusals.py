@@ -572,10 +572,13 @@ def quota_exceeded(
 ) -> Refusal:
     """One identity, or one source address, has as many as it may."""
     words = resource.replace("_", " ")
+    less = f"Give up some of the {words}"
+    if resource == "places":
+        less = "Forget places that are not needed (`signalhub actors forget`)"
     return Refusal(
         Code.LIMIT_EXCEEDED,
         f"The limit of {words} for one {scope} is {limit}, and {name} has {used}.",
-        f"Give up some of the {words}, or ask the operator to raise {setting}.",
+        f"{less}, or ask the operator to raise {setting}.",
         details={
             "resource": resource,
             "scope": scope,

@@ -264,7 +264,12 @@ class LocalEngine:
     def _failed(self, error: Exception, done: Callable[[T | None], None]) -> None:
         """Report a failed read after a delay, so that a broken disk is not read in a busy loop."""
         self.log.tally.read_errors += 1
-        log_lines.error("the log could not be read", exc_info=error)
+        if isinstance(error, LogDamaged) and isinstance(self.log.fault, LogDamaged):
+            # Damage that is known: what is wrong, not where the hub has met it again.
+            where = {"segment": error.segment, "position": error.position, "reason": error.reason}
+            log_lines.error("the log could not be read", extra=where)
+        else:
+            log_lines.error("the log could not be read", exc_info=error)
         if isinstance(error, LogDamaged):
             self.log.found_damaged(error)
             self._outcomes.damaged(refusal_of(error))

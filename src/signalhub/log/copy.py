@@ -19,7 +19,7 @@ from signalhub.log.errors import LogDamaged
 from signalhub.log.folder import examine
 from signalhub.log.footer import footer_base
 from signalhub.log.head import Head, encode_head, open_head, read_head
-from signalhub.log.recovery import recover
+from signalhub.log.recovery import lost_entries, recover
 from signalhub.log.segment import (
     BATCHES_BEGIN,
     Header,
@@ -124,7 +124,7 @@ class LogCopy:
         if published is not None and published.epoch == last.epoch:
             end = published.shown
             if end > last.end:
-                lost = f"entries {last.end} to {end - 1} existed and are lost"
+                lost = lost_entries(last.end, end - 1)
                 raise LogDamaged(last.name, last.bytes, lost)
         wanted = [info for info in segments if info.base <= end]
         self._check_joint(wanted[0])

@@ -66,7 +66,7 @@ class LogRecovery(msgspec.Struct, frozen=True, kw_only=True):
         """Which entries existed and are lost, in words; empty if none are."""
         if self.lost_to <= self.lost_from:
             return ""
-        return f"entries {self.lost_from} to {self.lost_to - 1} existed and are lost"
+        return lost_entries(self.lost_from, self.lost_to - 1)
 
     @property
     def problem(self) -> str:
@@ -81,6 +81,13 @@ class LogRecovery(msgspec.Struct, frozen=True, kw_only=True):
         if not self.head_fault:
             return ""
         return f"{HEAD_NAME}: {self.head_fault}, so a lost end of the log would not be noticed"
+
+
+def lost_entries(first: int, last: int) -> str:
+    """That entries existed and are lost, in words."""
+    if first == last:
+        return f"entry {first} existed and is lost"
+    return f"entries {first} to {last} existed and are lost"
 
 
 def recover(

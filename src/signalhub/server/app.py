@@ -253,6 +253,7 @@ class App:
             Gate(self.runner, self._clock).add_to(routes)
         self._listener = await listen(self.settings, routes, self)
         self.runner.writer.watch(self._listener.choking)
+        self.hub.usage.sockets = self._listener.usage
         self._gauges = Gauges(
             self.hub,
             self.runner,
@@ -340,6 +341,8 @@ class App:
 
     def _degradations(self) -> list[Degraded]:
         found = self.hub.degradations()
+        if self._listener.is_nearly_full:
+            found.append(Degraded.SOCKETS_NEAR_CAPACITY)
         if self._engine.unwritten.is_much:
             found.append(Degraded.DISK_BEHIND)
         if self._store.errors > self._known_store_errors:

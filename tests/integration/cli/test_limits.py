@@ -50,7 +50,7 @@ async def test_whoever_exceeds_a_quota_is_told_which_and_what_to_do(tmp_path: Pa
         room = await run("room", "send", "two", "x")
 
     assert (mailbox.code, passing.code, room.code) == (1, 1, 1)
-    assert "limit of mailboxes for one identity is 1, and demo/eve has 1 — Give up" in mailbox.err
+    assert "limit of mailboxes for one identity is 1, and demo/eve has 1 — give up" in mailbox.err
     assert "raise limits.mailboxes_per_identity" in mailbox.err
     assert "limit of plain subscriptions for one identity is 1" in passing.err
     assert "raise limits.plain_subscriptions_per_identity" in passing.err

@@ -58,6 +58,7 @@ def test_a_command_on_the_lake_names_the_extra_in_one_line_and_exits_with_2(
     *said, code = answers[name]
     (line,) = (one for one in said if not one.startswith("{"))
 
+    assert "this needs the packages of the extra `pipeline`, which are not installed" in line
     assert "pip install 'signalhub[pipeline]'" in line
     assert code == "2"
 

@@ -89,6 +89,7 @@ async def test_what_is_printed_is_acknowledged_refused_given_up_or_left(
 
     looked = await run("subscribe", "orders", "--as", "a", "--no-ack", "--count", "2")
     timed = await run("subscribe", "orders", "--as", "b", "--for", "1.5", "--json")
+    too_few = await run("subscribe", "orders", "--as", "b", "--for", "0.1", "--count", "9")
     given_up = await run(
         "subscribe",
         "orders",
@@ -104,6 +105,7 @@ async def test_what_is_printed_is_acknowledged_refused_given_up_or_left(
     refused = await run(*refuse, "--delay", "1ms")
     taken = await run(*SUBSCRIBE, "--count", "1", "--json")
 
+    assert "wait longer with --for, or see `signalhub sub info orders b`" in too_few.err
     codes = (looked.code, timed.code, given_up.code, refused.code)
     assert codes == (0, 0, 0, 0), refused.err
     assert [row["seq"] for row in timed.rows()] == [1, 2]

@@ -123,9 +123,11 @@ async def test_an_unknown_topic_is_said_to_be_unknown_by_every_command(run: Run)
         "dlq purge nothing.dlq --all --yes",
     ):
         done = await run(*words.split(), "--json")
+        (missing,) = (word for word in words.split() if word.startswith("nothing"))
 
         assert (done.code, done.out) == (1, ""), words
         assert json.loads(done.err)["error"] == "unknown_topic"
+        assert json.loads(done.err)["message"] == f"There is no durable topic {missing!r}."
         assert "signalhub topic ls" in json.loads(done.err)["resolution"]
 
 

@@ -190,7 +190,7 @@ def test_no_command_shows_a_log_that_has_lost_its_end_as_a_shorter_one(log: Log)
 
     for verb in VERBS:
         out, err = log.said(verb, code=1)
-        assert f"{head - 1} existed and are lost" in err
+        assert f"{head - 1} existed and is lost" in err
         assert "new epoch" in err
         assert "read-only" not in err
         assert out, "what can be read is shown"
@@ -204,10 +204,10 @@ def test_a_lost_end_is_no_damage_and_verify_says_what_a_hub_does_about_it(log: L
     (facts,) = log.rows("verify", code=1)
 
     assert out.startswith("incomplete: ")
-    assert f"lost\tentries {head - 1} to {head - 1} " in out
+    assert f"lost\tentry {head - 1} existed and is lost" in out
     assert "read-only" not in err
     assert "in a new epoch" in err
-    assert facts["loss"].startswith(f"entries {head - 1} to {head - 1} ")
+    assert facts["loss"] == f"entry {head - 1} existed and is lost"
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(b"")])

@@ -79,10 +79,13 @@ def test_a_role_is_a_set_of_permissions_to_which_others_are_added(tokens: Tokens
     assert granted["send"] == ["demo/*"]
 
 
-def test_a_token_is_read_from_standard_input_or_the_variable(
-    tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+def test_a_token_is_read_from_a_file_standard_input_or_the_variable(
+    tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = tokens.mint()
+
+    (tmp_path / "alice.token").write_text(token + "\n")
+    tokens.inspect(str(tmp_path / "alice.token"))
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(token.encode() + b"\n")))
     tokens.inspect("-")
@@ -107,6 +110,14 @@ def test_a_token_of_another_hub_is_refused_with_the_reason(
 def test_what_is_no_token_is_said_to_be_none(token: str, tokens: Tokens) -> None:
     assert "not a JWT" in tokens.inspect(token, code=1)
     assert actor_of(token) is None
+
+
+def test_a_key_that_is_not_there_is_named_once(tokens: Tokens, tmp_path: Path) -> None:
+    missing = str(tmp_path / "nokey.pem")
+
+    said = tokens.refusal("--private-key", missing)
+
+    assert f"cannot read the key {missing}: No such file or directory — choose" in said
 
 
 def test_a_time_that_is_none_is_shown_as_it_is(tokens: Tokens) -> None:

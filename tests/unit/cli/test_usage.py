@@ -20,7 +20,7 @@ from signalhub.cli.app import build, run
 from signalhub.cli.hub import serve
 from signalhub.cli.terminal.connection import LOCAL, LossNotes, RefusalLog, failure_of
 from signalhub.cli.terminal.failures import EXIT_CODES, Exit, Failure
-from signalhub.client.protocol.events import DeliveryHeldUp, MessageRefused
+from signalhub.client.protocol.events import ConnectionLost, DeliveryHeldUp, MessageRefused
 from signalhub.client.transport.link import NotOpened
 from signalhub.wire.errors import (
     ClientError,
@@ -291,6 +291,12 @@ def test_keys_and_variables_are_checked_and_no_inbox_is_repeated(
         (UnknownActor(Code.UNKNOWN_ACTOR, "nobody there"), Exit.FAILED, "signalhub ls"),
         (UnknownActor(Code.UNKNOWN_ACTOR, "left", retryable=True), Exit.FAILED, "check before"),
         (Refused(Code.UNAUTHORIZED, "no"), Exit.FAILED, "signalhub token mint"),
+        (Refused(Code.UNAUTHORIZED, "The `aud` …"), Exit.FAILED, "--audience NAME"),
+        (
+            Refused(Code.UNAUTHORIZED, "The `kid` …", resolution="Try again in ten seconds."),
+            Exit.FAILED,
+            "— try again in ten seconds",
+        ),
         (
             Refused(Code.UNAUTHORIZED, "no", details={"action": "send"}),
             Exit.FAILED,
@@ -301,7 +307,7 @@ def test_keys_and_variables_are_checked_and_no_inbox_is_repeated(
         (
             Refused(Code.LIMIT_EXCEEDED, "no", resolution="Give up some.", retryable=True),
             Exit.FAILED,
-            "Give up some.",
+            "no — give up some.",
         ),
         (Refused(Code.INTERNAL_ERROR, "no"), Exit.FAILED, "log"),
         (Refused(Code.RATE_LIMITED, "no", resolution="slow down"), Exit.FAILED, "slow down"),
@@ -317,6 +323,8 @@ def test_keys_and_variables_are_checked_and_no_inbox_is_repeated(
         (NotOpened("no hub"), Exit.UNREACHABLE, "signalhub serve"),
         (NotOpened("x answered HTTP 404 Not Found"), Exit.UNREACHABLE, "--url"),
         (NotOpened("ws://x answered HTTP 400 Bad Request"), Exit.UNREACHABLE, "wss://"),
+        (NotOpened("ws://x: in response: http/1.0 400 bad request"), Exit.UNREACHABLE, "wss://"),
+        (NotOpened("no hub at x: it does not speak TLS"), Exit.UNREACHABLE, "with ws://"),
         (NotOpened("x answered HTTP 502 Bad Gateway"), Exit.UNREACHABLE, "a proxy is there"),
         (NotOpened("it refuses the TLS handshake: x"), Exit.UNREACHABLE, "its certificate"),
         (NotOpened("busy", is_temporary=True), Exit.UNREACHABLE, "nothing was sent"),
@@ -338,7 +346,7 @@ def test_each_outcome_has_its_exit_code_and_advice(
     ("facts", "words"),
     [
         ({}, ("unauthorized", "a token that permits it")),
-        ({"detail": "No send.", "resolution": "Ask Ann."}, ("No send — Ask Ann.",)),
+        ({"detail": "No send.", "resolution": "Ask Ann."}, ("No send — ask Ann.",)),
     ],
 )
 def test_a_refused_tell_is_told_in_the_hub_s_words_if_it_has_any(
@@ -358,6 +366,14 @@ def test_a_delivery_that_is_held_up_is_noted(capsys: pytest.CaptureFixture[str])
     LossNotes(LOCAL)(held_up)
 
     assert "note: It waits. Stay." in capsys.readouterr().err
+
+
+def test_a_lost_connection_is_noted_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    reason = "closed_by_operator: An operator has closed the session."
+    LossNotes(LOCAL)(ConnectionLost(url="ws://x", reason=reason))
+
+    noted = "connection lost: closed_by_operator: An operator has closed the session; reconnecting"
+    assert capsys.readouterr().err == f"{noted}\n"
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,12 @@ async def test_a_hub_that_is_closed_while_a_room_is_joined_leaves_it(rooms: Room
         (404, {"error": "x", "errorCode": "NOT_FOUND"}, signalhub.Refused, "NOT_FOUND"),
         (404, None, signalhub.Unavailable, "answered HTTP 404"),
         (429, LIMITED | {"retryAfterMs": 7000}, signalhub.Unavailable, "try again in 7 s"),
-        (503, {"error": "full", "errorCode": "UNAVAILABLE"}, signalhub.Unavailable, "full"),
+        (
+            503,
+            {"error": "Damaged: wait.", "errorCode": "storage_failed", "retryAfterMs": 10_000},
+            signalhub.Unavailable,
+            "^Damaged: wait; try again in 10 s$",
+        ),
     ],
 )
 async def test_a_room_that_cannot_be_joined_says_why(
@@ -255,9 +260,11 @@ async def test_a_room_that_cannot_be_joined_says_why(
 ) -> None:
     rooms.refusal = http_answer(status, body)
 
-    with pytest.raises(kind, match=words):
+    with pytest.raises(kind, match=words) as caught:
         await rooms.hub.room("general")
     assert rooms.upgrades == 1
+    if isinstance(caught.value, signalhub.Unavailable):
+        assert caught.value.is_answered == (status == 503), "only the hub itself says so"
 
 
 async def test_a_busy_hub_is_tried_again_and_one_that_refuses_is_given_up(rooms: Rooms) -> None:

@@ -104,6 +104,8 @@ def test_one_identity_places_a_bounded_number_of_actors() -> None:
     (refused,) = reply["payload"]["unplaced"]
     assert refused["code"] == "limit_exceeded"
     assert "somebody has 2" in refused["message"]
+    assert "signalhub actors forget" in refused["resolution"]
+    assert "limits.places_per_identity" in refused["resolution"]
     assert unplaced(caller.ask("hub:place", {"actors": ["order/4"]})) != {}
     # Others have room of their own, the host included.
     assert places(owner.ask("hub:place", {"actors": ["order/5"], "host": A})) != {}

@@ -75,7 +75,7 @@ def test_entries_that_were_shown_and_are_gone_are_a_problem(disk: FaultyDisk, lo
     disk.open(info.name).truncate(info.bytes - 1)
 
     last = log.head - 1
-    assert verify(disk).problems == (f"entries {last} to {last} existed and are lost",)
+    assert verify(disk).problems == (f"entry {last} existed and is lost",)
 
 
 def test_a_head_that_cannot_be_read_is_a_problem_of_its_own(disk: FaultyDisk, log: Log) -> None:

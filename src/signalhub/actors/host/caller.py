@@ -85,6 +85,7 @@ class ActorHub:
         Raises:
             CallError: What the method raised; `CallTimeout` if there was no outcome in time,
                 `CallUndeliverable` if no host serves the actor's kind.
+            Refused: The hub refuses the call, or a place for the actor.
             ClientError: The hub could not be reached.
         """
         to = str(parse_ref(target) if isinstance(target, str) else target)
@@ -115,9 +116,8 @@ class ActorHub:
             try:
                 found = await self.client.place([to])
                 if not found.places:
-                    progress.reason = found.unplaced[0].message
-                    await asyncio.sleep(_AGAIN_S)
-                    continue
+                    refused = found.unplaced[0]
+                    raise HubRefused(refused.code, refused.message, resolution=refused.resolution)
                 place = found.places[0]
                 progress.is_sent = True
                 await self.client.ask(
@@ -133,7 +133,7 @@ class ActorHub:
                 if error.code not in _RETRIED:
                     raise
                 progress.is_sent = False
-                progress.reason = str(error)
+                progress.reason = error.message
             await asyncio.sleep(_AGAIN_S)
 
     def _answered(self, message: Message) -> None:

@@ -64,6 +64,14 @@ def call(
             if not wait:
                 raise _nobody(f"{reason}; {served}", "wait for one with --wait")
             connection.note(f"{reason}; {served}; waiting up to {connection.timeout_s:g} s for one")
+        elif found.unplaced:
+            refused = found.unplaced[0]
+            raise Failure(
+                Exit.FAILED,
+                refused.code,
+                f"{target} was not called: {refused.message}",
+                refused.resolution or "see `signalhub limits`, or the permissions of the token",
+            )
         try:
             return await hub.ask(target, wanted, timeout=connection.timeout_s)
         except CallError as error:

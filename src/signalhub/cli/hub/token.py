@@ -151,7 +151,7 @@ def inspect(
             name="TOKEN",
             allow_leading_hyphen=True,
             show_default=False,
-            help="The token; - reads standard input.",
+            help="The token, or a file that contains it; - reads standard input.",
         ),
     ] = "",
     /,
@@ -165,7 +165,7 @@ def inspect(
     would reject it.
     """
     settings = loaded_settings(config).settings
-    token = standard_input() if token == STDIN else token or os.environ.get("SIGNALHUB_TOKEN", "")
+    token = _given(token or os.environ.get("SIGNALHUB_TOKEN", ""))
     if not token:
         raise usage("no token given", "give one, or - to read standard input")
     header, claims = _unverified(token)
@@ -191,7 +191,7 @@ def revoke(
             name="TOKEN",
             allow_leading_hyphen=True,
             show_default=False,
-            help="The token; - reads standard input.",
+            help="The token, or a file that contains it; - reads standard input.",
         ),
     ] = "",
     /,
@@ -230,7 +230,7 @@ def revoke(
     if len(given) != 1:
         raise usage("give one of TOKEN, --jti, --subject and --actor", "see --help")
     if token:
-        token = standard_input() if token == STDIN else token
+        token = _given(token)
         jti, until = _identified(settings.auth, token)
     if lifetime_s is not None:
         if not 0 < lifetime_s <= LIFETIME_S_MAX:
@@ -401,8 +401,24 @@ def _text_of(path: Path | None, advice: str = "choose another with --private-key
         return ""
     try:
         return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise usage(f"cannot read the key {path}: {error}", advice) from None
+    except OSError as error:
+        raise usage(f"cannot read the key {path}: {error.strerror}", advice) from None
+    except UnicodeDecodeError:
+        raise usage(f"the key {path} is not text", advice) from None
+
+
+def _given(token: str) -> str:
+    """The token, which may be on standard input or in a file."""
+    if token == STDIN:
+        return standard_input()
+    if not os.path.isfile(token):
+        return token
+    try:
+        return Path(token).read_text().strip()
+    except OSError as error:
+        raise usage(f"cannot read {token}: {error.strerror}", "choose another file") from None
+    except UnicodeDecodeError:
+        raise usage(f"{token} is not text", "choose another file") from None
 
 
 def _unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:

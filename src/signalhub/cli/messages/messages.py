@@ -47,16 +47,16 @@ async def follow(
     for_s: float | None,
     settle: Settle | None = None,
     has_positions: bool = False,
+    advice: str = "list possible senders with `signalhub ls`",
 ) -> None:
-    """Print each message, then settle it."""
+    """Print each message, then settle it; `advice` says what to do if too few arrive."""
 
     async def take(message: Message, is_last: bool) -> None:
         print_message(message, output, has_position=has_positions)
         if settle is not None:
             await settle(message, is_last)
 
-    senders = ", or list possible senders with `signalhub ls`"
-    await take_each(messages, take, count=count, for_s=for_s, advice=senders)
+    await take_each(messages, take, count=count, for_s=for_s, advice=f", or {advice}")
 
 
 async def take_each(

@@ -14,16 +14,19 @@ from cyclopts import Parameter
 
 from signalhub.cli.terminal.arguments import checked_url_by
 from signalhub.cli.terminal.connection import (
+    MAYBE_TLS,
     HubConnection,
     Timeout,
     TokenFile,
     Url,
     failure_of,
     is_behind_proxy,
+    may_want_tls,
     quiet_client_log,
 )
 from signalhub.cli.terminal.failures import Exit, Failure
 from signalhub.cli.terminal.output import AsJson
+from signalhub.cli.terminal.sentences import clause
 from signalhub.operate.session import DEFAULT_URL, TIMEOUT_S
 from signalhub.wire.errors import (
     ClientError,
@@ -131,6 +134,8 @@ def room_failure_of(error: ClientError) -> Failure:
             return Failure(Exit.FAILED, error.code, str(error), "restart the command")
         case Unavailable(is_answered=True):
             return Failure(Exit.FAILED, error.code, str(error), _NOT_NOW)
+        case Unavailable() if may_want_tls(error):
+            return Failure(Exit.UNREACHABLE, error.code, str(error), MAYBE_TLS)
         case Unavailable() if "answered HTTP" in str(error) and not is_behind_proxy(error):
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NO_ROOMS)
         case Unavailable() if "no answer" in str(error):
@@ -185,7 +190,7 @@ class RoomNotes:
     def _wait(self, reason: str, wait_s: int) -> None:
         if not self._has_waited:
             self._has_waited = True
-            sentence = f"note: {reason}; continuing in {wait_s} s"
+            sentence = f"note: {clause(reason)}; continuing in {wait_s} s"
             self._connection.plain.remark({"waiting_s": wait_s, "reason": reason}, sentence)
 
     def _follow(self, event: ClientEvent) -> None:
@@ -217,7 +222,7 @@ class RoomNotes:
     def _lost(self, what: str, reason: str) -> None:
         if reason != self._reason:
             self._reason = reason
-            sentence = f"{what}: {reason}; retrying until Ctrl-C"
+            sentence = f"{what}: {clause(reason)}; retrying until Ctrl-C"
             self._connection.plain.remark({"connection": "lost", "reason": reason}, sentence)
 
     def _gone(self, first: int, last: int, reason: str) -> None:

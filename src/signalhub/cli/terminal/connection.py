@@ -22,7 +22,7 @@ from cyclopts.validators import Number
 from signalhub.cli.terminal.arguments import URL_VARIABLE, checked_message_id, checked_url
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.cli.terminal.output import AsJson, Output
-from signalhub.cli.terminal.sentences import say
+from signalhub.cli.terminal.sentences import clause, say
 from signalhub.operate.session import (
     DEFAULT_URL,
     TIMEOUT_S,
@@ -214,6 +214,11 @@ def failure_of(error: ClientError) -> Failure:
             return Failure(Exit.FAILED, error.code, error.message, _LEFT)
         case UnknownActor():
             return Failure(Exit.FAILED, error.code, error.message, _WHO_IS_THERE)
+        case Refused(code=Code.UNAUTHORIZED) if "`aud`" in error.message:
+            return Failure(Exit.FAILED, error.code, error.message, _AUDIENCE)
+        case Refused(code=Code.UNAUTHORIZED) if error.resolution.startswith("Try again"):
+            # The key set of the issuer may have a newer key.
+            return Failure(Exit.FAILED, error.code, error.message, error.resolution)
         case Refused(code=Code.UNAUTHORIZED):
             # A missing permission is named by `action`; without one the token itself is invalid.
             action = error.details.get("action")
@@ -229,8 +234,10 @@ def failure_of(error: ClientError) -> Failure:
             return Failure(Exit.UNREACHABLE, error.code, str(error), _LATER)
         case Unavailable() if is_behind_proxy(error):
             return Failure(Exit.UNREACHABLE, error.code, str(error), _PROXY)
-        case NotOpened() if "answered HTTP 400" in str(error) and str(error).startswith("ws://"):
-            return Failure(Exit.UNREACHABLE, error.code, str(error), _MAYBE_TLS)
+        case Unavailable() if may_want_tls(error):
+            return Failure(Exit.UNREACHABLE, error.code, str(error), MAYBE_TLS)
+        case Unavailable() if "does not speak TLS" in str(error):
+            return Failure(Exit.UNREACHABLE, error.code, str(error), _NO_TLS)
         case NotOpened() if _is_answered(error):
             return Failure(Exit.UNREACHABLE, error.code, str(error), _NOT_THERE)
         case NotOpened() if "certificate is not trusted" in str(error):
@@ -267,9 +274,23 @@ def is_behind_proxy(error: Unavailable) -> bool:
     return any(words in str(error) for words in ("answered HTTP 502", "answered HTTP 504"))
 
 
+def may_want_tls(error: Unavailable) -> bool:
+    """Did what may be a port for TLS refuse a connection without it?
+
+    nginx answers in HTTP/1.1, and Go programs such as Caddy in HTTP/1.0.
+    """
+    text = str(error)
+    is_refused = "answered HTTP 400" in text or "http/1.0 400" in text.lower()
+    return is_refused and text.startswith(("ws://", "http://"))
+
+
 _WHO_IS_THERE = "list registered actors with `signalhub ls`"
 _LEFT = "it has just disconnected and may have received the message: check before you repeat it"
 _MINT = "create a token with `signalhub token mint`; pass it with --token-file or SIGNALHUB_TOKEN"
+_AUDIENCE = (
+    "create a token for this hub with `signalhub token mint --audience NAME`, one of its"
+    " auth.audience; without --audience if it has no names"
+)
 _PERMISSION = "use a token that permits it, with --token-file or SIGNALHUB_TOKEN"
 _SPEAK_AS = "omit --from, or use a token whose register permission covers it"
 _AGAIN = "nothing was done; try again in a few seconds"
@@ -279,7 +300,8 @@ _HUB_LOG = "see the hub's log"
 _NO_HUB = "start one with `signalhub serve`, or choose another with --url"
 _TRUST = "if it is signed by an authority of yours, name its file in SSL_CERT_FILE"
 _NOT_THERE = "this is not a hub: correct --url or SIGNALHUB_URL; the path of a hub is /ws"
-_MAYBE_TLS = "this is no hub, or its port is for TLS: then begin --url with wss://"
+MAYBE_TLS = "this is no hub, or its port is for TLS: then begin --url with wss://"
+_NO_TLS = "begin --url with ws:// if the hub is on this machine, or use the port of its TLS proxy"
 _TLS_NAME = "use the host name of its certificate in --url or SIGNALHUB_URL"
 _PROXY = "a proxy is there, but does not reach its hub: start the hub, or correct the proxy"
 _LATER = "the hub accepts no connections now; nothing was sent, try again later"
@@ -355,7 +377,7 @@ class LossNotes:
                 self._connection.note("reconnected")
             case ConnectionLost(reason=reason) if reason != self._reason:
                 self._reason = reason
-                self._connection.note(f"connection lost: {reason}; reconnecting")
+                self._connection.note(f"connection lost: {clause(reason)}; reconnecting")
             case ReconnectFailed(reason=reason) if reason != self._reason:
                 self._reason = reason
-                self._connection.note(f"not connected: {reason}; retrying until Ctrl-C")
+                self._connection.note(f"not connected: {clause(reason)}; retrying until Ctrl-C")

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from signalhub.cli.terminal.sentences import say
+from signalhub.cli.terminal.sentences import clause, continued, say
 
 
 class Exit(IntEnum):
@@ -64,7 +64,7 @@ class Failure(Exception):
         # A resolution for several mistakes is a line of its own.
         if "\n" in self.message:
             return f"{self.message}\n{self.resolution}"
-        return f"{self.message.rstrip('.')} — {self.resolution}"
+        return f"{clause(self.message)} — {continued(self.resolution)}"
 
 
 def usage(message: str, resolution: str = "") -> Failure:

@@ -30,6 +30,17 @@ def say(sentence: str, *, prefix: str = "") -> None:
         print(text if width is None else wrapped(text, width), file=sys.stderr, flush=True)
 
 
+def clause(sentence: str) -> str:
+    """A sentence that others follow in the same one: without its full stop."""
+    return sentence.rstrip(".")
+
+
+def continued(sentence: str) -> str:
+    """A sentence that follows others in the same one: its first word, unless a name, is small."""
+    word = sentence.split(" ", 1)[0]
+    return sentence[:1].lower() + sentence[1:] if word.isalpha() and word.istitle() else sentence
+
+
 def width_of(stream: TextIO) -> int | None:
     """The columns of a terminal; `None` for anything else."""
     if not stream.isatty():

@@ -236,7 +236,7 @@ async def _letters_of(me: Client, name: str, connection: HubConnection) -> str |
         raise Failure(
             Exit.FAILED,
             Code.UNKNOWN_TOPIC,
-            f"unknown topic {name}",
+            f"There is no durable topic {name!r}.",
             "list topics with `signalhub topic ls`",
         )
     # Any topic may be chosen for dead letters; its first message shows whether this one was.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -191,6 +192,7 @@ def _consume(
                 for_s=for_s,
                 settle=consumer_options.settle,
                 has_positions=True,
+                advice=f"see `signalhub sub info {quote(topic)} {quote(name)}`",
             )
 
     stay(connection, work)

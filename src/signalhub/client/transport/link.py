@@ -44,6 +44,7 @@ GATHER_BYTES = 64 * 1024
 GATHER_FRAMES = 64
 SHORT_BYTES = 4 * 1024
 
+_REASON_MAX = 200
 _TEMPORARY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _TEXT = WSMsgType.TEXT
 _FINAL_TEXT = 0x81
@@ -282,6 +283,11 @@ def _turned_away(url: str, error: WSHandshakeError) -> NotOpened:
     status = response.status
     text = f"{url} answered HTTP {status.value} {status.phrase}"
     is_temporary = status in _TEMPORARY
+    if is_temporary:
+        # A hub says why in a line; the page of a proxy is longer.
+        lines = (error.raw_body or b"").decode(errors="replace").splitlines()
+        if len(lines) == 1 and len(lines[0]) <= _REASON_MAX and lines[0].isprintable():
+            text = f"{text}: {lines[0].rstrip('.')}"
     retry_after = response.headers.get("Retry-After", "")
     if not retry_after.isdecimal():
         return NotOpened(text, is_temporary=is_temporary)
@@ -370,6 +376,8 @@ def _room_turned_away(url: str, error: WSHandshakeError) -> NotOpened | Refused:
         return reason
     text = reason.message if isinstance(reason, Refused) else str(reason)
     if retry_after_s:
-        text = f"{text}; try again in {retry_after_s:g} s"
+        text = f"{text.rstrip('.')}; try again in {retry_after_s:g} s"
     is_temporary = retry_after_s is not None
-    return NotOpened(text, is_temporary=is_temporary, retry_after_s=retry_after_s or 0.0)
+    not_opened = NotOpened(text, is_temporary=is_temporary, retry_after_s=retry_after_s or 0.0)
+    not_opened.is_answered = isinstance(reason, Unavailable) and reason.is_answered
+    return not_opened

@@ -23,6 +23,7 @@ class Degraded(StrEnum):
     PLAIN_SUBSCRIPTIONS_NEAR_CAPACITY = "plain_subscriptions_near_capacity"
     ROOMS_NEAR_CAPACITY = "rooms_near_capacity"
     PLACES_NEAR_CAPACITY = "places_near_capacity"
+    SOCKETS_NEAR_CAPACITY = "sockets_near_capacity"
     ROOM_STATE_NEAR_CAPACITY = "room_state_near_capacity"
     ROOMS_DISK_FULL = "rooms_disk_full"
     ROOM_IDS_DROPPED = "room_ids_dropped"
@@ -81,6 +82,11 @@ DESCRIPTIONS: Final[dict[Degraded, Description]] = {
     Degraded.PLACES_NEAR_CAPACITY: Description(
         "More places of durable actors than `limits.warn_above` of the limit.",
         _QUOTAS.format("actors.limit"),
+    ),
+    Degraded.SOCKETS_NEAR_CAPACITY: Description(
+        "More open sockets than `limits.warn_above` of the limit.",
+        "See where they come from (`signalhub limits`), then close some or raise"
+        " `limits.sockets_max`, and the limit of open files with it.",
     ),
     Degraded.ROOM_STATE_NEAR_CAPACITY: Description(
         "Proposals and blobs of rooms use more than `limits.warn_above` of their memory.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from heapq import nlargest
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
@@ -24,8 +24,19 @@ TOP_MAX: Final = 100
 _TOP: Final = 10
 # Limited in total: bytes that wait to be written to slow readers, and large frames being read.
 WAITING_BYTES: Final = "waiting_bytes"
+# Open sockets, those before their hello included; limited in total and per source.
+SOCKETS: Final = "sockets"
 
 Counts = Iterable[tuple[str, int]]
+
+
+class SocketUsage(NamedTuple):
+    """How many sockets are open, how many there may be, in total and per source, and of whom."""
+
+    used: int
+    limit: int
+    per_source: int
+    sources: Counts
 
 
 class Usage:
@@ -44,6 +55,8 @@ class Usage:
         self._scans = scans
         self._storage = storage
         self._waiting_max = waiting_max
+        # Set by whoever has the port; without one there are no sockets.
+        self.sockets: Callable[[], SocketUsage] | None = None
 
     def handlers(self) -> dict[str, Handler]:
         return {"hub:limits": self.show}
@@ -81,6 +94,8 @@ class Usage:
                 by_identity = [(identity, self._quotas.of_identity(resource, identity))]
                 by_source = []
             rows.append(row | _shown(by_identity, by_source))
+        if self.sockets is not None and identity is None:
+            rows.insert(0, (yield from _sockets(self.sockets(), top)))
         rows.append((yield from self._waiting(identity, top)))
         return "hub:limits_response", {"resources": rows}
 
@@ -110,6 +125,17 @@ class Usage:
         by_identity = yield from _largest(identities.items(), top)
         by_source = yield from _largest(sources.items(), top)
         return row | _shown(by_identity, by_source)
+
+
+def _sockets(found: SocketUsage, top: int) -> Generator[int, None, dict[str, object]]:
+    row: dict[str, object] = {
+        "resource": SOCKETS,
+        "used": found.used,
+        "limit": found.limit,
+        "perIdentity": None,
+        "perSource": found.per_source,
+    }
+    return row | _shown([], (yield from _largest(found.sources, top)))
 
 
 def _largest(counts: Counts, top: int) -> Generator[int, None, list[tuple[str, int]]]:

@@ -30,6 +30,7 @@ from typing import Any, Final, Protocol
 
 import picows
 
+from signalhub.core.limits.usage import SocketUsage
 from signalhub.pacing import Period
 from signalhub.server.port import descriptors
 from signalhub.server.port.bodies import Unfinished
@@ -55,7 +56,6 @@ CHOKED_MAX = 128
 # How many of the longest waiting connections are compared to find the one to close.
 _LOOK_AT = 64
 _TELL_MS = 10_000
-NO_PLACE = text(503, "The hub has no room for more sockets. Try again later.", {"Retry-After": "5"})
 # Why sockets are refused: all places are taken, those of the source are, or it waited longest.
 FULL, CROWDED, IDLE = "full", "source", "idle"
 
@@ -84,6 +84,12 @@ def too_many_connections(retry_after_s: int, limit: int) -> Response:
             "X-RateLimit-Remaining": "0",
         },
     )
+
+
+def no_place(limit: int, setting: str) -> Response:
+    """Return the refusal of a socket for which there is no place."""
+    words = f"The hub has no room for more sockets: the limit is {limit} ({setting})."
+    return text(503, words, {"Retry-After": "5"})
 
 
 class Listener:
@@ -146,6 +152,16 @@ class Listener:
         # uvloop closes the listening sockets in the next tick.
         await asyncio.sleep(0)
 
+    @property
+    def is_nearly_full(self) -> bool:
+        """Will sockets be refused soon?"""
+        return self.sources.sockets > self.settings.limits.warn_above * self.places.sockets
+
+    def usage(self) -> SocketUsage:
+        """Return how many sockets are open, and where they come from."""
+        places, found = self.places, self.sources
+        return SocketUsage(found.sockets, places.sockets, places.per_source, found.with_sockets())
+
     def expect(self, door: Door) -> None:
         """Start the timeout of the door again."""
         self.waiting.pop(door, None)
@@ -193,16 +209,18 @@ class Listener:
         if source.sockets >= places.per_source and not self._is_exempt(door):
             longest = self._longest_waiting(source, is_websocket=True)
             reason = CROWDED
+            refusal = no_place(places.per_source, "limits.sockets_per_source, for one address")
         elif self.sources.sockets >= places.sockets:
             longest = self._longest_waiting(is_websocket=True)
             reason = FULL
+            refusal = no_place(places.sockets, "limits.sockets_max, or that of open files")
         else:
             return None
         if longest is not None:
             self._turn_away(longest, IDLE)
             return None
         self._count_turned_away(reason, source)
-        return NO_PLACE
+        return refusal
 
     def _is_exempt(self, door: Door) -> bool:
         """A proxy stands for many clients, each of which counts once its request has come."""

@@ -57,6 +57,10 @@ class Sources:
     def __len__(self) -> int:
         return len(self._all)
 
+    def with_sockets(self) -> list[tuple[str, int]]:
+        """Return every source that has WebSockets, and how many."""
+        return [(name, one.sockets) for name, one in self._all.items() if one.sockets]
+
     def get(self, name: str) -> Source:
         """Return the source with this name."""
         source = self._all.get(name)
