@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -39,14 +39,27 @@ class FileLock:
 
     def __init__(self, path: str | Path, wait_s: float = 0.0) -> None:
         """Raises `Locked` if it is not released within `wait_s`."""
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        try:
-            self._take(wait_s)
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
-        except BaseException:
+        self._path = path
+        while True:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            try:
+                self._take(wait_s)
+                if self.is_in_place():
+                    os.ftruncate(self._fd, 0)
+                    os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+                    return
+            except BaseException:
+                os.close(self._fd)
+                raise
+            # Its last owner has removed it, so it excludes nobody who comes later.
             os.close(self._fd)
-            raise
+
+    def is_in_place(self) -> bool:
+        """Is the file that is locked the one that others find at its path?"""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
 
     def _take(self, wait_s: float) -> None:
         # `is_locked` holds a lock for a moment, so wait briefly before giving up.
@@ -95,12 +108,15 @@ class LockedFolder:
     def __init__(self, path: str, *, lock_name: str = HUB_LOCK, owner: str = "hub") -> None:
         """Raises `SettingsError`."""
         self.path = Path(path)
+        self._lock_name = lock_name
         # What this process makes: it goes again if nothing comes of it.
         self._made = [one for one in (self.path, *self.path.parents) if not one.exists()]
         try:
-            self._was_empty = bool(self._made) or not any(self.path.iterdir())
+            was_empty = bool(self._made) or not any(self.path.iterdir())
             make_folder(self.path)
             self._lock = FileLock(self.path / lock_name)
+            # Another process may have used it before this one had the lock.
+            self._was_empty = was_empty and [one.name for one in self.path.iterdir()] == [lock_name]
         except OSError as error:
             raise SettingsError(
                 f"the data folder {path} cannot be used: {error.strerror}; choose another with"
@@ -126,21 +142,29 @@ class LockedFolder:
             self._is_closed = True
             self._lock.close()
 
-    def abandon(self) -> None:
+    def abandon(self, made: Iterable[str] = ()) -> None:
         """Release the lock because the start was refused; what was made for it is removed.
 
-        What was in the folder before stays.
+        `made` are the names, as patterns, of what this process may have made. Nothing is removed
+        from a folder that was not empty, nor from a disk that was mounted there meanwhile.
         """
-        if self._was_empty and not self._is_closed:
-            for one in self.path.iterdir():
-                if one.is_dir() and not one.is_symlink():
-                    shutil.rmtree(one, ignore_errors=True)
-                else:
-                    one.unlink(missing_ok=True)
+        if not self._is_closed:
             with contextlib.suppress(OSError):
-                for folder in self._made:
-                    folder.rmdir()
+                if self._was_empty and self._lock.is_in_place():
+                    self._remove(tuple(made))
         self.close()
+
+    def _remove(self, made: tuple[str, ...]) -> None:
+        for one in self.path.iterdir():
+            if not any(one.match(name) for name in made):
+                continue
+            if not one.is_dir() or one.is_symlink():
+                one.unlink(missing_ok=True)
+            elif not one.is_mount():
+                shutil.rmtree(one, ignore_errors=True)
+        (self.path / self._lock_name).unlink()
+        for folder in self._made:
+            folder.rmdir()
 
 
 def _is_unfinished(folder: Path) -> bool:

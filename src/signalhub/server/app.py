@@ -141,7 +141,7 @@ class App:
             await self._check()
             await self._open(loop)
         except BaseException:
-            self._folder.abandon()
+            self._folder.abandon(startup.MADE)
             raise
         log.info("the hub is ready", extra={"port": self.port})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -16,17 +17,26 @@ from signalhub.engine.upkeep import refusal_of
 from signalhub.log.errors import EntriesGone, LogDamaged
 from signalhub.log.head import Head
 from signalhub.pipeline.source import known
+from signalhub.pipeline.source.plan import LOG_FOLDER
+from signalhub.server.credentials import KEPT_NAME
 from signalhub.server.losses import Losses
 from signalhub.settings.model import Settings
-from signalhub.state import inbox_key, restored
-from signalhub.state.store import KnownIdsWindow, SnapshotRow, StateStore
+from signalhub.state import clock_offset, inbox_key, losses, restored
+from signalhub.state.store import FILE, KnownIdsWindow, SnapshotRow, StateStore
 from signalhub.wire.errors import SettingsError
 from signalhub.wire.room_ids import Names
 
 log = logging.getLogger("signalhub.server")
 
+MADE: Final = (
+    LOG_FOLDER,
+    *(f"{name}*" for name in (FILE, clock_offset.NAME, inbox_key.NAME)),
+    *(f"{begin}{name}*" for name in (losses.NAME, KEPT_NAME) for begin in ("", ".")),
+)
+"""What a start may make in its data folder until the hub is ready, as patterns."""
 
-def known_head(data: Path, losses: Losses) -> Head | None:
+
+def known_head(data: Path, listed: Losses) -> Head | None:
     """Return how far the log has been, as far as is known from elsewhere.
 
     Raises `SettingsError` if the log is gone and nobody has acknowledged that: it may lie on a disk
@@ -35,7 +45,7 @@ def known_head(data: Path, losses: Losses) -> Head | None:
     loss = known.lost_log(data)
     if loss is None:
         return known.known_head(data)
-    if not losses.has_acknowledged(loss):
+    if not listed.has_acknowledged(loss):
         raise SettingsError(str(known.LogGone(data, loss)))
     return None
 
