@@ -323,8 +323,9 @@ class Log:
     def _publish(self, durable: int, shown: int) -> None:
         try:
             if self._published.is_removed():
-                self._published.close()
-                self._published = open_head(self.disk)
+                # If that fails, the old one stays open: its number must not become another file's.
+                removed, self._published = self._published, open_head(self.disk)
+                removed.close()
             self._published.write(encode_head(Head(self.epoch, durable, shown)), 0)
         except OSError as error:
             # If there is no space for these few bytes, readers go on with the older head.

@@ -420,6 +420,7 @@ class FaultyFile:
                 self._content.write(bytes(data), position)
 
     def is_removed(self) -> bool:
+        self._assert_open()
         return self._disk.has_no_name_for(self._content)
 
     def truncate(self, size: int) -> None:

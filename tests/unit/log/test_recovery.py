@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from signalhub.log.errors import LogFailed, LogFull
@@ -161,6 +163,15 @@ def test_a_head_file_that_is_lost_in_use_is_there_again_with_the_next_commit(
     fill(scene.log, 1, first_seq=COUNT + 1)
 
     assert recover(scene.disk, repair=False).unknown_end == ""
+
+
+def test_a_head_file_that_cannot_be_made_again_is_made_with_a_later_commit(scene: Scene) -> None:
+    scene.disk.remove("head")
+    scene.disk.fail("create", error=errno.EMFILE, name="head")
+
+    fill(scene.log, 2, first_seq=COUNT + 1)
+
+    assert (recover(scene.disk, repair=False).unknown_end, scene.log.state) == ("", "open")
 
 
 def test_a_log_without_entries_needs_no_head_file() -> None:
