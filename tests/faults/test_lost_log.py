@@ -13,6 +13,7 @@ from signalhub.log.disk import SystemDisk
 from signalhub.log.head import HEAD_NAME
 from signalhub.log.verify import verify
 from signalhub.pipeline.run.status import PipelineStatus, write_status
+from signalhub.state import losses
 from signalhub.wire.errors import SettingsError
 from tests.faults.losses import data_of, lost, operations
 from tests.faults.lost_end import cut_to
@@ -90,6 +91,48 @@ async def test_a_log_that_is_mounted_again_is_found_as_it_was(tmp_path: Path) ->
 
         assert (await topic_info(stage))["head"] == 3
         assert await lost(stage) == []
+
+
+async def test_a_log_that_is_mounted_again_after_it_was_given_up_is_no_loss(
+    tmp_path: Path,
+) -> None:
+    async with run_stage() as stage:
+        await fill(stage)
+        folder = await stop(stage)
+        (folder / "log").rename(tmp_path / "away")
+        await command("", "log", "acknowledge", "--data", str(folder))
+        (tmp_path / "away").rename(folder / "log")
+        await stage.start()
+        await publish(await stage.connect(), 4)
+        await stop(stage)
+
+        assert operations(folder) == []
+        assert losses.read(folder) == []
+
+
+async def test_what_a_new_log_accepted_is_listed_as_lost_when_the_former_one_is_mounted_over_it(
+    tmp_path: Path,
+) -> None:
+    async with run_stage() as stage:
+        await fill(stage, 5)
+        folder = await stop(stage)
+        (folder / "log").rename(tmp_path / "away")
+        await command("", "log", "acknowledge", "--data", str(folder))
+        await stage.start()
+        await fill(stage, 1)
+        epoch = stage.hub.app._engine.epoch
+        await stop(stage)
+        shutil.rmtree(folder / "log")
+        (tmp_path / "away").rename(folder / "log")
+        done = await command("", "log", "verify", "--data", str(folder))
+        await stage.start()
+
+        assert f"epoch {epoch} is lost" in done.err
+        assert done.code == 1
+        (one,) = await lost(stage)
+        assert one["epoch"] == epoch
+        assert (await topic_info(stage))["head"] == 5
+        assert stage.hub.app._engine.epoch == epoch + 1
 
 
 @pytest.mark.parametrize("lose", [delete, unmount])

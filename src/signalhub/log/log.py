@@ -109,7 +109,7 @@ class Log:
             return
         assert recovery.is_repaired, "a log must be repaired before it is opened"
         try:
-            self._open()
+            self._open(recovery.latest_epoch)
         except OSError as error:
             raise storage_error(error) from error
 
@@ -231,14 +231,15 @@ class Log:
                     with contextlib.suppress(OSError):
                         self.disk.remove(PREPARED_NAME)
 
-    def _open(self) -> None:
+    def _open(self, latest_epoch: int) -> None:
         now_ms = self._clock.now_ms()
         if self._segments:
             info = next(reversed(self._segments.values()))
             file = self.disk.open(info.name)
         else:
-            # A new log must not be mistaken for an older one, so epochs start from the time.
-            self.epoch = now_ms // 1000
+            # A new log must not be mistaken for an older one, so epochs start from the time, also
+            # if the clock is behind.
+            self.epoch = max(now_ms // 1000, latest_epoch + 1)
             header = Header(self.epoch, 0, now_ms)
             info, file = new_segment(header), create_segment(self.disk, header)
         self._activate(file, info, age_s=max(0, now_ms - info.created_ms) / 1000)

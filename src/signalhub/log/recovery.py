@@ -53,8 +53,10 @@ class LogRecovery(msgspec.Struct, frozen=True, kw_only=True):
     lost_from: int = 0
     lost_to: int = 0
     """Entries `lost_from` to `lost_to - 1` may have been read and are lost; equal: none."""
-    lost_epoch: int = 0
-    """The epoch they belonged to."""
+    latest_epoch: int = 0
+    """The latest epoch that is known to have begun; lost entries belonged to it."""
+    is_replaced: bool = False
+    """The latest epoch is lost as a whole; with which entry it began is unknown."""
     head_fault: str = ""
     """Why it is unknown which head was published, although there are entries."""
     foreign: tuple[str, ...] = ()
@@ -66,6 +68,9 @@ class LogRecovery(msgspec.Struct, frozen=True, kw_only=True):
         """Which entries existed and are lost, in words; empty if none are."""
         if self.lost_to <= self.lost_from:
             return ""
+        if self.is_replaced:
+            last = self.lost_to - 1
+            return f"epoch {self.latest_epoch} is lost, with its entries up to {last}"
         return lost_entries(self.lost_from, self.lost_to - 1)
 
     @property
@@ -112,7 +117,7 @@ def recover(
         if repair and recovery.damage is None:
             if recovery.epoch_changed:
                 on_loss(recovery)
-            recovery = _repair(disk, found, recovery, known)
+            recovery = _repair(disk, found, recovery)
     except OSError as error:
         raise storage_error(error) from error
     return recovery
@@ -129,7 +134,10 @@ def judge(found: LogSurvey, known: Head | None = None) -> LogRecovery:
     first = segments[0].base if segments else 0
     rot = _rot(tail, head)
     damage = found.damages[0] if found.damages else rot
-    has_lost = damage is None and shown > head
+    latest_epoch = max(epoch, published.epoch) if published else epoch
+    # An older copy was put back. It may have more entries than the latest epoch had.
+    later = published.shown if published and latest_epoch > epoch else 0
+    has_lost = damage is None and (shown > head or later > 0)
     return LogRecovery(
         epoch=epoch,
         first=first,
@@ -143,9 +151,10 @@ def judge(found: LogSurvey, known: Head | None = None) -> LogRecovery:
         is_cut=rot is not None or any(_base(one) >= head for one in found.damages),
         hole=next((one for one in found.damages if not segments or _base(one) < first), None),
         epoch_changed=has_lost,
-        lost_from=head if has_lost else 0,
-        lost_to=shown if has_lost else 0,
-        lost_epoch=max(epoch, published.epoch if published else 0) if has_lost else 0,
+        lost_from=head if has_lost and not later else 0,
+        lost_to=(later or shown) if has_lost else 0,
+        latest_epoch=latest_epoch,
+        is_replaced=has_lost and later > 0,
         head_fault=found.head_fault,
         foreign=tuple(found.foreign),
     )
@@ -176,7 +185,7 @@ def _torn(tail: Tail) -> TornTail:
     return TornTail(tail.info.name, tail.info.bytes, tail.torn_bytes, tail.torn_reason)
 
 
-def _repair(disk: Disk, found: LogSurvey, recovery: LogRecovery, known: Head | None) -> LogRecovery:
+def _repair(disk: Disk, found: LogSurvey, recovery: LogRecovery) -> LogRecovery:
     for name in found.leftovers:
         disk.remove(name)
     # The previous process may have ended between naming a segment and syncing its name.
@@ -197,7 +206,7 @@ def _repair(disk: Disk, found: LogSurvey, recovery: LogRecovery, known: Head | N
         if recovery.epoch_changed:
             # The torn bytes stay until the segment is sealed: they prove that something was lost if
             # the process ends before the next line.
-            segments = _begin_epoch(disk, found, recovery, known)
+            segments = _begin_epoch(disk, recovery)
         elif tail.is_unborn:
             header = Header(info.epoch, info.base, info.created_ms)
             with_reserve(disk, lambda: create_segment(disk, header)).close()
@@ -210,13 +219,9 @@ def _repair(disk: Disk, found: LogSurvey, recovery: LogRecovery, known: Head | N
     )
 
 
-def _begin_epoch(
-    disk: Disk, found: LogSurvey, recovery: LogRecovery, known: Head | None
-) -> tuple[SegmentInfo, ...]:
-    published = _latest(found.published, known)
-    published_epoch = published.epoch if published else 0
+def _begin_epoch(disk: Disk, recovery: LogRecovery) -> tuple[SegmentInfo, ...]:
     last = recovery.segments[-1]
-    header = Header(max(recovery.epoch, published_epoch) + 1, recovery.head, last.max_ms)
+    header = Header(recovery.latest_epoch + 1, recovery.head, last.max_ms)
     with_reserve(disk, lambda: create_segment(disk, header)).close()
     kept = recovery.segments if last.end > last.base else recovery.segments[:-1]
     return (*kept, new_segment(header))

@@ -183,6 +183,7 @@ class App:
             on_loss=losses.note,
         )
         try:
+            losses.log_is_there({info.epoch for info in self._engine.recovery.segments})
             self._clock.resume(ahead_ms=offset.saved_ms, newest_ms=self._engine.newest_ms)
             self.hub.wall.ahead_ms = self._clock.ahead_ms
             self._lakeside = await self._open_lakeside()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from signalhub.clock import Clock
@@ -35,7 +35,7 @@ class Losses:
     def note(self, found: LogRecovery) -> None:
         """The log is about to be repaired, which ends what it says about its lost entries."""
         last, now_ms = found.lost_to - 1, self._clock.now_ms()
-        loss = Loss(epoch=found.lost_epoch, first=found.lost_from, last=last, found_ms=now_ms)
+        loss = Loss(epoch=found.latest_epoch, first=found.lost_from, last=last, found_ms=now_ms)
         try:
             losses.add(self._folder, loss)
             self._look()
@@ -46,6 +46,18 @@ class Losses:
     def has_acknowledged(self, loss: Loss) -> bool:
         """Has somebody acknowledged this loss already?"""
         return any(one.acknowledged_ms and one.is_same(loss) for one in self._known)
+
+    def log_is_there(self, epochs: Collection[int]) -> None:
+        """The log that was found has these epochs: one that was lost as a whole is there again."""
+        back = [one for one in self._known if one.is_whole and one.epoch in epochs]
+        if not back:
+            return
+        try:
+            losses.remove(self._folder, back)
+            self._look()
+        except (OSError, SettingsError) as error:
+            log.error("a log that is there stays listed as lost", extra={"reason": str(error)})
+        log.info("a log that was given up is there again", extra={"log": ", ".join(map(str, back))})
 
     @property
     def open(self) -> list[Loss]:

@@ -47,7 +47,8 @@ def known_head(data: Path, listed: Losses) -> Head | None:
         return known.known_head(data)
     if not listed.has_acknowledged(loss):
         raise SettingsError(str(known.LogGone(data, loss)))
-    return None
+    # The new log begins a later epoch, so that the former one is recognized should it come back.
+    return Head(loss.epoch, 0, 0)
 
 
 class Continued(msgspec.Struct, frozen=True):

@@ -11,7 +11,8 @@ from signalhub.log.record import encode_batch, encode_entry
 from signalhub.log.recovery import LogRecovery, recover
 from signalhub.log.segment import BATCHES_BEGIN, Header, encode_header, segment_name
 from signalhub.log.survey import RESERVE_NAME
-from signalhub.testing import FaultyDisk
+from signalhub.settings import model
+from signalhub.testing import FakeClock, FaultyDisk
 from tests.support.memory.log import contents, entry, fill, open_log, sealed_log, used_bytes
 
 FIRST = segment_name(0)
@@ -131,8 +132,30 @@ def test_what_is_known_from_elsewhere_tells_of_a_lost_end_without_the_head_file(
 
     found = recover(scene.disk, repair=True, known=known)
 
-    assert (found.lost_from, found.lost_to, found.lost_epoch) == (COUNT, COUNT + 2, scene.epoch)
+    assert (found.lost_from, found.lost_to, found.latest_epoch) == (COUNT, COUNT + 2, scene.epoch)
     assert (found.epoch, found.epoch_changed) == (scene.epoch + 1, True)
+
+
+def test_an_older_copy_with_more_entries_than_the_lost_epoch_is_known_as_such(
+    scene: Scene,
+) -> None:
+    known = Head(scene.epoch + 7, COUNT - 2, COUNT - 2)
+
+    found = recover(scene.disk, repair=True, known=known)
+
+    lost = f"epoch {scene.epoch + 7} is lost, with its entries up to {COUNT - 3}"
+    assert (found.loss, found.epoch_changed) == (lost, True)
+    assert (found.head, found.segments[-1].epoch) == (COUNT, scene.epoch + 8)
+    assert recover(scene.disk, repair=False, known=known).loss == ""
+
+
+def test_a_new_log_begins_after_the_latest_epoch_even_if_the_clock_is_behind() -> None:
+    disk = FaultyDisk()
+
+    found = recover(disk, repair=True, known=Head(2**31, 0, 0))
+    log = Log(disk, model.LogSettings(), found, clock=FakeClock())
+
+    assert (found.epoch_changed, log.epoch) == (False, 2**31 + 1)
 
 
 @pytest.mark.parametrize("content", [None, b"", bytes(32)])
