@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pwd
@@ -459,3 +460,20 @@ def test_a_user_without_a_name_acknowledges_a_loss_with_its_number(
     assert run(["log", "acknowledge", "--data", str(tmp_path)]) == 0
     assert "acknowledged the loss of entries 7 to 9" in capsys.readouterr().out
     assert [one.by for one in losses.read(tmp_path)] == [f"uid {os.getuid()}"]
+
+
+def test_a_log_whose_folder_may_not_be_listed_is_no_lost_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, listdir = tmp_path / "log", os.listdir
+
+    def denied(path: Path) -> list[str]:
+        if path == folder:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", denied)
+    folder.mkdir()
+    for verb in (*VERBS, "acknowledge"):
+        assert run(["log", verb, "--data", str(tmp_path)]) == 1
+        assert f"cannot read {folder}: Permission denied" in capsys.readouterr().err

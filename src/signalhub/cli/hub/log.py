@@ -212,18 +212,18 @@ def acknowledge(*, data: Data = HERE, as_json: AsJson = False) -> None:
     from signalhub.pipeline.source import known
     from signalhub.state import losses
 
-    lost_log = known.lost_log(data)
-    if lost_log is None and not (data / "log").is_dir():
-        raise usage(f"there is no log in {data}", "give the hub's data folder with --data")
-    if lost_log is not None and is_hub_running(data):
-        raise Failure(
-            Exit.FAILED,
-            "hub_running",
-            f"the hub is running, but its log is gone from {data}",
-            "stop the hub, then repeat the command",
-        )
     output = Output(as_json)
     with _operation(data):
+        lost_log = known.lost_log(data)
+        if lost_log is None and not (data / LOG).is_dir():
+            raise usage(f"there is no log in {data}", "give the hub's data folder with --data")
+        if lost_log is not None and is_hub_running(data):
+            raise Failure(
+                Exit.FAILED,
+                "hub_running",
+                f"the hub is running, but its log is gone from {data}",
+                "stop the hub, then repeat the command",
+            )
         if lost_log is not None:
             losses.add(data, lost_log)
         done = losses.acknowledge(data, SystemClock().now_ms(), _user())
