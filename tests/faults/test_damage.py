@@ -202,6 +202,16 @@ def test_a_missing_last_segment_is_never_silent() -> None:
     assert damage_of(sealed_only).segment == healthy_folder().unsealed
 
 
+def test_damage_elsewhere_does_not_hide_that_the_end_is_lost_too() -> None:
+    """A snapshot that ends before the lost end is then not all there was."""
+    whole = healthy_folder()
+    hurt = whole.with_flip(whole.sealed[0], 8 * 3)
+    cut = hurt | {whole.active: whole.files[whole.active][:BATCHES_BEGIN]}
+
+    assert not recover(FaultyDisk(hurt), repair=False).is_cut
+    assert recover(FaultyDisk(cut), repair=False).is_cut
+
+
 def test_a_folder_without_any_segment_is_not_taken_for_a_new_log() -> None:
     for kept in ("head", healthy_folder().deleted):
         assert damage_of({kept: healthy_folder().files[kept]}).segment.endswith(".log")

@@ -85,7 +85,7 @@ class Log:
             epoch_changes=int(recovery.epoch_changed),
         )
         self.is_cut: Final = recovery.is_cut
-        """Damage hides the end of the log: entries may follow `head`."""
+        """There is damage, and it is unknown what followed `head`."""
         self.hole: Final = _damaged(recovery.hole)
         """What is missing before `first` was perhaps not removed by retention."""
         self._settings = log_settings

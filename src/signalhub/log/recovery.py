@@ -46,7 +46,7 @@ class LogRecovery(msgspec.Struct, frozen=True, kw_only=True):
     torn: TornTail | None = None
     damage: Damage | None = None
     is_cut: bool = False
-    """The damage hides the end of the log: entries may follow `head`."""
+    """There is damage, and it is unknown what followed `head`."""
     hole: Damage | None = None
     """Damage before `first`: what is missing there was perhaps not removed by retention."""
     epoch_changed: bool = False
@@ -148,7 +148,7 @@ def judge(found: LogSurvey, known: Head | None = None) -> LogRecovery:
         # Nothing of a damaged log is cut.
         torn=_torn(tail) if tail and tail.torn_bytes and damage is None else None,
         damage=damage,
-        is_cut=rot is not None or any(_base(one) >= head for one in found.damages),
+        is_cut=damage is not None and (shown > head or _hides_end(found, rot, head)),
         hole=next((one for one in found.damages if not segments or _base(one) < first), None),
         epoch_changed=has_lost,
         lost_from=head if has_lost and not later else 0,
@@ -165,6 +165,10 @@ def _latest(published: Head | None, known: Head | None) -> Head | None:
     if published is None or known is None:
         return published or known
     return max(published, known, key=lambda one: (one.epoch, one.shown))
+
+
+def _hides_end(found: LogSurvey, rot: Damage | None, head: int) -> bool:
+    return rot is not None or any(_base(one) >= head for one in found.damages)
 
 
 def _base(damage: Damage) -> int:
