@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 import pytest
 
 from signalhub.pipeline.run import java
+from signalhub.server.port import listener
+from signalhub.settings.model import AuthSettings, Settings
 from signalhub.testing import run_hub
 from signalhub.wire.errors import SettingsError
 
@@ -50,6 +54,21 @@ async def test_a_refused_start_leaves_no_folder_behind(
 
         assert not parent.exists()
         assert list(empty.iterdir()) == []
+
+
+async def test_a_machine_without_ipv6_listens_on_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a kernel without IPv6, which is asked for the addresses of a name that has both."""
+
+    def opened(family: int, kind: int, protocol: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return socket.socket(family, kind, protocol)
+
+    monkeypatch.setattr(listener, "socket", opened)
+    auth = AuthSettings(enabled=True, secret=SECRET)
+    await listener.check_port(Settings(host="", port=0, auth=auth))
 
 
 async def test_a_refused_start_changes_nothing_that_was_there(

@@ -353,7 +353,12 @@ async def check_port(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host or None, settings.port, type=SOCK_STREAM, flags=AI_PASSIVE)
     for family, kind, protocol, _, address in found:
-        with socket(family, kind, protocol) as probe:
+        try:
+            probe = socket(family, kind, protocol)
+        except OSError:
+            # A machine without IPv6 listens on the other addresses.
+            continue
+        with probe:
             probe.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
             if family == AF_INET6:
                 probe.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1)
