@@ -1,7 +1,8 @@
 """What the rest of a data folder knows about the end of its log.
 
 The file `head` lies in the log's folder and is lost with it. The snapshot of the hub, in
-`state.db`, and the status of the pipeline lie elsewhere, and are never ahead of the log.
+`state.db`, and the status of the pipeline lie elsewhere, and are never ahead of what the log has
+committed; unless it syncs every commit, a power cut may take that from it.
 """
 
 from __future__ import annotations
