@@ -64,7 +64,7 @@ log = logging.getLogger("signalhub.server")
 
 _SWEEP_S = 0.25
 _TICK_S = 1.0
-_SWITCH_S = 0.0005
+_SWITCH_S = 0.0001
 # A snapshot is saved after either, so that a start has little of the log to read.
 _CHECKPOINT_MS = 10_000
 _CHECKPOINT_ENTRIES = 50_000
