@@ -87,7 +87,7 @@ def too_many_connections(retry_after_s: int, limit: int) -> Response:
 
 
 def no_place(limit: int, setting: str) -> Response:
-    """Return the refusal of a socket for which there is no place."""
+    """Return the refusal of a socket that exceeds a limit."""
     words = f"The hub has no room for more sockets: the limit is {limit} ({setting})."
     return text(503, words, {"Retry-After": "5"})
 
