@@ -336,7 +336,9 @@ class Connection(WSListener, Generic[P]):
         wait_s = 0.0
         if self._granted_units - self._units_left >= writer.charged:
             wait_s = self._settle()
-        if wait_s <= 0 and not self._is_ahead_of_log() and self._take_grant(tick):
+        # Most sockets never add an entry.
+        is_ahead = self._added and self._is_ahead_of_log()
+        if wait_s <= 0 and not is_ahead and self._take_grant(tick):
             self._units_left -= 1
             return True
         self._wait(wait_s or self._settle())
