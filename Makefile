@@ -2,6 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# Also written if the native part cannot be built here.
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # One more test at a time than there are cores, because many wait for processes and sockets.
@@ -18,7 +20,7 @@ help: ## print this menu
 
 setup: $(READY) ## create .venv from the pinned versions
 
-$(READY): pyproject.toml requirements/build.txt requirements/dev.txt src/signalhub/pipeline/run/setup.py src/signalhub/pipeline/run/jars.sha256
+$(INSTALLED): pyproject.toml requirements/build.txt requirements/dev.txt src/signalhub/pipeline/run/setup.py src/signalhub/pipeline/run/jars.sha256
 	@test -n "$(PYTHON)" && "$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" || { echo "Python 3.11 or newer is needed: install it, or run make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "Setting up $(VENV) (about three minutes, once)…"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -26,6 +28,10 @@ $(READY): pyproject.toml requirements/build.txt requirements/dev.txt src/signalh
 	@$(INSTALL) --require-hashes --no-build-isolation -r requirements/dev.txt
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m signalhub.pipeline.run.setup
+	@touch $(INSTALLED)
+
+$(READY): $(INSTALLED) native/crates.txt native/Cargo.toml $(wildcard native/src/*.rs) requirements/native.txt
+	@$(BIN)/python -m tools.native
 	@touch $(READY)
 
 run: $(READY) ## set up on first use, then start the hub on 127.0.0.1:8787 and its pipeline

@@ -14,12 +14,12 @@ import signalhub
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "signalhub"
-FOLDERS = ("src", "tests", "bench", "docs", "examples", "deploy", "tools")
+FOLDERS = ("src", "tests", "bench", "docs", "examples", "deploy", "native", "tools")
 SUFFIXES = {
     *(".c", ".cfg", ".css", ".html", ".ini", ".js", ".json", ".md", ".mjs", ".py", ".sh", ".sql"),
-    *(".toml", ".ts", ".txt", ".yaml", ".yml"),
+    *(".rs", ".toml", ".ts", ".txt", ".yaml", ".yml"),
 }
-NOT_OURS = {"node_modules", "vendor", "__pycache__", "results", "data"}
+NOT_OURS = {"target", "node_modules", "vendor", "__pycache__", "results", "data"}
 
 LINES_MAX = 800
 FOLDER_MAX = 13
@@ -46,8 +46,8 @@ IMPURE = {
 # What every folder may import, from the bottom up. Folders of one row do not know each other,
 # except in the first two: what everybody shares, and settings with what checks tokens by them.
 SHARED = (
-    *("capability", "clock", "counters", "ids", "locks", "pacing", "privacy", "ranges", "sqlite"),
-    "wire",
+    *("capability", "clock", "counters", "ids", "locks", "native", "pacing", "privacy", "ranges"),
+    *("sqlite", "wire"),
 )
 CONFIGURED = (*SHARED, "auth", "settings")
 CORE = (*CONFIGURED, "core")
@@ -77,7 +77,11 @@ WITHOUT_SOCKETS = ("signalhub.client.protocol", "signalhub.client.rooms.protocol
 UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME)\b")
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:wo" + r"rk|ro" + r"ot|ho" + r"me)/")
 REGISTRIES = re.compile(
-    r"https?://[^\s\"'>)]*(?:py" + r"pi\.|pythonho" + r"sted\.|npm" + r"js\.|/simple/)"
+    r"https?://[^\s\"'>)]*(?:py"
+    + r"pi\.|pythonho"
+    + r"sted\.|npm"
+    + r"js\.|crates\.i"
+    + r"o|/simple/)"
 )
 BANNER = re.compile(r"^\s*#\s*[-=*#~_]{4,}", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]+)(?:#[^)]*)?\)")

@@ -24,6 +24,8 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "dev": ("pipeline", "dev"),
     "bench": ("pipeline", "dev", "bench"),
 }
+# What builds the native part.
+NATIVE: Final = ["maturin"]
 _HEADER: Final = "# Written by tools/lock.py from constraints.txt and pyproject.toml.\n"
 
 
@@ -56,10 +58,11 @@ def main(arguments: list[str]) -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, extras in EXTRAS.items():
         (FOLDER / f"{name}.txt").write_text(compiled(uv, ["pyproject.toml"], extras))
-    with tempfile.NamedTemporaryFile("w", suffix=".in") as build:
-        build.write("\n".join(build_requirements()))
-        build.flush()
-        (FOLDER / "build.txt").write_text(compiled(uv, [build.name]))
+    for name, packages in (("build", build_requirements()), ("native", NATIVE)):
+        with tempfile.NamedTemporaryFile("w", suffix=".in") as listed:
+            listed.write("\n".join(packages))
+            listed.flush()
+            (FOLDER / f"{name}.txt").write_text(compiled(uv, [listed.name]))
 
 
 if __name__ == "__main__":

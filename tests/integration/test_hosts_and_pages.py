@@ -157,7 +157,7 @@ async def test_health_tells_details_with_view_only_and_refused_tokens_are_counte
         ]
         page = await stage.get("/metrics", headers={"Authorization": f"Bearer {scraper}"})
 
-        known = {"status", "service", "version", "release", "timestamp", "degradations"}
+        known = {"status", "service", "version", "release", "native", "timestamp", "degradations"}
         assert bodies[0].keys() == known
         assert bodies[1:] == [{"status": "ok", "degradations": []}] * 4
         assert b"signal_hub_logins_refused_total 1.0\n" in page.body

@@ -7,6 +7,7 @@ import json
 import pytest
 
 import signalhub
+from signalhub import native
 from signalhub.testing import FakeClock
 from tests.support.peer import code_of
 from tests.support.socket import frames
@@ -42,13 +43,15 @@ async def test_1_1_health_answers_every_method_with_service_version_and_time() -
         health = await stage.health()
 
     named = {
-        name: health[name] for name in ("status", "service", "version", "release", "timestamp")
+        name: health[name]
+        for name in ("status", "service", "version", "release", "native", "timestamp")
     }
     assert named == {
         "status": "ok",
         "service": "signal-hub",
         "version": "0.1.0",  # Of the protocol.
         "release": signalhub.__version__,
+        "native": native.STATUS,
         "timestamp": clock.now_ms(),
     }
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import picows
 import uvloop
 
+from signalhub import native
 from signalhub.auth.denials import Denials
 from signalhub.auth.tokens import Authenticator, SessionTokens
 from signalhub.clock import Clock, Ids, SteadyClock, SystemClock, boot_s
@@ -388,6 +389,7 @@ class App:
             body["service"] = "signal-hub"
             body["version"] = wire.PROTOCOL_VERSION
             body["release"] = __version__
+            body["native"] = native.STATUS
             body["timestamp"] = self._clock.wall_ms()
             if self._engine.log.fault is not None:
                 body["storage"] = _described(self._engine.log.fault)

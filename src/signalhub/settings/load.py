@@ -24,9 +24,12 @@ from signalhub.wire.errors import SettingsError
 PREFIX = "SIGNALHUB_"
 DEFAULT = "default"
 
-# The client and Spark read these from the same environment.
+# The client, Spark and `signalhub.native` read these from the same environment.
 _CLIENT_VARIABLES = frozenset(
-    {"SIGNALHUB_INBOX", "SIGNALHUB_JARS", "SIGNALHUB_TOKEN", "SIGNALHUB_URL"}
+    {
+        *("SIGNALHUB_INBOX", "SIGNALHUB_JARS", "SIGNALHUB_TOKEN", "SIGNALHUB_URL"),
+        "SIGNALHUB_NATIVE",
+    }
 )
 _SHOWN_CHARS_MAX = 80
 _TRUE = frozenset({"true", "1", "on"})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import signalhub
-from signalhub import Client
+from signalhub import Client, native
 from signalhub.locks import LockedFolder
 from signalhub.testing import RunningHub, spawn_hub
 from tests.support.process.command import (
@@ -36,9 +36,8 @@ async def test_serve_says_where_it_listens_and_stops_when_told(
 ) -> None:
     serve = ("serve", "--port", "0", "--data", str(tmp_path))
     async with started("", *serve) as process:
-        line = await line_of(
-            process.stdout, f"Signal Hub {signalhub.__version__} listening on ws://127.0.0.1:"
-        )
+        release = f"{signalhub.__version__} (native: {native.STATUS})"
+        line = await line_of(process.stdout, f"Signal Hub {release} listening on ws://127.0.0.1:")
         url = line.split()[-1]
         assert not url.endswith(":0/ws")
         assert (await command(url, "ping", "--count", "1")).code == 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from signalhub import native
 from signalhub.cli.hub.settings import Config, loaded_settings
 from signalhub.cli.terminal.failures import Exit, Failure, split_advice
 from signalhub.pipeline import packages
@@ -44,6 +45,7 @@ def serve(
     run = None if pipeline is None else "beside" if pipeline else "off"
     overrides = {"host": host, "port": port, "data": data, "pipeline.run": run}
     settings = loaded_settings(config, overrides).settings
+    _check_native()
     logs.configure(settings.log_level, settings.log_format)
 
     # Invalid settings are reported before the server's modules are imported.
@@ -53,7 +55,8 @@ def serve(
         _warn_of_exposure(config, settings)
         _note_missing_pipeline(settings)
         place = address_of(settings.host, bound_port)
-        print(f"Signal Hub {__version__} listening on {place}", flush=True)
+        release = f"{__version__} (native: {native.STATUS})"
+        print(f"Signal Hub {release} listening on {place}", flush=True)
         _notify("READY=1")
 
     try:
@@ -62,6 +65,14 @@ def serve(
         raise start_failure(error, settings.host, settings.port) from error
     except SettingsError as error:
         raise data_failure(error, settings.data) from error
+
+
+def _check_native() -> None:
+    try:
+        native.check()
+    except SettingsError as error:
+        advice = f"install it with `pip install 'signalhub[native]'`, or unset {native.VARIABLE}"
+        raise Failure(Exit.USAGE, SettingsError.code, str(error), advice) from None
 
 
 def _notify(state: str) -> None:

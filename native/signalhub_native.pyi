@@ -1,0 +1,47 @@
+"""The byte work of hot paths; `signalhub` works the same without it, only slower."""
+
+from typing import Final, final
+
+VERSION: Final[str]
+
+@final
+class Reader:
+    """The input of one socket."""
+
+    def __new__(cls, frame_bytes_max: int, has_runs: bool) -> Reader: ...
+    @property
+    def units(self) -> int:
+        """Units of the last `read`: one for each frame, and more for large ones."""
+
+    @property
+    def extra_units(self) -> int:
+        """Those of them that large frames took besides their first."""
+
+    @property
+    def has_more(self) -> bool:
+        """Is there a whole frame that was not handed over yet?"""
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory it holds."""
+
+    def read(
+        self, data: bytes, units: int
+    ) -> list[Tells | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]]:
+        """Take what was read; return what up to `units` units hold."""
+
+@final
+class Tells:
+    """Tells of one sender to one target, in the order in which they came."""
+
+    @property
+    def sender(self) -> str: ...
+    @property
+    def to(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    def messages(self) -> list[bytes]:
+        """The messages as they were received."""
+
+    def copies(self, ids: bytes, sender: bytes, to: bytes, now_ms: int) -> bytes:
+        """The frames of their copies; `ids` are concatenated, both addresses are JSON."""

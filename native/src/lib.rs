@@ -1,0 +1,25 @@
+//! The byte work of Signal Hub, for Python.
+//!
+//! Rules stay in Python: this turns bytes into runs of messages, and runs into bytes. Whatever it
+//! does not fully understand is handed over as it came.
+
+mod envelope;
+mod frames;
+mod json;
+mod reader;
+mod tells;
+
+use pyo3::prelude::*;
+
+/// The module.
+#[pymodule]
+mod signalhub_native {
+    #[pymodule_export]
+    use crate::reader::Reader;
+    #[pymodule_export]
+    use crate::tells::Tells;
+
+    /// Python refuses a module of another version than its own.
+    #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+}

@@ -1,0 +1,259 @@
+//! What one socket reads: frames, and runs of messages that need no second look.
+
+use std::ops::Range;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString};
+
+use crate::envelope::{Envelope, scan, scan_send};
+use crate::frames::{Found, Frame, next};
+use crate::tells::{Tell, Tells};
+
+/// A frame counts once for each of these bytes.
+const UNIT_BYTES: usize = 2048;
+/// Runs to more targets than this in a row begin a new group.
+const TARGETS_MAX: usize = 16;
+/// Larger messages are rare, and copying them again would cost.
+const RUN_BYTES_MAX: usize = 1 << 16;
+/// Storage beyond this is given back when nothing is in it.
+const KEPT_BYTES: usize = 1 << 12;
+
+/// A part of the input that is handed to Python.
+enum Item {
+    Tells(Tells),
+    /// A whole text; it may be invalid UTF-8.
+    Text(Range<usize>),
+    Other(Frame),
+    Violation(u16, &'static str),
+}
+
+/// The input of one socket.
+#[pyclass(module = "signalhub_native")]
+pub struct Reader {
+    bytes: Vec<u8>,
+    at: usize,
+    frame_bytes_max: usize,
+    has_runs: bool,
+    is_fragmented: bool,
+    is_broken: bool,
+    has_more: bool,
+    units: usize,
+    extra_units: usize,
+    /// The last sender and target, so that a socket makes few strings.
+    names: [Option<Py<PyString>>; 2],
+}
+
+#[pymethods]
+impl Reader {
+    /// Look for runs only if `has_runs`.
+    #[new]
+    fn new(frame_bytes_max: usize, has_runs: bool) -> PyResult<Self> {
+        if frame_bytes_max > usize::MAX >> 2 {
+            return Err(PyValueError::new_err("frame_bytes_max is too large"));
+        }
+        Ok(Self {
+            bytes: Vec::new(),
+            at: 0,
+            frame_bytes_max,
+            has_runs,
+            is_fragmented: false,
+            is_broken: false,
+            has_more: false,
+            units: 0,
+            extra_units: 0,
+            names: [None, None],
+        })
+    }
+
+    /// Units of the last `read`: one for each frame, and more for large ones.
+    #[getter]
+    fn units(&self) -> usize {
+        self.units
+    }
+
+    /// Those of them that large frames took besides their first.
+    #[getter]
+    fn extra_units(&self) -> usize {
+        self.extra_units
+    }
+
+    /// Is there a whole frame that was not handed over yet?
+    #[getter]
+    fn has_more(&self) -> bool {
+        self.has_more
+    }
+
+    /// The memory it holds.
+    #[getter]
+    fn held_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Take what was read; return what up to `units` units hold.
+    ///
+    /// Runs; whole texts as `bytes`; other frames as (opcode, is final, reserved bits, payload); a
+    /// violation as (close code, reason), after which nothing is read.
+    fn read<'py>(
+        &mut self,
+        py: Python<'py>,
+        bytes: &[u8],
+        units: isize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        if !self.is_broken {
+            self.bytes.extend_from_slice(bytes);
+        }
+        let items = self.items(py, units)?;
+        let list = PyList::empty(py);
+        for item in items {
+            match item {
+                Item::Tells(tells) => list.append(Bound::new(py, tells)?)?,
+                Item::Text(range) => list.append(PyBytes::new(py, &self.bytes[range]))?,
+                Item::Other(frame) => list.append((
+                    frame.opcode,
+                    frame.is_final,
+                    frame.rsv,
+                    PyBytes::new(py, &self.bytes[frame.payload]),
+                ))?,
+                Item::Violation(code, reason) => list.append((code, reason))?,
+            }
+        }
+        self.tidy();
+        Ok(list)
+    }
+}
+
+impl Reader {
+    fn items(&mut self, py: Python<'_>, units: isize) -> PyResult<Vec<Item>> {
+        let mut items = Vec::new();
+        // Where the tells in a row begin; only these are sorted by target.
+        let mut row = 0;
+        let mut left = units;
+        self.units = 0;
+        self.extra_units = 0;
+        self.has_more = false;
+        while !self.is_broken {
+            let frame = match next(&self.bytes, self.at, self.frame_bytes_max) {
+                Found::Part(needed) => {
+                    // Room for the whole frame at once.
+                    let held = self.bytes.len() - self.at;
+                    if needed > held && needed > KEPT_BYTES {
+                        self.bytes.reserve(needed - held);
+                    }
+                    break;
+                }
+                Found::Violation(code, reason) => {
+                    self.is_broken = true;
+                    items.push(Item::Violation(code, reason));
+                    break;
+                }
+                Found::Frame(frame) => frame,
+            };
+            let extra = frame.payload.len().saturating_sub(1) / UNIT_BYTES;
+            // The first frame of a call needs one unit only, or a large one would never be read.
+            let needed = if self.units == 0 { 1 } else { 1 + extra as isize };
+            if left < needed {
+                self.has_more = true;
+                break;
+            }
+            left -= 1 + extra as isize;
+            self.units += 1 + extra;
+            self.extra_units += extra;
+            self.at = frame.payload.end;
+            frame.unmask(&mut self.bytes);
+            let is_message = frame.is_text() && !self.is_fragmented;
+            if frame.is_data() {
+                self.is_fragmented = !frame.is_final;
+            }
+            if !is_message {
+                items.push(Item::Other(frame));
+                row = items.len();
+            } else if let Some((sender, to, tell)) = self.tell(&frame.payload) {
+                if !self.add(py, &mut items[row..], &sender, &to, &tell)? {
+                    if items.len() - row >= TARGETS_MAX {
+                        row = items.len();
+                    }
+                    let [sender, to] = [self.name(py, 0, sender)?, self.name(py, 1, to)?];
+                    let mut tells = Tells::new(sender, to);
+                    tells.push(&self.bytes, tell);
+                    items.push(Item::Tells(tells));
+                }
+            } else {
+                items.push(Item::Text(frame.payload));
+                row = items.len();
+            }
+        }
+        Ok(items)
+    }
+
+    /// The sender, the target and the parts of a tell that needs no second look.
+    fn tell(&self, payload: &Range<usize>) -> Option<(Range<usize>, Range<usize>, Tell)> {
+        if !self.has_runs || payload.len() > RUN_BYTES_MAX {
+            return None;
+        }
+        let text = &self.bytes[payload.clone()];
+        std::str::from_utf8(text).ok()?;
+        let envelope = scan(text)?;
+        if envelope.is_ask || &text[envelope.kind.clone()] != b"hub:send" {
+            return None;
+        }
+        let Envelope { id, sender, to, payload: inner, metadata, .. } = envelope;
+        let send = scan_send(text, inner)?;
+        let to = if send.to.is_empty() { to } else { send.to };
+        let at = |range: Range<usize>| range.start + payload.start..range.end + payload.start;
+        let tell = Tell {
+            text: payload.clone(),
+            id: at(id),
+            kind: at(send.kind),
+            data: at(send.data),
+            metadata: at(metadata),
+        };
+        Some((at(sender), at(to), tell))
+    }
+
+    /// Add a tell to those of the same sender and target, if there are any.
+    fn add(
+        &self,
+        py: Python<'_>,
+        items: &mut [Item],
+        sender: &Range<usize>,
+        to: &Range<usize>,
+        tell: &Tell,
+    ) -> PyResult<bool> {
+        for item in items {
+            if let Item::Tells(tells) = item
+                && tells.is_between(py, &self.bytes[sender.clone()], &self.bytes[to.clone()])?
+            {
+                tells.push(&self.bytes, tell.clone());
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A name as a string, the same as last time if it has not changed.
+    fn name(&mut self, py: Python<'_>, which: usize, range: Range<usize>) -> PyResult<Py<PyString>> {
+        let name = &self.bytes[range];
+        if let Some(last) = &self.names[which]
+            && last.to_str(py)?.as_bytes() == name
+        {
+            return Ok(last.clone_ref(py));
+        }
+        let new = PyString::from_bytes(py, name)?.unbind();
+        self.names[which] = Some(new.clone_ref(py));
+        Ok(new)
+    }
+
+    /// Forget what was handed over.
+    fn tidy(&mut self) {
+        if self.at == self.bytes.len() {
+            self.bytes.clear();
+            if self.bytes.capacity() > KEPT_BYTES {
+                self.bytes = Vec::new();
+            }
+        } else if self.at > 0 {
+            self.bytes.drain(..self.at);
+        }
+        self.at = 0;
+    }
+}

@@ -1,0 +1,148 @@
+//! Tells of one read with the same sender and target.
+
+use std::ops::Range;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+
+use crate::frames::{put_text_head, text_head_bytes};
+
+/// The bytes of an id that the hub gives to a copy.
+const ID_BYTES: usize = 36;
+
+/// Where the parts of one tell are, in the text of all of them.
+#[derive(Clone)]
+pub struct Tell {
+    pub text: Range<usize>,
+    pub id: Range<usize>,
+    pub kind: Range<usize>,
+    /// Empty if there is none.
+    pub data: Range<usize>,
+    /// The inside of the object.
+    pub metadata: Range<usize>,
+}
+
+impl Tell {
+    fn moved(mut self, from: usize, to: usize) -> Self {
+        for range in
+            [&mut self.text, &mut self.id, &mut self.kind, &mut self.data, &mut self.metadata]
+        {
+            *range = range.start - from + to..range.end - from + to;
+        }
+        self
+    }
+}
+
+/// Tells of one sender to one target, in the order in which they came.
+#[pyclass(frozen, module = "signalhub_native")]
+pub struct Tells {
+    sender: Py<PyString>,
+    to: Py<PyString>,
+    text: Vec<u8>,
+    tells: Vec<Tell>,
+}
+
+impl Tells {
+    pub fn new(sender: Py<PyString>, to: Py<PyString>) -> Self {
+        Self { sender, to, text: Vec::new(), tells: Vec::new() }
+    }
+
+    pub fn is_between(&self, py: Python<'_>, sender: &[u8], to: &[u8]) -> PyResult<bool> {
+        let is_same = self.to.to_str(py)?.as_bytes() == to;
+        Ok(is_same && self.sender.to_str(py)?.as_bytes() == sender)
+    }
+
+    /// Add one that is in `bytes`.
+    pub fn push(&mut self, bytes: &[u8], tell: Tell) {
+        let from = tell.text.start;
+        let to = self.text.len();
+        self.text.extend_from_slice(&bytes[tell.text.clone()]);
+        self.tells.push(tell.moved(from, to));
+    }
+
+    fn part(&self, range: &Range<usize>) -> &[u8] {
+        &self.text[range.clone()]
+    }
+}
+
+// A copy of a tell, in the order of its bytes.
+const ID: &[u8] = b"{\"id\":\"";
+const FROM: &[u8] = b"\",\"from\":";
+const TO: &[u8] = b",\"to\":";
+const KIND: &[u8] = b",\"type\":\"";
+const PAYLOAD: &[u8] = b"\",\"payload\":";
+const STAMP: &[u8] = b",\"pattern\":\"tell\",\"correlationId\":null,\"timestamp\":";
+const METADATA: &[u8] = b",\"metadata\":{";
+const MARK: &[u8] =
+    b"\"forwarded\":true,\"via\":\"@(cloudflare/signal-hub)\",\"originalMessageId\":\"";
+const END: &[u8] = b"\"},\"ttl\":null,\"signature\":null}";
+const NULL: &[u8] = b"null";
+
+#[pymethods]
+impl Tells {
+    #[getter]
+    fn sender(&self, py: Python<'_>) -> Py<PyString> {
+        self.sender.clone_ref(py)
+    }
+
+    #[getter]
+    fn to(&self, py: Python<'_>) -> Py<PyString> {
+        self.to.clone_ref(py)
+    }
+
+    #[getter]
+    fn count(&self) -> usize {
+        self.tells.len()
+    }
+
+    /// The messages as they were received.
+    fn messages<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.tells.iter().map(|tell| PyBytes::new(py, self.part(&tell.text))).collect()
+    }
+
+    /// The frames of their copies; `ids` are concatenated, both addresses are JSON.
+    fn copies<'py>(
+        &self,
+        py: Python<'py>,
+        ids: &[u8],
+        sender: &[u8],
+        to: &[u8],
+        now_ms: i64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let stamp = now_ms.to_string();
+        let fixed = ID.len() + ID_BYTES + FROM.len() + sender.len() + TO.len() + to.len()
+            + KIND.len() + PAYLOAD.len() + STAMP.len() + stamp.len() + METADATA.len()
+            + MARK.len() + END.len();
+        let size_of = |tell: &Tell| {
+            let data = if tell.data.is_empty() { NULL.len() } else { tell.data.len() };
+            let metadata = tell.metadata.len() + usize::from(!tell.metadata.is_empty());
+            fixed + tell.kind.len() + data + metadata + tell.id.len()
+        };
+        let whole = self.tells.iter().map(size_of).map(|size| size + text_head_bytes(size)).sum();
+        PyBytes::new_with(py, whole, |out| {
+            let mut at = 0;
+            for (tell, id) in self.tells.iter().zip(ids.chunks(ID_BYTES)) {
+                put_text_head(size_of(tell), out, &mut at);
+                let mut put = |bytes: &[u8]| {
+                    out[at..at + bytes.len()].copy_from_slice(bytes);
+                    at += bytes.len();
+                };
+                for bytes in [ID, id, FROM, sender, TO, to, KIND, self.part(&tell.kind), PAYLOAD] {
+                    put(bytes);
+                }
+                put(if tell.data.is_empty() { NULL } else { self.part(&tell.data) });
+                for bytes in [STAMP, stamp.as_bytes(), METADATA] {
+                    put(bytes);
+                }
+                if !tell.metadata.is_empty() {
+                    put(self.part(&tell.metadata));
+                    put(b",");
+                }
+                for bytes in [MARK, self.part(&tell.id), END] {
+                    put(bytes);
+                }
+            }
+            Ok(())
+        })
+    }
+}
