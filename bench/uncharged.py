@@ -7,13 +7,12 @@ from typing import Any
 from picows import WSFrame, WSMsgType, WSTransport
 
 from signalhub.cli import main
-from signalhub.server.sockets.connection import Connection
-from signalhub.server.sockets.pieces import whole_or_piece
+from signalhub.server.sockets.picows import PicowsConnection, whole_or_piece
 
 _TEXT = WSMsgType.TEXT
 
 
-def on_ws_frame(self: Connection[Any], transport: WSTransport, frame: WSFrame) -> None:
+def on_ws_frame(self: PicowsConnection[Any], transport: WSTransport, frame: WSFrame) -> None:
     """Handle every frame at once, however many there are."""
     if transport.is_close_frame_sent and not self.is_closing:
         return
@@ -33,5 +32,5 @@ def on_ws_frame(self: Connection[Any], transport: WSTransport, frame: WSFrame) -
 
 
 if __name__ == "__main__":
-    Connection.on_ws_frame = on_ws_frame  # type: ignore[method-assign]
+    PicowsConnection.on_ws_frame = on_ws_frame  # type: ignore[method-assign]
     main()

@@ -8,7 +8,7 @@ VERSION: Final[str]
 class Reader:
     """The input of one socket."""
 
-    def __new__(cls, frame_bytes_max: int, has_runs: bool) -> Reader: ...
+    def __new__(cls, frame_bytes_max: int, run_bytes_max: int) -> Reader: ...
     @property
     def units(self) -> int:
         """Units of the last `read`: one for each frame, and more for large ones."""

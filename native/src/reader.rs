@@ -34,7 +34,7 @@ pub struct Reader {
     bytes: Vec<u8>,
     at: usize,
     frame_bytes_max: usize,
-    has_runs: bool,
+    run_bytes_max: usize,
     is_fragmented: bool,
     is_broken: bool,
     has_more: bool,
@@ -46,9 +46,9 @@ pub struct Reader {
 
 #[pymethods]
 impl Reader {
-    /// Look for runs only if `has_runs`.
+    /// Larger messages are no part of a run; with 0 there are none.
     #[new]
-    fn new(frame_bytes_max: usize, has_runs: bool) -> PyResult<Self> {
+    fn new(frame_bytes_max: usize, run_bytes_max: usize) -> PyResult<Self> {
         if frame_bytes_max > usize::MAX >> 2 {
             return Err(PyValueError::new_err("frame_bytes_max is too large"));
         }
@@ -56,7 +56,7 @@ impl Reader {
             bytes: Vec::new(),
             at: 0,
             frame_bytes_max,
-            has_runs,
+            run_bytes_max: run_bytes_max.min(RUN_BYTES_MAX),
             is_fragmented: false,
             is_broken: false,
             has_more: false,
@@ -188,7 +188,7 @@ impl Reader {
 
     /// The sender, the target and the parts of a tell that needs no second look.
     fn tell(&self, payload: &Range<usize>) -> Option<(Range<usize>, Range<usize>, Tell)> {
-        if !self.has_runs || payload.len() > RUN_BYTES_MAX {
+        if payload.len() > self.run_bytes_max {
             return None;
         }
         let text = &self.bytes[payload.clone()];

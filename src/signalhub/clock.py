@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import Protocol
 
 
@@ -142,7 +142,12 @@ class Ids:
         head = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-".encode()
         # A hot path: the last three digits come from a table, in C.
         blocks = (head + b"%09x" % block for block in count())
-        self.next = chain.from_iterable(map(block.__add__, _ENDINGS) for block in blocks).__next__
+        self._all = chain.from_iterable(map(block.__add__, _ENDINGS) for block in blocks)
+        self.next = self._all.__next__
+
+    def many(self, count: int) -> bytes:
+        """Return so many ids, concatenated."""
+        return b"".join(islice(self._all, count))
 
     def secret(self) -> str:
         """Return an unpredictable id, for tokens and session names."""

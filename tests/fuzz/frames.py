@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from signalhub.server.port.door import Door
 from signalhub.server.runner import HubRunner
 from signalhub.server.sockets.connection import Connection
-from signalhub.server.sockets.picows import shake_hands
+from signalhub.server.sockets.picows import PicowsConnection, shake_hands
 from signalhub.wire.frames import is_text
 from tests.fuzz.corpus import ODD_TEXT
 from tests.fuzz.mutations import Damage, Mutator
@@ -276,7 +276,7 @@ class SocketTarget:
         """The messages the hub got, and the code it closed with, or nothing."""
         assert self._socket is not None
         stage, transport, ear = self._stage, PairedTransport(self._socket), Ear(self._stage.runner)
-        connection = Connection(cast(HubRunner, ear), cast(Door, Doorkeeper()))
+        connection = PicowsConnection(cast(HubRunner, ear), cast(Door, Doorkeeper()))
         near = cast(asyncio.Transport, transport)
         transport.protocol = shake_hands(near, connection, KEY, FRAME_BYTES_MAX)
         for piece in pieces:

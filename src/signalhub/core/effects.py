@@ -48,6 +48,16 @@ class Deliver(msgspec.Struct, gc=False):
     receipt: AskReceipt | None
 
 
+class DeliverRun(msgspec.Struct, gc=False):
+    """Send so many tells to one session; their frames are complete with their headers."""
+
+    session: Session
+    frames: bytes
+    count: int
+    sender: Session
+    address: str
+
+
 class FanOut(msgspec.Struct, gc=False):
     """Queue head + address + tail for each recipient; write `chunk` sockets in this tick.
 
@@ -275,6 +285,7 @@ class Note(msgspec.Struct, gc=False):
 Effect = (
     Reply
     | Deliver
+    | DeliverRun
     | FanOut
     | Close
     | Persist

@@ -30,6 +30,7 @@ from signalhub.core.messages.audience import Topics
 from signalhub.core.messages.dedup import Dedup
 from signalhub.core.messages.publish import Publisher
 from signalhub.core.messages.route import Router
+from signalhub.core.messages.runs import TellRun
 from signalhub.core.placement import Placement, Placements
 from signalhub.core.replay import Replayer, Replays
 from signalhub.core.replies import Handler, Replies
@@ -123,7 +124,7 @@ class Hub:
         self.ids = ids
         self.tally = tally
         self._message_bytes_max = limit = settings.message_bytes_max
-        self._forwarded_bytes_max = limit - min(HUB_FIELDS_BYTES, limit // 16)
+        self.forwarded_bytes_max = limit - min(HUB_FIELDS_BYTES, limit // 16)
         self._authenticator = authenticator
         self._ticked_ms = 0
         self._window = window = CounterWindow(tally)
@@ -197,7 +198,7 @@ class Hub:
             storage,
             replies,
             ids,
-            self._forwarded_bytes_max,
+            self.forwarded_bytes_max,
         )
         self._passes = Passes(
             dispatcher,
@@ -331,7 +332,7 @@ class Hub:
         size = len(frame)
         if size == _RAW_PING_BYTES and frame == wire.RAW_PING:
             return [Reply(session, wire.RAW_PONG)]
-        is_large = size > self._forwarded_bytes_max
+        is_large = size > self.forwarded_bytes_max
         if is_large and size > self._message_bytes_max:
             refusal = refusals.too_large(size, self._message_bytes_max)
             sender, message_id = wire.peek(frame)
@@ -363,12 +364,21 @@ class Hub:
             if handler is None:
                 raise refusals.unknown_type(type)
             if is_large and type in _FORWARDED:
-                raise refusals.too_large(size, self._forwarded_bytes_max)
+                raise refusals.too_large(size, self.forwarded_bytes_max)
             if self.storage.gap is not None and type in ABOUT_THE_LOG:
                 raise self.storage.gap
             return handler(session, message, now)
         except Refusal as refusal:
             return [self.replies.refuse(session, message, refusal, now)]
+
+    def received_run(self, session: Session, run: TellRun, now: int) -> list[Effect] | None:
+        """Messages of one read arrived; `None` if they have to be handled one by one."""
+        if session.state is not _CONNECTED:
+            return None
+        effects = self._router.send_run(session, run, now)
+        if effects is not None:
+            self.tally.received += run.count
+        return effects
 
     def _charge(self, session: Session, now: int) -> None:
         """Take one token for one message."""

@@ -49,7 +49,7 @@ from signalhub.server.port.listener import Listener, check_port, listen, too_man
 from signalhub.server.rooms.api import Api
 from signalhub.server.rooms.upgrade import Gate
 from signalhub.server.runner import HubRunner
-from signalhub.server.sockets.connection import Connection
+from signalhub.server.sockets.native import new_connection
 from signalhub.settings.model import Settings
 from signalhub.state.clock_offset import ClockOffset
 from signalhub.state.store import FILE, StateStore
@@ -337,7 +337,7 @@ class App:
 
     def accept(self, door: Door) -> picows.WSListener | Response:
         """Return the connection of an admitted actor."""
-        return Connection(self.runner, door)
+        return new_connection(self.runner, door)
 
     # Health, metrics and periodic work.
 

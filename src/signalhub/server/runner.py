@@ -21,6 +21,7 @@ from signalhub.core.effects import (
     Close,
     Consult,
     Deliver,
+    DeliverRun,
     Dismiss,
     Dispatch,
     Effect,
@@ -39,6 +40,7 @@ from signalhub.core.effects import (
 from signalhub.core.hub import Hub
 from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import Recalled
+from signalhub.core.messages.runs import TellRun
 from signalhub.core.rooms.values import Archived
 from signalhub.core.sessions.registry import Recipient, Registration
 from signalhub.core.sessions.session import Session, SessionState
@@ -50,7 +52,7 @@ from signalhub.server.sockets.pieces import WaitingFrame
 from signalhub.server.sockets.writer import Writer
 from signalhub.state.store import RegistrationRow, StateStore
 from signalhub.wire.errors import Refusal, unworded
-from signalhub.wire.frames import CloseCode, text_header
+from signalhub.wire.frames import CloseCode, text_frames, text_header
 
 if TYPE_CHECKING:
     from signalhub.server.rooms.socket import RoomSocket
@@ -87,6 +89,7 @@ class HubRunner:
         )
         self.connections: set[Connection[Party]] = set()
         self.frame_bytes_max = hub.settings.frame_bytes_max
+        self.run_bytes_max = hub.forwarded_bytes_max
         self.bounds = hub.settings.outbound
         self._fanout_batch = hub.settings.fanout_batch
         self._tally = hub.tally
@@ -126,6 +129,15 @@ class HubRunner:
                 connection.has_added()
             else:
                 self._perform_one(effect, now)
+
+    def received_run(self, connection: Connection[Session], run: TellRun) -> bool:
+        """Handle messages of one read; `False` if they have to be handled one by one."""
+        now = self.writer.tick_ms or self.writer.begin_tick()
+        effects = self.hub.received_run(connection.session, run, now)
+        if effects is None:
+            return False
+        self.perform(effects, now)
+        return True
 
     def leaving(self, connection: Connection[Session], code: int | None = None) -> None:
         """End the session: the peer is closing or has disconnected."""
@@ -191,6 +203,8 @@ class HubRunner:
                 self._reply(effect)
             case Deliver():
                 self._deliver(effect, now)
+            case DeliverRun():
+                self._deliver_run(effect, now)
             case FanOut():
                 self._fan_out(effect, now)
             case Append():
@@ -239,6 +253,17 @@ class HubRunner:
             return
         self._tally.deliveries += 1
         connection.queue_message(effect.frame, effect.receipt)
+
+    def _deliver_run(self, effect: DeliverRun, now: int) -> None:
+        session = effect.session
+        connection: Connection[Session] = session.link  # type: ignore[assignment]
+        if session.outbound is not None or connection.is_closing:
+            for frame in text_frames(effect.frames):
+                one = Deliver(session, frame, effect.sender, effect.address, None, None)
+                self._park_message(connection, one, now)
+            return
+        self._tally.deliveries += effect.count
+        connection.queue_run(effect.frames, effect.count)
 
     def _reply(self, effect: Reply) -> None:
         connection = _connection(effect.session)

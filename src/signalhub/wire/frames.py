@@ -11,7 +11,7 @@ hub and the Python client share it. Three rules hold whatever a peer sends:
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 
 import msgspec
@@ -110,6 +110,20 @@ _SHORT = 4096
 text_header: Callable[[int], bytes] = _TextHeaders(
     {length: _header(_TEXT, length) for length in range(_SHORT)}
 ).__getitem__
+
+
+def text_frames(frames: bytes) -> Iterator[bytes]:
+    """The payloads of unmasked final text frames, as `text_header` begins them."""
+    at = 0
+    while at < len(frames):
+        short = frames[at + 1]
+        at += 2
+        if short >= 126:
+            digits = 2 if short == 126 else 8
+            short = int.from_bytes(frames[at : at + digits], "big")
+            at += digits
+        yield frames[at : at + short]
+        at += short
 
 
 def ping_frame(payload: bytes = b"") -> bytes:

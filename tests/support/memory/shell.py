@@ -27,6 +27,7 @@ from signalhub.core.effects import (
     Close,
     Consult,
     Deliver,
+    DeliverRun,
     Dismiss,
     Dispatch,
     Effect,
@@ -54,6 +55,7 @@ from signalhub.settings.model import Settings
 from signalhub.testing import FakeClock
 from signalhub.wire.envelope import RAW_PONG
 from signalhub.wire.errors import Refusal
+from signalhub.wire.frames import text_frames
 from signalhub.wire.names import HUB_ADDRESS
 from signalhub.wire.room_ids import Names
 from tests.support.memory.engine import MemoryEngine, Shelf, restart
@@ -422,6 +424,9 @@ class MemoryShell:
                 self.write(_peer(session), frame, None)
             case Deliver():
                 self.deliver(effect)
+            case DeliverRun(session=session, sender=sender, address=address):
+                for frame in text_frames(effect.frames):
+                    self.deliver(Deliver(session, frame, sender, address, None, None))
             case FanOut():
                 self._fan_out(effect)
             case Close(session=session, code=code, reason=reason):

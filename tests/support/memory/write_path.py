@@ -33,6 +33,7 @@ from signalhub.server.sockets import connection as connection_module
 from signalhub.server.sockets import fan_out as fan_out_module
 from signalhub.server.sockets import ledger as ledger_module
 from signalhub.server.sockets.connection import Connection, Party
+from signalhub.server.sockets.picows import PicowsConnection
 from signalhub.settings.model import Settings
 from signalhub.state.store import RegistrationRow, StateStore
 from signalhub.testing import FakeClock
@@ -369,7 +370,7 @@ class Peer(End):
 
     def __init__(self, stage: Stage, address: str) -> None:
         self.address = address
-        self.connection = Connection(stage.runner, cast(Door, Doorkeeper()))
+        self.connection = PicowsConnection(stage.runner, cast(Door, Doorkeeper()))
         super().__init__(stage, self.connection)
 
     def request(self, type: str, payload: object = None, **members: Any) -> str:

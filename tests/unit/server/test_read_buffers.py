@@ -9,9 +9,8 @@ from typing import Any, cast
 import picows
 import pytest
 
-from signalhub.server.sockets.buffers import _LOOKED_AT, ReadBuffers, size_of
-from signalhub.server.sockets.meter import Intake
-from signalhub.server.sockets.picows import shake_hands
+from signalhub.server.sockets.buffers import _LOOKED_AT, ReadBuffers
+from signalhub.server.sockets.picows import Intake, shake_hands, size_of
 from signalhub.wire.frames import Opcode
 from tests.support.memory.doors import Wire
 from tests.support.socket.frames import masked_frame

@@ -15,7 +15,7 @@ import msgspec
 
 from signalhub.auth.permissions import EVERYTHING
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Append, Deliver, Effect, FanOut
+from signalhub.core.effects import Append, Deliver, DeliverRun, Effect, FanOut
 from signalhub.core.messages import publish as publishing
 from signalhub.core.messages.ask import FanReceipt, wait_behind
 from signalhub.core.messages.audience import Audience
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from signalhub.core.messages.audience import Topics
     from signalhub.core.messages.dedup import Dedup
     from signalhub.core.messages.publish import Publisher
+    from signalhub.core.messages.runs import TellRun
     from signalhub.core.placement import Placement
     from signalhub.core.replies import Handler, Replies
     from signalhub.core.sessions.registry import Registry
@@ -101,6 +102,7 @@ class Router:
         self._replies = replies
         self._wall = replies.wall
         self._next_id = ids.next
+        self._many_ids = ids.many
         self._settings = settings
         self._tally = tally
 
@@ -177,6 +179,36 @@ class Router:
         if session.unsynced and (ask := session.waits_for(target)) is not None:
             return wait_behind(ask, deliver)
         return [deliver]
+
+    def send_run(self, session: Session, run: TellRun, now: int) -> list[Effect] | None:
+        """Forward tells to one actor, as `send` does with each; `None` if one may need more."""
+        sender, target, count = run.sender, run.to, run.count
+        if session.unsynced or session.barrier is not None:
+            return None
+        if session.allowance is not EVERYTHING and not (
+            session.speaks_as(sender) and session.allowance.may_send(target)
+        ):
+            return None
+        is_new = sender != session.claimed
+        if is_new and is_reserved(sender):
+            return None
+        bucket = session.bucket
+        if bucket.rate_s and (count > bucket.burst or bucket.take_many(count, now)):
+            return None
+        session.last_seen_ms = now
+        if is_new:
+            session.claim(sender)
+        registration = self._registry.find(target, now)
+        if registration is None:
+            self._tally.unknown_targets += count
+            return []
+        frames = run.copies(
+            self._many_ids(count),
+            session.claimed_json,
+            registration.address_json,
+            now + self._wall.ahead_ms,
+        )
+        return [DeliverRun(registration.session, frames, count, session, target)]
 
     def _command(
         self,

@@ -36,7 +36,7 @@ from signalhub.server.port.http import (
 )
 from signalhub.server.sockets import picows
 from signalhub.server.sockets.connection import Connection
-from signalhub.server.sockets.meter import sparing
+from signalhub.server.sockets.native import NativeConnection
 from signalhub.server.sockets.sources import Source
 from signalhub.wire.authority import is_loopback
 from signalhub.wire.errors import unworded
@@ -261,7 +261,7 @@ class Door(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._websocket is None or self._is_leaving:
             return self._listener.read_buffer
-        return sparing(self._websocket.get_buffer(sizehint))
+        return picows.sparing(self._websocket.get_buffer(sizehint))
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_leaving:
@@ -476,13 +476,18 @@ class Door(asyncio.BufferedProtocol):
 
     def _upgrade(self, request: HttpRequest, terms: Upgrade, rest: bytes | None) -> None:
         self._reader = self._queue = None
-        self._websocket = picows.shake_hands(
-            self._transport,
-            terms.listener,
-            request.headers["sec-websocket-key"],
-            terms.frame_bytes_max or self._listener.settings.frame_bytes_max,
-            terms.protocol,
-        )
+        key = request.headers["sec-websocket-key"]
+        if isinstance(terms.listener, NativeConnection):
+            terms.listener.shake_hands(self._transport, key, terms.protocol)
+            self._websocket = terms.listener
+        else:
+            self._websocket = picows.shake_hands(
+                self._transport,
+                terms.listener,
+                key,
+                terms.frame_bytes_max or self._listener.settings.frame_bytes_max,
+                terms.protocol,
+            )
         if isinstance(terms.listener, Connection):
             self.origin.joined()
             terms.listener.origin = self.origin

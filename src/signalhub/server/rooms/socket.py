@@ -27,6 +27,7 @@ from signalhub.server.rooms.envelopes import (
 )
 from signalhub.server.runner import HubRunner
 from signalhub.server.sockets.connection import Connection
+from signalhub.server.sockets.native import new_connection
 from signalhub.server.sockets.pieces import WaitingFrame
 from signalhub.server.sockets.writer import Writer
 from signalhub.settings.model import OutboundSettings as Bounds
@@ -142,6 +143,12 @@ class RoomSocket:
     def frame_bytes_max(self) -> int:
         return self._terms.frame_bytes_max
 
+    run_bytes_max = 0
+
+    def received_run(self, connection: Connection[Any], run: object) -> bool:
+        """Return `False`: rooms have no runs."""
+        return False
+
     def join(self) -> RoomError | None:
         """Enter the room, and create the connection for the upgrade; return the error if any."""
         terms, visit = self._terms, self._visit
@@ -156,7 +163,7 @@ class RoomSocket:
             except RoomError as error:
                 refusal = error
                 return []
-            self.connection = Connection(self, None)
+            self.connection = new_connection(self, None)
             return effects
 
         if not terms.runner.run(enter):

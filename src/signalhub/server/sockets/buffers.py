@@ -1,43 +1,19 @@
-"""The read buffers of picows, which grow for large frames until these are complete.
+"""The read buffers of connections, which grow for large frames until these are complete.
 
-Fragments of a large message count with them, until the last one has come.
-
-picows does not say how large a buffer is, only how much of it is free. It doubles a buffer that is
-nine tenths full, so the size is known within a factor of four, and exactly if an `Intake` counts
-what is in it. This costs nothing per message: some connections are looked at several times a
-second, in turn, and those with a large buffer every time.
+Fragments of a large message count with them, until the last one has come. This costs nothing per
+message: some connections are looked at several times a second, in turn, and those with a large
+buffer every time.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from picows.picows import WSProtocol  # type: ignore[attr-defined]
-
-from signalhub.server.sockets.meter import Intake
-
 if TYPE_CHECKING:
     from signalhub.server.sockets.connection import Connection
 
-# A buffer with less free space is not worth looking at.
-_FREE_BYTES_MIN: Final = 2**17
 # Connections that are looked at at once.
 _LOOKED_AT: Final = 500
-
-
-def size_of(protocol: Any, frame_bytes_max: int) -> int:
-    """Return about how large the buffer of a parser is, 0 if it is small."""
-    unread = None
-    parser = protocol
-    if isinstance(protocol, Intake):
-        parser, unread = protocol.parser, protocol.unread_bytes
-    if type(parser) is not WSProtocol:
-        return 0
-    free = len(parser.get_buffer(-1))
-    if free < _FREE_BYTES_MIN:
-        return 0
-    size = 2 ** ((4 * free).bit_length() - 1) if unread is None else free + unread
-    return min(size, 2 * frame_bytes_max)
 
 
 class ReadBuffers:

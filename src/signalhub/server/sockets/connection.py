@@ -1,12 +1,12 @@
 """One WebSocket between the kernel and the hub.
 
-Reading: picows provides unmasked frames. Unfragmented text frames go directly to the hub, all
-others through the assembler. Frames beyond the share of a tick, or above the rates of a socket,
-wait in a backlog while reading is paused. Writing: frames are collected in `queue` and written once
-per tick with one system call. If the kernel accepts only part, the connection is *blocked*: the
-rest is held, a little of it by the transport, which reports when the kernel accepts more; further
-frames wait in `waiting`, bounded. Held and waiting frames are shared with other connections of the
-same fan-out.
+Reading: `PicowsConnection` or `NativeConnection` provide unmasked frames. Unfragmented text frames
+go directly to the hub, all others through the assembler. Frames beyond the share of a tick, or
+above the rates of a socket, wait in a backlog while reading is paused. Writing: frames are
+collected in `queue` and written once per tick with one system call. If the kernel accepts only
+part, the connection is *blocked*: the rest is held, a little of it by the transport, which reports
+when the kernel accepts more; further frames wait in `waiting`, bounded. Held and waiting frames are
+shared with other connections of the same fan-out.
 
 The `Owner` of a connection receives its messages, is notified when the peer leaves, and sets the
 limits: the runner for actors, a `RoomSocket` for a room.
@@ -24,17 +24,14 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from picows import WSFrame, WSListener, WSMsgType, WSTransport
-from picows.picows import WSProtocol  # type: ignore[attr-defined]
+from picows import WSListener
 
 from signalhub.core.messages.ask import AskReceipt
 from signalhub.core.sessions.outbound import Outbound
 from signalhub.core.subscriptions.window import Attempt
-from signalhub.server.sockets.buffers import size_of
 from signalhub.server.sockets.ledger import without
-from signalhub.server.sockets.meter import GRANT_BYTES, UNIT_BYTES, Intake, Meter, extra_units
-from signalhub.server.sockets.picows import Substitute, renew
-from signalhub.server.sockets.pieces import Draft, Marks, Piece, WaitingFrame, whole_or_piece
+from signalhub.server.sockets.meter import GRANT_BYTES, UNIT_BYTES, Meter, extra_units
+from signalhub.server.sockets.pieces import Draft, Marks, Piece, WaitingFrame
 from signalhub.settings.model import OutboundSettings as Bounds
 from signalhub.wire.frames import (
     Assembler,
@@ -51,18 +48,16 @@ from signalhub.wire.frames import (
 )
 
 if TYPE_CHECKING:
+    from signalhub.core.messages.runs import TellRun
     from signalhub.server.port.door import Door
     from signalhub.server.sockets.fan_out import FanBatch
     from signalhub.server.sockets.sources import Source
     from signalhub.server.sockets.writer import Writer
 
-_TEXT = WSMsgType.TEXT
 # The kernel's buffer is not larger, so more per write would be copied twice.
 _WRITE_BYTES_MAX = 2**18
 # What the transport gets of the rest. It would hold a copy of anything larger.
 _TRANSPORT_BYTES_MAX = 2**14
-# How long a large read buffer is kept after the last large frame.
-_LARGE_BUFFER_S = 1.0
 CLOSED = -1
 
 
@@ -103,8 +98,15 @@ class Owner(Protocol[P]):
     def is_welcome(self, connection: Connection[Any]) -> bool:
         """Has the hello been accepted, so that the Door can be removed?"""
 
+    @property
+    def run_bytes_max(self) -> int:
+        """The largest message that may be part of a run; 0 if there are no runs."""
+
     def received(self, connection: Connection[Any], payload: bytes) -> None:
         """Handle a message."""
+
+    def received_run(self, connection: Connection[Any], run: TellRun) -> bool:
+        """Handle several messages; `False` if they have to be handled one by one."""
 
     def unheard(self, connection: Connection[Any]) -> None:
         """The connection is not read because of the disk, whatever its client sends."""
@@ -123,7 +125,7 @@ class Owner(Protocol[P]):
 
 
 class Connection(WSListener, Generic[P]):
-    """A WebSocket and its owner."""
+    """A WebSocket and its owner; subclasses read from it."""
 
     __slots__ = (
         "_added",
@@ -136,10 +138,8 @@ class Connection(WSListener, Generic[P]):
         "_granted_in",
         "_granted_units",
         "_grants",
-        "_intake",
         "_is_close_held",
         "_is_ending",
-        "_large_until_s",
         "_ledger",
         "_looked_added",
         "_looked_units",
@@ -153,7 +153,6 @@ class Connection(WSListener, Generic[P]):
         "_units_left",
         "_unwritten_from",
         "_writer",
-        "_ws",
         "fan",
         "has_fans",
         "held",
@@ -165,6 +164,7 @@ class Connection(WSListener, Generic[P]):
         "origin",
         "owner",
         "queue",
+        "queued_in_runs",
         "queued_replies",
         "session",
         "waiting",
@@ -191,9 +191,6 @@ class Connection(WSListener, Generic[P]):
         self._grants = 0
         self._turn_began_s = 0.0
         self._meter: Meter | None = None
-        # Stands before picows while a client sends too much, or for a time after a large frame.
-        self._intake: Intake | None = None
-        self._large_until_s: float | None = None
         # Frames that were read but not handled yet; reading is paused meanwhile.
         self._backlog: deque[bytes | Piece] | None = None
         self.session = owner.opened(self)
@@ -201,6 +198,8 @@ class Connection(WSListener, Generic[P]):
         self.origin: Source | None = None
         self.queue: list[bytes | tuple[FanBatch, bytes]] = []
         self.queued_replies = 0
+        # Messages of runs that are queued as one, besides the first of each.
+        self.queued_in_runs = 0
         self.marks: Marks | None = None
         self.held: list[tuple[float, AskReceipt | Attempt]] = []
         # All bytes that ever had to be held; positions in `held` refer to this count.
@@ -226,45 +225,42 @@ class Connection(WSListener, Generic[P]):
         """The network address of the client, known until its hello was accepted."""
         return "" if self._door is None else self._door.source
 
-    # Called by picows.
+    # For the reading side.
 
-    def on_ws_connected(self, transport: WSTransport) -> None:
-        self._ws = transport
-        underlying: Any = transport.underlying_transport
-        self._transport = underlying.transport if type(underlying) is Substitute else underlying
-        self._fd = self._transport.get_extra_info("socket").fileno()
+    def _attach(self, transport: Any) -> None:
+        """The WebSocket is open."""
+        self._transport = transport
+        self._fd = transport.get_extra_info("socket").fileno()
         # So that `pause_writing` reports any byte the kernel does not accept at once.
-        self._transport.set_write_buffer_limits(high=0)
+        transport.set_write_buffer_limits(high=0)
         self._writer.read_buffers.opened(self)
 
-    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        if transport.is_close_frame_sent and not self.is_closing:
-            # picows has refused a frame. It reads on until it disconnects, in the middle of that
-            # frame perhaps; nothing of it counts.
-            return
-        payload = frame.get_payload_as_bytes()
-        self._units_left = left = self._units_left - 1
-        if (left >= 0 and len(payload) <= UNIT_BYTES and self._intake is None) or self._may_go_on(
-            len(payload), frame
-        ):
-            if (
-                frame.fin
-                and frame.msg_type == _TEXT
-                and not (frame.rsv1 or frame.rsv2 or frame.rsv3)
-            ):
-                if (
-                    self._assembler is None
-                    and self._door is None
-                    and not self.is_closing
-                    and payload.isascii()
-                ):
-                    self.owner.received(self, payload)
-                else:
-                    self._hear(payload)
-            else:
-                self._handle(whole_or_piece(frame, payload))
-        else:
-            self._put_off(whole_or_piece(frame, payload))
+    @property
+    def _is_close_sent(self) -> bool:
+        raise NotImplementedError
+
+    def _write_close(self, code: int, reason: str) -> None:
+        """Write a close frame to the transport; nothing is written after it."""
+        raise NotImplementedError
+
+    def _has_paused(self) -> None:
+        """Reading was paused, because frames wait."""
+        raise NotImplementedError
+
+    def calm_down(self) -> bool:
+        """Forget what was needed while it was held back; `False` if it still is."""
+        raise NotImplementedError
+
+    @property
+    def read_bytes(self) -> int:
+        """About how much an unfinished message takes, 0 if it is small or will soon be gone."""
+        raise NotImplementedError
+
+    @property
+    def _fragment_bytes(self) -> int:
+        """What the fragments of an unfinished message take, 0 if that is little."""
+        held = 0 if self._assembler is None else self._assembler.held_bytes
+        return held if held > GRANT_BYTES else 0
 
     def _handle(self, one: bytes | Piece) -> None:
         if isinstance(one, bytes):
@@ -281,56 +277,10 @@ class Connection(WSListener, Generic[P]):
         else:
             self.close(CloseCode.INVALID_TEXT, "text must be valid UTF-8")
 
-    # The buffer of picows.
-
-    def _watch_buffer(self) -> None:
-        """The buffer has grown, or will: replace it when it has not been needed for a while."""
-        self._large_until_s = self._writer.mono_s() + _LARGE_BUFFER_S
-        self._writer.revisit(self)
-        protocol = self._transport.get_protocol()
-        if type(protocol) is WSProtocol:
-            self._intake = Intake(protocol, self._begin_turn, self._finish_read)
-            self._transport.set_protocol(self._intake)
-
-    def _is_buffer_large(self) -> bool:
-        """Replace a buffer that is no longer needed; `True` while there is a large one."""
-        intake = self._intake
-        if intake is None or self._large_until_s is None:
-            return False
-        if intake.unread_bytes != 0 or self._writer.mono_s() < self._large_until_s:
-            return True
-        self._large_until_s = self._intake = None
-        parser = renew(self._transport, self, self.owner.frame_bytes_max)
-        self._transport.set_protocol(parser)
-        return False
-
-    @property
-    def read_bytes(self) -> int:
-        """About how much an unfinished message takes, 0 if it is small or will soon be gone."""
-        if self.is_closing or self._transport.is_closing():
-            return 0
-        size = size_of(self._transport.get_protocol(), self.owner.frame_bytes_max)
-        fragments = 0 if self._assembler is None else self._assembler.held_bytes
-        return size + (fragments if fragments > GRANT_BYTES else 0)
-
     # Frames beyond the grant.
-
-    def _may_go_on(self, size: int, frame: WSFrame) -> bool:
-        """May a frame that is large, or that the grant does not cover, be handled in this tick?"""
-        if size > GRANT_BYTES:
-            self._watch_buffer()
-        if self._backlog is None:
-            extra = extra_units(size)
-            if self._units_left >= extra or self._is_granted():
-                self._units_left -= extra
-                self._extra_units += extra
-        if self._intake is not None and frame.last_in_buffer:
-            self._intake.unread_bytes = frame.tail_size
-        return self._backlog is None
 
     def _is_granted(self) -> bool:
         """May a frame be handled in this tick that the last grant does not cover?"""
-        self._units_left += 1
         writer = self._writer
         tick = writer.current_tick()
         wait_s = 0.0
@@ -339,7 +289,6 @@ class Connection(WSListener, Generic[P]):
         # Most sockets never add an entry.
         is_ahead = self._added and self._is_ahead_of_log()
         if wait_s <= 0 and not is_ahead and self._take_grant(tick):
-            self._units_left -= 1
             return True
         self._wait(wait_s or self._settle())
         return False
@@ -385,13 +334,16 @@ class Connection(WSListener, Generic[P]):
             writer.close_flood(self)
         return wait_s
 
+    def _begin_grants(self) -> None:
+        """The first grant of a tick is taken: a turn begins, unless it has begun with the read."""
+        self._begin_turn()
+
     def _take_grant(self, tick: int) -> bool:
         """Take another grant; `False` if it is the turn of others."""
         if tick != self._granted_in:
             self._grants = 0
             self._granted_in = tick
-            if self._intake is None:
-                self._begin_turn()
+            self._begin_grants()
         elif not self._writer.grants_again(self._grants, self._turn_began_s):
             return False
         self._grants += 1
@@ -416,7 +368,7 @@ class Connection(WSListener, Generic[P]):
         """Stop reading until the writer calls `go_on`."""
         self._backlog = deque()
         self._transport.pause_reading()
-        self._watch_buffer()
+        self._has_paused()
         self._go_on_later(wait_s)
 
     def _go_on_later(self, wait_s: float) -> None:
@@ -424,10 +376,6 @@ class Connection(WSListener, Generic[P]):
             self._writer.await_log(self)
         else:
             self._writer.postpone(self, wait_s)
-
-    def _put_off(self, one: bytes | Piece) -> None:
-        assert self._backlog is not None
-        self._backlog.append(one)
 
     def go_on(self, tick: int) -> None:
         """Handle waiting frames; read on when there are none left."""
@@ -453,18 +401,8 @@ class Connection(WSListener, Generic[P]):
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def calm_down(self) -> bool:
-        """Give the socket back to picows; `False` if it still has to wait for its turns."""
-        if self._transport.is_closing() or self.is_closing:
-            return True
-        if self._backlog is not None or self._is_buffer_large():
-            return False
-        if self._intake is not None:
-            self._transport.set_protocol(self._intake.parser)
-            self._intake = None
-        return True
-
-    def on_ws_disconnected(self, transport: WSTransport) -> None:
+    def _disconnected(self) -> None:
+        """The socket is closed."""
         self.is_closing = True
         self._door = None
         self._backlog = None
@@ -514,7 +452,7 @@ class Connection(WSListener, Generic[P]):
             self._writer.send_control(self, pong_frame(payload))
 
     def _answer_close(self, code: int | None) -> None:
-        if not (self._ws.is_close_frame_sent or self._is_close_held):
+        if not (self._is_close_sent or self._is_close_held):
             self._writer.write_out(self)
             self.is_closing = True
             self._send_close(code or CloseCode.NORMAL)
@@ -535,12 +473,13 @@ class Connection(WSListener, Generic[P]):
     @property
     def unsent_bytes(self) -> int:
         """Bytes of written frames that the kernel has not accepted."""
-        return self._transport.get_write_buffer_size() + self._rest_bytes
+        return self.buffered_bytes + self._rest_bytes
 
     @property
     def buffered_bytes(self) -> int:
         """Those of them that the transport holds."""
-        return self._transport.get_write_buffer_size()
+        size: int = self._transport.get_write_buffer_size()
+        return size
 
     @property
     def debt_bytes(self) -> int:
@@ -561,6 +500,18 @@ class Connection(WSListener, Generic[P]):
             if self.marks is None:
                 self.marks = []
             self.marks.append((len(queue), receipt))
+        if not self.is_dirty:
+            self._writer.mark(self)
+
+    def queue_run(self, frames: bytes, count: int) -> None:
+        """Queue the frames of so many tells, complete with their headers."""
+        if self.fan is not None:
+            self.fan.is_open = False
+            self.fan = None
+        # A message is queued as header and body.
+        self.queue.append(b"")
+        self.queue.append(frames)
+        self.queued_in_runs += count - 1
         if not self.is_dirty:
             self._writer.mark(self)
 
@@ -623,7 +574,7 @@ class Connection(WSListener, Generic[P]):
         be written.
         """
         transport = self._transport
-        if transport.is_closing() or self._ws.is_close_frame_sent or self._is_close_held:
+        if transport.is_closing() or self._is_close_sent or self._is_close_held:
             return CLOSED
         written = 0
         if transport.get_write_buffer_size() == 0:
@@ -742,7 +693,7 @@ class Connection(WSListener, Generic[P]):
             self._keep([close_frame(code, reason)])
             return
         before = self.unsent_bytes
-        self._ws.send_close(code, reason)  # type: ignore[arg-type]
+        self._write_close(code, reason)
         self._buffered_total += self.unsent_bytes - before
 
     @property
@@ -750,7 +701,7 @@ class Connection(WSListener, Generic[P]):
         """Number of queued tells, whose loss is not reported to a sender."""
         fans = [len(item[0]) for item in self.queue if isinstance(item, tuple)]
         messages = sum(fans) + (len(self.queue) - len(fans) >> 1)
-        return messages - self.queued_replies - len(self.marks or ())
+        return messages + self.queued_in_runs - self.queued_replies - len(self.marks or ())
 
     def forget(self) -> None:
         """Drop all queued and held frames."""
@@ -759,7 +710,7 @@ class Connection(WSListener, Generic[P]):
             self._ledger.remove(one.pieces)
         self.marks = self.waiting = None
         self.queue.clear()
-        self.queued_replies = 0
+        self.queued_replies = self.queued_in_runs = 0
         if self.fan is not None:
             self.fan.is_open = False
             self.fan = None

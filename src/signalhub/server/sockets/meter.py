@@ -13,10 +13,6 @@ held back all the time for `flood_s` is closed.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import Any
-
 from msgspec.structs import replace
 
 from signalhub.settings.model import LimitsSettings, Settings
@@ -29,8 +25,6 @@ GRANT_BYTES = _GRANT_UNITS * UNIT_BYTES
 _GRANTS_CHARGED = 8
 # A burst is charged in this many parts at least, so that little more than it is read.
 _BURST_PARTS = 4
-# Of a client that is held back no more is read at once: about a hundred common messages.
-_READ_BYTES = 3 * 2**14
 
 
 def limits_of(settings: Settings) -> LimitsSettings:
@@ -98,56 +92,3 @@ class Meter:
         """Has the socket used all it may use for too long?"""
         since_s = self._over_since_s
         return since_s is not None and now_s - since_s >= self._limits.flood_s
-
-
-class Intake(asyncio.BufferedProtocol):
-    """Stands before picows while a client sends faster than it is served.
-
-    picows doubles its buffer whenever a read fills it, and hands over all frames of a read at once.
-    Reads of a limited size keep both small. It also stands there after a large frame, until the
-    large buffer is empty and can be replaced.
-    """
-
-    __slots__ = ("_begin", "_finish", "_parser", "unread_bytes")
-
-    def __init__(self, parser: Any, begin: Callable[[], None], finish: Callable[[], None]) -> None:
-        """`begin` is called before the frames of a read are handled, and `finish` after them."""
-        self._parser = parser
-        self._begin = begin
-        self._finish = finish
-        # What picows holds of an unfinished frame; `None` until that is known.
-        self.unread_bytes: int | None = None
-
-    @property
-    def parser(self) -> Any:
-        """What it stands before."""
-        return self._parser
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        buffer: memoryview = self._parser.get_buffer(sizehint)
-        return buffer[:_READ_BYTES]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self.unread_bytes is not None:
-            self.unread_bytes += nbytes
-        self._begin()
-        self._parser.buffer_updated(nbytes)
-        self._finish()
-
-    def eof_received(self) -> bool | None:
-        ends: bool | None = self._parser.eof_received()
-        return ends
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._parser.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._parser.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._parser.resume_writing()
-
-
-def sparing(buffer: memoryview) -> memoryview:
-    """Return as much of picows' buffer as can be filled without making it grow."""
-    return buffer[: len(buffer) * 3 // 4]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-from picows import WSFrame, WSMsgType
 
 from signalhub.core.messages.ask import AskReceipt
 from signalhub.core.subscriptions.window import Attempt
-
-_TEXT = WSMsgType.TEXT
 
 
 class WaitingFrame(msgspec.Struct, frozen=True, gc=False):
@@ -31,14 +28,6 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     is_final: bool
     rsv: bool
     payload: bytes
-
-
-def whole_or_piece(frame: WSFrame, payload: bytes) -> bytes | Piece:
-    """Return the payload of a text that is one frame, anything else as a piece."""
-    rsv = bool(frame.rsv1 or frame.rsv2 or frame.rsv3)
-    if frame.fin and frame.msg_type == _TEXT and not rsv:
-        return payload
-    return Piece(frame.msg_type.value, bool(frame.fin), rsv, payload)
 
 
 # Receipts, each with the number of pieces up to the end of its message.
