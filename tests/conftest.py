@@ -12,6 +12,8 @@ import uvloop
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from signalhub import native
+
 # A busy machine must not fail a good test; what takes too long is caught by the timeout.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
@@ -59,3 +61,9 @@ class SharedScheduling(LoadScopeScheduling):  # type: ignore[misc]
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedScheduling:
     return SharedScheduling(config, log)
+
+
+@pytest.fixture
+def picows_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are those of picows, even if the native part is installed."""
+    monkeypatch.setattr(native, "IS_ON", False)

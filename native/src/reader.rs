@@ -244,14 +244,15 @@ impl Reader {
         Ok(new)
     }
 
-    /// Forget what was handed over.
+    /// Forget what was handed over, and keep little storage for what is left.
     fn tidy(&mut self) {
-        if self.at == self.bytes.len() {
-            self.bytes.clear();
-            if self.bytes.capacity() > KEPT_BYTES {
-                self.bytes = Vec::new();
-            }
-        } else if self.at > 0 {
+        if self.at == 0 {
+            return;
+        }
+        let left = self.bytes.len() - self.at;
+        if left <= KEPT_BYTES && self.bytes.capacity() > KEPT_BYTES {
+            self.bytes = self.bytes[self.at..].to_vec();
+        } else {
             self.bytes.drain(..self.at);
         }
         self.at = 0;

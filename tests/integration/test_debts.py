@@ -117,16 +117,14 @@ async def test_who_owes_most_is_closed_first_when_too_much_waits() -> None:
 
 
 def read_buffer(stage: InProcess) -> int:
-    """The free part of the largest read buffer, or what a reader of the native part holds."""
+    """The free part of the largest read buffer of picows."""
     connections = stage.hub.app.runner.connections
-    if native.IS_ON:
-        readers: list[Any] = [one._reader for one in connections]  # type: ignore[attr-defined]
-        return max(int(reader.held_bytes) for reader in readers)
     protocols: list[Any] = [one._transport.get_protocol() for one in connections]
     parsers = [one.parser if isinstance(one, Intake) else one for one in protocols]
     return max(len(parser.get_buffer(-1)) for parser in parsers)
 
 
+@pytest.mark.usefixtures("picows_reads")
 async def test_a_read_buffer_shrinks_after_a_large_message_and_nothing_is_lost() -> None:
     async with run_stage() as stage:
         hearer = await stage.join("@(some/body)")
@@ -153,6 +151,7 @@ async def test_a_read_buffer_shrinks_after_a_large_message_and_nothing_is_lost()
         assert [await peer.receive_text() for _ in range(4)] == ['{"type":"pong"}'] * 4
 
 
+@pytest.mark.usefixtures("picows_reads")
 async def test_a_read_buffer_shrinks_also_after_many_small_messages() -> None:
     async with run_stage() as stage:
         hearer = await stage.join("@(some/body)")
@@ -167,6 +166,25 @@ async def test_a_read_buffer_shrinks_also_after_many_small_messages() -> None:
         assert read_buffer(stage) > 50 * small
 
         await eventually(lambda: read_buffer(stage) == small)
+
+
+@pytest.mark.skipif(not native.IS_ON, reason="needs the native part")
+async def test_the_native_part_keeps_no_memory_of_a_large_message() -> None:
+    async with run_stage() as stage:
+        hearer = await stage.join("@(some/body)")
+        peer = await stage.join("@(large/one)")
+        readers: list[Any] = [
+            one._reader  # type: ignore[attr-defined]
+            for one in stage.hub.app.runner.connections
+        ]
+
+        note = {"to": "@(some/body)", "type": "note", "data": LARGE}
+        peer.send("hub:send", note, pattern="tell")
+        peer.write(masked_frame(Opcode.TEXT, RAW_PING)[:-3])
+        assert (await hearer.receive("note"))["payload"] == LARGE
+
+        assert len(readers) == 2
+        assert max(reader.held_bytes for reader in readers) < 10_000
 
 
 def begun_frame(number: int) -> bytes:

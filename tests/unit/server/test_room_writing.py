@@ -23,6 +23,9 @@ def stage_with(queue: int = QUEUE, **settings: Any) -> RoomStage:
     return RoomStage(rooms={"socket_queue": queue}, **settings)
 
 
+pytestmark = pytest.mark.usefixtures("picows_reads")
+
+
 @pytest.fixture
 def stage() -> Iterator[RoomStage]:
     with stage_with() as stage:
