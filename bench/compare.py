@@ -1,7 +1,8 @@
 """`python -m bench.compare BEFORE`: the cost of a message now and in another checkout.
 
 BEFORE is the folder of that checkout; it runs with this one's interpreter and packages. Without it,
-the hub is compared with itself without charging: what counting frames and bytes costs.
+the hub is compared with itself without charging: what counting frames and bytes costs, both without
+the native part. With `--native` it is compared with itself without the native part.
 
 Each round starts both hubs anew, because two processes of the same program differ by some percent
 for as long as they live. They carry short loads by turns. Other work on the machine only adds to
@@ -42,6 +43,7 @@ COMPARED = (
 FRESH = ("consume",)
 # Routed messages, which are read from sockets as fast as they are handled.
 CHARGED = ("p2p-spread", "p2p-pipelined")
+NATIVE = "SIGNALHUB_NATIVE"
 # Rates that are never reached, but charged.
 UNREACHED = {
     "SIGNALHUB_MESSAGE_RATE": "1e9",
@@ -60,13 +62,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         share="of the messages",
     )
     parser.add_argument("before", type=Path, nargs="?", help="the folder of another checkout")
+    parser.add_argument(
+        "--native", action="store_true", help="without the native part, and with it"
+    )
     parser.set_defaults(share=SHARE)
     options = parser.parse_args(arguments)
     console = invocation.open_console()
     try:
         native.compile_loop()
-        before, now = from_checkout(options.before) if options.before else uncharged()
-        names = list(COMPARED if options.before else CHARGED)
+        if options.before:
+            before, now = from_checkout(options.before)
+        else:
+            before, now = native_and_not() if options.native else uncharged()
+        names = list(COMPARED if options.before or options.native else CHARGED)
         if options.only:
             names = invocation.names_of(options.only, COMPARED, "load")
     except (native.NoCompiler, ValueError) as error:
@@ -103,9 +111,15 @@ def from_checkout(folder: Path) -> tuple[Server, Server]:
     return replace(HUB, name="before", environment=environment), HUB
 
 
+def native_and_not() -> tuple[Server, Server]:
+    """Return a hub without the native part, and one with it."""
+    without = replace(HUB, name="python", environment=HUB.environment | {NATIVE: "off"})
+    return without, replace(HUB, environment=HUB.environment | {NATIVE: "require"})
+
+
 def uncharged() -> tuple[Server, Server]:
     """Return a hub that does not count what it reads, and one that does."""
-    now = replace(HUB, environment=HUB.environment | UNREACHED)
+    now = replace(HUB, environment=HUB.environment | UNREACHED | {NATIVE: "off"})
     return replace(now, name="uncharged", command=_uncharged_command), now
 
 

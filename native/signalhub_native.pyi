@@ -40,6 +40,13 @@ class Tells:
     def to(self) -> str: ...
     @property
     def count(self) -> int: ...
+    @property
+    def deadline(self) -> int | None:
+        """When the first of them expires, by the clock of their sender; `None` if none does."""
+
+    def deadlines(self) -> list[int | None]:
+        """When each of them expires."""
+
     def messages(self) -> list[bytes]:
         """The messages as they were received."""
 

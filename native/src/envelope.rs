@@ -31,13 +31,15 @@ pub struct Envelope {
     /// Is it an ask?
     pub is_ask: bool,
     pub timestamp: i64,
+    /// Zero if there is none.
+    pub ttl: i64,
     /// Empty if there is none.
     pub payload: Range<usize>,
     /// The inside of the object, without white space around it.
     pub metadata: Range<usize>,
 }
 
-/// Read an envelope without `ttl`, `signature` and `correlationId`; `None` if Python has to.
+/// Read an envelope without `signature` and `correlationId`; `None` if Python has to.
 pub fn scan(text: &[u8]) -> Option<Envelope> {
     let mut found = Envelope::default();
     let mut seen = 0u16;
@@ -81,7 +83,9 @@ pub fn scan(text: &[u8]) -> Option<Envelope> {
                 6
             }
             b"ttl" => {
-                cursor.word(b"null")?;
+                if cursor.word(b"null").is_none() {
+                    found.ttl = cursor.integer()?;
+                }
                 7
             }
             b"signature" => {
@@ -104,6 +108,9 @@ pub fn scan(text: &[u8]) -> Option<Envelope> {
         seen |= 1 << bit;
     }
     cursor.end()?;
+    if found.ttl < 0 {
+        return None;
+    }
     // Only payload and metadata may be missing.
     (seen & 0x1ff == 0x1ff).then_some(found)
 }
@@ -207,7 +214,8 @@ mod tests {
             (r#""id":"m1""#, r#""id":"m1","id":"m2""#),
             (r#""id":"m1""#, r#""id":"m\u0031""#),
             (r#""id":"m1","#, ""),
-            (r#""ttl":null"#, r#""ttl":5"#),
+            (r#""ttl":null"#, r#""ttl":-5"#),
+            (r#""ttl":null"#, r#""ttl":5.0"#),
             (r#""pattern":"tell""#, r#""pattern":"shout""#),
             (r#"{ "a": 1 }"#, r#"{"via":1}"#),
             (r#"{ "a": 1 }"#, r#"{"v\u0069a":1}"#),

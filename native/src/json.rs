@@ -237,13 +237,8 @@ mod tests {
 
     #[test]
     fn takes_valid_values_without_the_space_around_them() {
-        for text in [
-            "{}",
-            "[]",
-            "null",
-            "-0.5e+10",
-            r#"{"a": [1, {"b": "c\n\u00e9"}], "": true}"#,
-        ] {
+        for text in ["{}", "[]", "null", "-0.5e+10", r#"{"a": [1, {"b": "c\n\u00e9"}], "": true}"#]
+        {
             assert_eq!(value(&format!(" {text}\n")), Some(text));
         }
     }
@@ -251,8 +246,24 @@ mod tests {
     #[test]
     fn leaves_everything_doubtful_to_python() {
         for text in [
-            "", "{", "[1,]", "{\"a\":1,}", "01", "1.", "1e", "-", "+1", "nul", "\"\u{1}\"",
-            r#""\x""#, r#""\u12g4""#, r#""\ud800""#, "{\"a\" 1}", "[1 2]", "NaN", "{} {}",
+            "",
+            "{",
+            "[1,]",
+            "{\"a\":1,}",
+            "01",
+            "1.",
+            "1e",
+            "-",
+            "+1",
+            "nul",
+            "\"\u{1}\"",
+            r#""\x""#,
+            r#""\u12g4""#,
+            r#""\ud800""#,
+            "{\"a\" 1}",
+            "[1 2]",
+            "NaN",
+            "{} {}",
         ] {
             assert_eq!(value(text), None, "{text}");
         }

@@ -197,7 +197,7 @@ impl Reader {
         if envelope.is_ask || &text[envelope.kind.clone()] != b"hub:send" {
             return None;
         }
-        let Envelope { id, sender, to, payload: inner, metadata, .. } = envelope;
+        let Envelope { id, sender, to, payload: inner, metadata, timestamp, ttl, .. } = envelope;
         let send = scan_send(text, inner)?;
         let to = if send.to.is_empty() { to } else { send.to };
         let at = |range: Range<usize>| range.start + payload.start..range.end + payload.start;
@@ -207,6 +207,8 @@ impl Reader {
             kind: at(send.kind),
             data: at(send.data),
             metadata: at(metadata),
+            timestamp,
+            ttl,
         };
         Some((at(sender), at(to), tell))
     }
@@ -232,7 +234,12 @@ impl Reader {
     }
 
     /// A name as a string, the same as last time if it has not changed.
-    fn name(&mut self, py: Python<'_>, which: usize, range: Range<usize>) -> PyResult<Py<PyString>> {
+    fn name(
+        &mut self,
+        py: Python<'_>,
+        which: usize,
+        range: Range<usize>,
+    ) -> PyResult<Py<PyString>> {
         let name = &self.bytes[range];
         if let Some(last) = &self.names[which]
             && last.to_str(py)?.as_bytes() == name

@@ -1,5 +1,6 @@
 //! Tells of one read with the same sender and target.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use pyo3::prelude::*;
@@ -20,9 +21,22 @@ pub struct Tell {
     pub data: Range<usize>,
     /// The inside of the object.
     pub metadata: Range<usize>,
+    pub timestamp: i64,
+    /// Zero if there is none.
+    pub ttl: i64,
 }
 
 impl Tell {
+    /// When it expires, by the clock of its sender.
+    fn deadline(&self) -> Option<i64> {
+        (self.ttl > 0).then_some(self.timestamp + self.ttl)
+    }
+
+    /// The text of the member.
+    fn ttl_text(&self) -> Cow<'static, str> {
+        if self.ttl > 0 { self.ttl.to_string().into() } else { "null".into() }
+    }
+
     fn moved(mut self, from: usize, to: usize) -> Self {
         for range in
             [&mut self.text, &mut self.id, &mut self.kind, &mut self.data, &mut self.metadata]
@@ -75,7 +89,8 @@ const STAMP: &[u8] = b",\"pattern\":\"tell\",\"correlationId\":null,\"timestamp\
 const METADATA: &[u8] = b",\"metadata\":{";
 const MARK: &[u8] =
     b"\"forwarded\":true,\"via\":\"@(cloudflare/signal-hub)\",\"originalMessageId\":\"";
-const END: &[u8] = b"\"},\"ttl\":null,\"signature\":null}";
+const TTL: &[u8] = b"\"},\"ttl\":";
+const END: &[u8] = b",\"signature\":null}";
 const NULL: &[u8] = b"null";
 
 #[pymethods]
@@ -95,6 +110,17 @@ impl Tells {
         self.tells.len()
     }
 
+    /// When the first of them expires, by the clock of their sender; `None` if none does.
+    #[getter]
+    fn deadline(&self) -> Option<i64> {
+        self.tells.iter().filter_map(Tell::deadline).min()
+    }
+
+    /// When each of them expires.
+    fn deadlines(&self) -> Vec<Option<i64>> {
+        self.tells.iter().map(Tell::deadline).collect()
+    }
+
     /// The messages as they were received.
     fn messages<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         self.tells.iter().map(|tell| PyBytes::new(py, self.part(&tell.text))).collect()
@@ -110,13 +136,25 @@ impl Tells {
         now_ms: i64,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let stamp = now_ms.to_string();
-        let fixed = ID.len() + ID_BYTES + FROM.len() + sender.len() + TO.len() + to.len()
-            + KIND.len() + PAYLOAD.len() + STAMP.len() + stamp.len() + METADATA.len()
-            + MARK.len() + END.len();
+        let fixed = ID.len()
+            + ID_BYTES
+            + FROM.len()
+            + sender.len()
+            + TO.len()
+            + to.len()
+            + KIND.len()
+            + PAYLOAD.len()
+            + STAMP.len()
+            + stamp.len()
+            + METADATA.len()
+            + MARK.len()
+            + TTL.len()
+            + END.len();
         let size_of = |tell: &Tell| {
             let data = if tell.data.is_empty() { NULL.len() } else { tell.data.len() };
             let metadata = tell.metadata.len() + usize::from(!tell.metadata.is_empty());
-            fixed + tell.kind.len() + data + metadata + tell.id.len()
+            let ttl = tell.ttl_text().len();
+            fixed + tell.kind.len() + data + metadata + tell.id.len() + ttl
         };
         let whole = self.tells.iter().map(size_of).map(|size| size + text_head_bytes(size)).sum();
         PyBytes::new_with(py, whole, |out| {
@@ -138,7 +176,8 @@ impl Tells {
                     put(self.part(&tell.metadata));
                     put(b",");
                 }
-                for bytes in [MARK, self.part(&tell.id), END] {
+                let ttl = tell.ttl_text();
+                for bytes in [MARK, self.part(&tell.id), TTL, ttl.as_bytes(), END] {
                     put(bytes);
                 }
             }

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from signalhub.core.messages.ask import AskReceipt, FanReceipt
     from signalhub.core.messages.audience import Audience
     from signalhub.core.messages.dedup import Recalled
+    from signalhub.core.messages.runs import TellRun
     from signalhub.core.rooms.values import Archived, Guest, Result
     from signalhub.core.sessions.registry import Registration
     from signalhub.core.sessions.session import Session
@@ -49,13 +50,13 @@ class Deliver(msgspec.Struct, gc=False):
 
 
 class DeliverRun(msgspec.Struct, gc=False):
-    """Send so many tells to one session; their frames are complete with their headers."""
+    """Send several tells to one session; their frames are complete with their headers."""
 
     session: Session
     frames: bytes
-    count: int
     sender: Session
     address: str
+    run: TellRun
 
 
 class FanOut(msgspec.Struct, gc=False):

@@ -17,7 +17,7 @@ from signalhub.auth.denials import Denials
 from signalhub.auth.tokens import Authenticator, Claims, SessionTokens
 from signalhub.clock import Ids
 from signalhub.core import refusals
-from signalhub.core.effects import Append, Close, Effect, Note, Reply
+from signalhub.core.effects import Append, Close, Deliver, DeliverRun, Effect, Note, Reply
 from signalhub.core.erasure import Eraser, Erasures
 from signalhub.core.jobs import JobList
 from signalhub.core.limits.degradations import Degraded, near_capacity
@@ -379,6 +379,10 @@ class Hub:
         if effects is not None:
             self.tally.received += run.count
         return effects
+
+    def singly(self, effect: DeliverRun) -> list[Deliver]:
+        """The tells of a run to a session that does not take them all at once."""
+        return self._router.singly(effect)
 
     def _charge(self, session: Session, now: int) -> None:
         """Take one token for one message."""

@@ -52,7 +52,7 @@ from signalhub.server.sockets.pieces import WaitingFrame
 from signalhub.server.sockets.writer import Writer
 from signalhub.state.store import RegistrationRow, StateStore
 from signalhub.wire.errors import Refusal, unworded
-from signalhub.wire.frames import CloseCode, text_frames, text_header
+from signalhub.wire.frames import CloseCode, text_header
 
 if TYPE_CHECKING:
     from signalhub.server.rooms.socket import RoomSocket
@@ -258,12 +258,12 @@ class HubRunner:
         session = effect.session
         connection: Connection[Session] = session.link  # type: ignore[assignment]
         if session.outbound is not None or connection.is_closing:
-            for frame in text_frames(effect.frames):
-                one = Deliver(session, frame, effect.sender, effect.address, None, None)
+            for one in self.hub.singly(effect):
                 self._park_message(connection, one, now)
             return
-        self._tally.deliveries += effect.count
-        connection.queue_run(effect.frames, effect.count)
+        count = effect.run.count
+        self._tally.deliveries += count
+        connection.queue_run(effect.frames, count)
 
     def _reply(self, effect: Reply) -> None:
         connection = _connection(effect.session)

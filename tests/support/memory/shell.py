@@ -55,7 +55,6 @@ from signalhub.settings.model import Settings
 from signalhub.testing import FakeClock
 from signalhub.wire.envelope import RAW_PONG
 from signalhub.wire.errors import Refusal
-from signalhub.wire.frames import text_frames
 from signalhub.wire.names import HUB_ADDRESS
 from signalhub.wire.room_ids import Names
 from tests.support.memory.engine import MemoryEngine, Shelf, restart
@@ -424,9 +423,9 @@ class MemoryShell:
                 self.write(_peer(session), frame, None)
             case Deliver():
                 self.deliver(effect)
-            case DeliverRun(session=session, sender=sender, address=address):
-                for frame in text_frames(effect.frames):
-                    self.deliver(Deliver(session, frame, sender, address, None, None))
+            case DeliverRun():
+                for one in self.hub.singly(effect):
+                    self.deliver(one)
             case FanOut():
                 self._fan_out(effect)
             case Close(session=session, code=code, reason=reason):

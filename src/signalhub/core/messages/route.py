@@ -30,6 +30,7 @@ from signalhub.wire import envelope as wire
 from signalhub.wire.entry import Entry, Kind, encode_body
 from signalhub.wire.envelope import ASK, Envelope
 from signalhub.wire.errors import Refusal
+from signalhub.wire.frames import text_frames
 from signalhub.wire.names import (
     ADDRESS_CHARS_MAX,
     HUB_TYPE_PREFIX,
@@ -192,6 +193,9 @@ class Router:
         is_new = sender != session.claimed
         if is_new and is_reserved(sender):
             return None
+        deadline = run.deadline
+        if deadline is not None and session.own_time(deadline, self._wall) < now:
+            return None
         bucket = session.bucket
         if bucket.rate_s and (count > bucket.burst or bucket.take_many(count, now)):
             return None
@@ -208,7 +212,24 @@ class Router:
             registration.address_json,
             now + self._wall.ahead_ms,
         )
-        return [DeliverRun(registration.session, frames, count, session, target)]
+        return [DeliverRun(registration.session, frames, session, target, run)]
+
+    def singly(self, effect: DeliverRun) -> list[Deliver]:
+        """The same tells, each for itself."""
+        sender, wall = effect.sender, self._wall
+        return [
+            Deliver(
+                effect.session,
+                frame,
+                sender,
+                effect.address,
+                None if deadline is None else sender.own_time(deadline, wall),
+                None,
+            )
+            for frame, deadline in zip(
+                text_frames(effect.frames), effect.run.deadlines(), strict=True
+            )
+        ]
 
     def _command(
         self,

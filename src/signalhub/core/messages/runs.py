@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class TellRun(Protocol):
-    """Tells of one sender to one target without lifetime or fences, and with usual names."""
+    """Tells of one sender to one target without fences, with usual names and values."""
 
     @property
     def sender(self) -> str: ...
@@ -20,6 +20,12 @@ class TellRun(Protocol):
 
     @property
     def count(self) -> int: ...
+    @property
+    def deadline(self) -> int | None:
+        """When the first of them expires, by the clock of their sender; `None` if none does."""
+
+    def deadlines(self) -> list[int | None]:
+        """When each of them expires."""
 
     def messages(self) -> list[bytes]:
         """The messages as they were received."""
