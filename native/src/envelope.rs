@@ -5,7 +5,6 @@ use std::ops::Range;
 use crate::json::Cursor;
 
 const NAME_CHARS_MAX: usize = 256;
-const NUMBER_MAX: i64 = 1 << 53;
 /// Metadata that is this long, or may hold members of the hub's own, is for Python.
 const METADATA_BYTES_MAX: usize = 2048;
 const OURS: [&[u8]; 10] = [
@@ -22,7 +21,7 @@ const OURS: [&[u8]; 10] = [
 ];
 
 /// Where the members of an envelope are in its text; strings without their quotes.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Envelope {
     pub id: Range<usize>,
     pub sender: Range<usize>,
@@ -31,15 +30,17 @@ pub struct Envelope {
     /// Is it an ask?
     pub is_ask: bool,
     pub timestamp: i64,
+    pub timestamp_text: Range<usize>,
     /// Zero if there is none.
     pub ttl: i64,
+    pub ttl_text: Range<usize>,
     /// Empty if there is none.
     pub payload: Range<usize>,
     /// The inside of the object, without white space around it.
     pub metadata: Range<usize>,
 }
 
-/// Read an envelope without `signature` and `correlationId`; `None` if Python has to.
+/// Read an envelope without `signature` and `correlationId`, in UTF-8; `None` if Python has to.
 pub fn scan(text: &[u8]) -> Option<Envelope> {
     let mut found = Envelope::default();
     let mut seen = 0u16;
@@ -72,10 +73,7 @@ pub fn scan(text: &[u8]) -> Option<Envelope> {
                 4
             }
             b"timestamp" => {
-                found.timestamp = cursor.integer()?;
-                if found.timestamp.abs() > NUMBER_MAX {
-                    return None;
-                }
+                (found.timestamp, found.timestamp_text) = cursor.integer()?;
                 5
             }
             b"correlationId" => {
@@ -84,7 +82,7 @@ pub fn scan(text: &[u8]) -> Option<Envelope> {
             }
             b"ttl" => {
                 if cursor.word(b"null").is_none() {
-                    found.ttl = cursor.integer()?;
+                    (found.ttl, found.ttl_text) = cursor.integer()?;
                 }
                 7
             }
@@ -108,7 +106,7 @@ pub fn scan(text: &[u8]) -> Option<Envelope> {
         seen |= 1 << bit;
     }
     cursor.end()?;
-    if found.ttl < 0 {
+    if found.ttl < 0 || cursor.has_wide() && std::str::from_utf8(text).is_err() {
         return None;
     }
     // Only payload and metadata may be missing.
@@ -137,7 +135,7 @@ fn plain_metadata(text: &[u8], range: Range<usize>) -> Option<Range<usize>> {
 }
 
 /// What a payload of `hub:send` says.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Send {
     pub kind: Range<usize>,
     /// Empty if the envelope names the target.
@@ -181,7 +179,8 @@ pub fn scan_send(text: &[u8], payload: Range<usize>) -> Option<Send> {
     (seen & 1 != 0).then_some(found)
 }
 
-fn short(range: Range<usize>) -> Option<Range<usize>> {
+/// A name or id that is not too long.
+pub fn short(range: Range<usize>) -> Option<Range<usize>> {
     (range.len() <= NAME_CHARS_MAX).then_some(range)
 }
 

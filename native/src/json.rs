@@ -18,16 +18,45 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
+const HIGH: u64 = spread(0x80);
+
+/// The byte in all eight places.
+const fn spread(byte: u8) -> u64 {
+    byte as u64 * 0x0101_0101_0101_0101
+}
+
+/// The high bit of every byte that is zero, and perhaps of bytes after the first of them.
+const fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(spread(1)) & !word & HIGH
+}
+
 /// A position in JSON text. Every method returns `None` for text that Python has to look at.
 pub struct Cursor<'a> {
     text: &'a [u8],
     at: usize,
+    has_wide: bool,
 }
 
 impl<'a> Cursor<'a> {
     /// Begin at `at`.
     pub fn new(text: &'a [u8], at: usize) -> Self {
-        Self { text, at }
+        Self { text, at, has_wide: false }
+    }
+
+    /// Where it stands.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Has a string had bytes that are not ASCII, so that UTF-8 must be checked?
+    pub fn has_wide(&self) -> bool {
+        self.has_wide
+    }
+
+    /// Skip exactly this text.
+    pub fn literal(&mut self, text: &[u8]) -> Option<()> {
+        let part = self.text.get(self.at..self.at + text.len())?;
+        (part == text).then(|| self.at += text.len())
     }
 
     /// Skip white space; return the next byte.
@@ -53,10 +82,17 @@ impl<'a> Cursor<'a> {
     /// A string of printable ASCII characters without escapes; return what is between the quotes.
     pub fn plain(&mut self) -> Option<Range<usize>> {
         self.expect(b'"')?;
+        let inside = self.inside()?;
+        self.at += 1;
+        Some(inside)
+    }
+
+    /// What such a string holds, up to the quote at its end.
+    pub fn inside(&mut self) -> Option<Range<usize>> {
         let begin = self.at;
-        let size = self.text[begin..].iter().position(|byte| !PLAIN[*byte as usize])?;
-        self.at += size + 1;
-        (self.text[begin + size] == b'"').then_some(begin..begin + size)
+        let size = self.text.get(begin..)?.iter().position(|byte| !PLAIN[*byte as usize])?;
+        self.at += size;
+        (self.text[self.at] == b'"').then_some(begin..self.at)
     }
 
     /// Any value; return its text. The whole text must be valid UTF-8, which is not checked here.
@@ -67,16 +103,23 @@ impl<'a> Cursor<'a> {
         Some(begin..self.at)
     }
 
-    /// A whole number of at most fifteen digits.
-    pub fn integer(&mut self) -> Option<i64> {
-        self.peek()?;
+    /// A whole number of at most fifteen digits, and its text.
+    pub fn integer(&mut self) -> Option<(i64, Range<usize>)> {
+        let is_negative = self.peek()? == b'-';
         let begin = self.at;
         self.number()?;
-        let text = &self.text[begin..self.at];
-        if text.len() > 15 {
+        let digits = &self.text[begin + usize::from(is_negative)..self.at];
+        if digits.len() > 15 {
             return None;
         }
-        std::str::from_utf8(text).ok()?.parse().ok()
+        let mut value = 0;
+        for digit in digits {
+            if !digit.is_ascii_digit() {
+                return None;
+            }
+            value = value * 10 + i64::from(digit - b'0');
+        }
+        Some((if is_negative { -value } else { value }, begin..self.at))
     }
 
     /// The next member of an object, up to its value; `None` inside if the object ends.
@@ -162,10 +205,8 @@ impl<'a> Cursor<'a> {
         }
         self.at += 1;
         loop {
-            // Most strings have neither; the search looks at many bytes at a time.
-            let found = memchr::memchr2(b'"', b'\\', &self.text[self.at..])?;
-            let part = &self.text[self.at..self.at + found];
-            if part.iter().fold(false, |is_bad, byte| is_bad | (*byte < 0x20)) {
+            let found = self.special()?;
+            if self.text[self.at + found] < 0x20 {
                 return None;
             }
             self.at += found + 1;
@@ -186,6 +227,32 @@ impl<'a> Cursor<'a> {
                 _ => return None,
             }
         }
+    }
+
+    /// How far it is to the next quote, backslash or control character.
+    fn special(&mut self) -> Option<usize> {
+        let rest = &self.text[self.at..];
+        let mut seen = 0;
+        let mut found = None;
+        for (number, chunk) in rest.chunks_exact(8).enumerate() {
+            let word = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
+            let special = zeros(word ^ spread(b'"'))
+                | zeros(word ^ spread(b'\\'))
+                | word.wrapping_sub(spread(0x20)) & !word & HIGH;
+            seen |= word;
+            if special != 0 {
+                found = Some(number * 8 + special.trailing_zeros() as usize / 8);
+                break;
+            }
+        }
+        if found.is_none() {
+            let tail = rest.len() - rest.len() % 8;
+            let is_special = |byte: &u8| *byte == b'"' || *byte == b'\\' || *byte < 0x20;
+            found = rest[tail..].iter().position(is_special).map(|at| tail + at);
+            seen |= rest[tail..].iter().fold(0, |seen, byte| seen | u64::from(*byte));
+        }
+        self.has_wide |= seen & HIGH != 0;
+        found
     }
 
     fn number(&mut self) -> Option<()> {
@@ -257,6 +324,7 @@ mod tests {
             "+1",
             "nul",
             "\"\u{1}\"",
+            "\"long enough\u{1} for words\"",
             r#""\x""#,
             r#""\u12g4""#,
             r#""\ud800""#,
@@ -272,8 +340,22 @@ mod tests {
     }
 
     #[test]
+    fn strings_end_at_the_right_place_wherever_that_is() {
+        for size in 0..40 {
+            for end in ["\"", "\\\"\"", "\u{e9}\"", "\u{80}\u{ff}\""] {
+                let text = format!("\"{}{end}", "x".repeat(size));
+                let rest = format!("{text},\"more\" and more");
+                let mut cursor = Cursor::new(rest.as_bytes(), 0);
+                assert_eq!(cursor.value(), Some(0..text.len()), "{text}");
+                // Wide bytes after the end may count, too.
+                assert!(cursor.has_wide() || text.is_ascii());
+            }
+        }
+    }
+
+    #[test]
     fn integers_have_at_most_fifteen_digits() {
-        assert_eq!(Cursor::new(b"-12,", 0).integer(), Some(-12));
+        assert_eq!(Cursor::new(b"-12,", 0).integer(), Some((-12, 0..3)));
         assert_eq!(Cursor::new(b"1234567890123456", 0).integer(), None);
         assert_eq!(Cursor::new(b"1.5", 0).integer(), None);
     }

@@ -8,6 +8,7 @@ mod frames;
 mod json;
 mod reader;
 mod tells;
+mod template;
 
 use pyo3::prelude::*;
 

@@ -6,9 +6,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
-use crate::envelope::{Envelope, scan, scan_send};
+use crate::envelope::{scan, scan_send};
 use crate::frames::{Found, Frame, next};
 use crate::tells::{Tell, Tells};
+use crate::template::Template;
 
 /// A frame counts once for each of these bytes.
 const UNIT_BYTES: usize = 2048;
@@ -16,6 +17,8 @@ const UNIT_BYTES: usize = 2048;
 const TARGETS_MAX: usize = 16;
 /// Larger messages are rare, and copying them again would cost.
 const RUN_BYTES_MAX: usize = 1 << 16;
+/// Of messages that are not as the last ones, only some are worth learning.
+const LEARNED_EVERY: u32 = 4;
 /// Storage beyond this is given back when nothing is in it.
 const KEPT_BYTES: usize = 1 << 12;
 
@@ -40,6 +43,8 @@ pub struct Reader {
     has_more: bool,
     units: usize,
     extra_units: usize,
+    template: Option<Template>,
+    misses: u32,
     /// The last sender and target, so that a socket makes few strings.
     names: [Option<Py<PyString>>; 2],
 }
@@ -62,6 +67,8 @@ impl Reader {
             has_more: false,
             units: 0,
             extra_units: 0,
+            template: None,
+            misses: 0,
             names: [None, None],
         })
     }
@@ -187,30 +194,39 @@ impl Reader {
     }
 
     /// The sender, the target and the parts of a tell that needs no second look.
-    fn tell(&self, payload: &Range<usize>) -> Option<(Range<usize>, Range<usize>, Tell)> {
+    fn tell(&mut self, payload: &Range<usize>) -> Option<(Range<usize>, Range<usize>, Tell)> {
         if payload.len() > self.run_bytes_max {
             return None;
         }
         let text = &self.bytes[payload.clone()];
-        std::str::from_utf8(text).ok()?;
-        let envelope = scan(text)?;
-        if envelope.is_ask || &text[envelope.kind.clone()] != b"hub:send" {
-            return None;
-        }
-        let Envelope { id, sender, to, payload: inner, metadata, timestamp, ttl, .. } = envelope;
-        let send = scan_send(text, inner)?;
-        let to = if send.to.is_empty() { to } else { send.to };
+        let known = self.template.as_ref().and_then(|template| template.read(text));
+        let (envelope, send) = match known {
+            Some(known) => known,
+            None => {
+                let envelope = scan(text)?;
+                if envelope.is_ask || &text[envelope.kind.clone()] != b"hub:send" {
+                    return None;
+                }
+                let send = scan_send(text, envelope.payload.clone())?;
+                if self.misses % LEARNED_EVERY == 0 {
+                    self.template = Template::new(text, &envelope, &send);
+                }
+                self.misses = self.misses.wrapping_add(1);
+                (envelope, send)
+            }
+        };
+        let to = if send.to.is_empty() { envelope.to } else { send.to };
         let at = |range: Range<usize>| range.start + payload.start..range.end + payload.start;
         let tell = Tell {
             text: payload.clone(),
-            id: at(id),
+            id: at(envelope.id),
             kind: at(send.kind),
             data: at(send.data),
-            metadata: at(metadata),
-            timestamp,
-            ttl,
+            metadata: at(envelope.metadata),
+            deadline: envelope.timestamp + envelope.ttl,
+            ttl: if envelope.ttl > 0 { at(envelope.ttl_text) } else { 0..0 },
         };
-        Some((at(sender), at(to), tell))
+        Some((at(envelope.sender), at(to), tell))
     }
 
     /// Add a tell to those of the same sender and target, if there are any.

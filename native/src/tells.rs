@@ -1,6 +1,5 @@
 //! Tells of one read with the same sender and target.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use pyo3::prelude::*;
@@ -21,27 +20,28 @@ pub struct Tell {
     pub data: Range<usize>,
     /// The inside of the object.
     pub metadata: Range<usize>,
-    pub timestamp: i64,
-    /// Zero if there is none.
-    pub ttl: i64,
+    /// When it expires, by the clock of its sender; zero if it does not.
+    pub deadline: i64,
+    /// Empty if it does not expire.
+    pub ttl: Range<usize>,
 }
 
 impl Tell {
-    /// When it expires, by the clock of its sender.
     fn deadline(&self) -> Option<i64> {
-        (self.ttl > 0).then_some(self.timestamp + self.ttl)
-    }
-
-    /// The text of the member.
-    fn ttl_text(&self) -> Cow<'static, str> {
-        if self.ttl > 0 { self.ttl.to_string().into() } else { "null".into() }
+        (!self.ttl.is_empty()).then_some(self.deadline)
     }
 
     fn moved(mut self, from: usize, to: usize) -> Self {
-        for range in
-            [&mut self.text, &mut self.id, &mut self.kind, &mut self.data, &mut self.metadata]
-        {
-            *range = range.start - from + to..range.end - from + to;
+        for range in [
+            &mut self.text,
+            &mut self.id,
+            &mut self.kind,
+            &mut self.data,
+            &mut self.metadata,
+            &mut self.ttl,
+        ] {
+            *range = range.start.wrapping_sub(from).wrapping_add(to)
+                ..range.end.wrapping_sub(from).wrapping_add(to);
         }
         self
     }
@@ -153,7 +153,7 @@ impl Tells {
         let size_of = |tell: &Tell| {
             let data = if tell.data.is_empty() { NULL.len() } else { tell.data.len() };
             let metadata = tell.metadata.len() + usize::from(!tell.metadata.is_empty());
-            let ttl = tell.ttl_text().len();
+            let ttl = if tell.ttl.is_empty() { NULL.len() } else { tell.ttl.len() };
             fixed + tell.kind.len() + data + metadata + tell.id.len() + ttl
         };
         let whole = self.tells.iter().map(size_of).map(|size| size + text_head_bytes(size)).sum();
@@ -176,10 +176,11 @@ impl Tells {
                     put(self.part(&tell.metadata));
                     put(b",");
                 }
-                let ttl = tell.ttl_text();
-                for bytes in [MARK, self.part(&tell.id), TTL, ttl.as_bytes(), END] {
+                for bytes in [MARK, self.part(&tell.id), TTL] {
                     put(bytes);
                 }
+                put(if tell.ttl.is_empty() { NULL } else { self.part(&tell.ttl) });
+                put(END);
             }
             Ok(())
         })

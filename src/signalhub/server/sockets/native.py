@@ -51,8 +51,8 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
         answer = _SWITCHING % accept
         if protocol is not None:
             answer += b"Sec-WebSocket-Protocol: %b\r\n" % protocol.encode()
-        transport.write(answer + b"\r\n")
         self._attach(transport)
+        transport.write(answer + b"\r\n")
 
     # Called by the transport, or by the door that still stands before it.
 
