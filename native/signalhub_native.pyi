@@ -18,6 +18,10 @@ class Reader:
         """Those of them that large frames took besides their first."""
 
     @property
+    def is_plain(self) -> bool:
+        """Had the last `read` no large frames, and left none?"""
+
+    @property
     def has_more(self) -> bool:
         """Is there a whole frame that was not handed over yet?"""
 

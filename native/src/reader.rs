@@ -85,6 +85,12 @@ impl Reader {
         self.extra_units
     }
 
+    /// Had the last `read` no large frames, and left none?
+    #[getter]
+    fn is_plain(&self) -> bool {
+        self.extra_units == 0 && !self.has_more
+    }
+
     /// Is there a whole frame that was not handed over yet?
     #[getter]
     fn has_more(&self) -> bool {

@@ -94,6 +94,7 @@ class HubRunner:
         self._fanout_batch = hub.settings.fanout_batch
         self._tally = hub.tally
         self._receive = hub.received
+        self._receive_run = hub.received_run
         self._store = store
         self._now_ms = clock.now_ms
         # Fan-out batches that can take more publishes to the same audience.
@@ -133,10 +134,14 @@ class HubRunner:
     def received_run(self, connection: Connection[Session], run: TellRun) -> bool:
         """Handle messages of one read; `False` if they have to be handled one by one."""
         now = self.writer.tick_ms or self.writer.begin_tick()
-        effects = self.hub.received_run(connection.session, run, now)
+        effects = self._receive_run(connection.session, run, now)
         if effects is None:
             return False
-        self.perform(effects, now)
+        for effect in effects:
+            if type(effect) is DeliverRun:
+                self._deliver_run(effect, now)
+            else:
+                self._perform_one(effect, now)
         return True
 
     def leaving(self, connection: Connection[Session], code: int | None = None) -> None:

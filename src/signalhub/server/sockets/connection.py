@@ -127,6 +127,9 @@ class Owner(Protocol[P]):
 class Connection(WSListener, Generic[P]):
     """A WebSocket and its owner; subclasses read from it."""
 
+    # Nothing can be written any more.
+    _is_close_sent: bool
+
     __slots__ = (
         "_added",
         "_assembler",
@@ -234,10 +237,6 @@ class Connection(WSListener, Generic[P]):
         # So that `pause_writing` reports any byte the kernel does not accept at once.
         transport.set_write_buffer_limits(high=0)
         self._writer.read_buffers.opened(self)
-
-    @property
-    def _is_close_sent(self) -> bool:
-        raise NotImplementedError
 
     def _write_close(self, code: int, reason: str) -> None:
         """Write a close frame to the transport; nothing is written after it."""

@@ -15,6 +15,7 @@ from signalhub import native
 from signalhub.server.sockets.connection import Connection, Owner, P
 from signalhub.server.sockets.picows import PicowsConnection
 from signalhub.server.sockets.pieces import Piece
+from signalhub.server.sockets.writer import READ_BYTES
 from signalhub.wire.frames import CloseCode, close_frame
 
 if native.IS_ON or TYPE_CHECKING:
@@ -36,12 +37,12 @@ _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 class NativeConnection(Connection[P], asyncio.BufferedProtocol):
     """A connection that takes the runs and frames of a read together."""
 
-    __slots__ = ("_gave_way", "_has_sent_close", "_reader")
+    __slots__ = ("_gave_way", "_is_close_sent", "_reader")
 
     def __init__(self, owner: Owner[P], door: Door | None) -> None:
         super().__init__(owner, door)
         self._reader = Reader(owner.frame_bytes_max, owner.run_bytes_max)
-        self._has_sent_close = False
+        self._is_close_sent = False
         # A message took long, while others of the same read may wait behind it.
         self._gave_way = False
 
@@ -60,13 +61,12 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
         return self._writer.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        buffer = self._writer.read_buffer
-        data = bytes(buffer[:nbytes])
+        data = bytes(self._writer.read_buffer[:nbytes])
         if self._backlog is None:
             self._take(data)
         else:
             self._reader.read(data, 0)
-        if nbytes == len(buffer):
+        if nbytes == READ_BYTES:
             self._finish_read()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -78,8 +78,16 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
         while True:
             items = reader.read(data, self._units_left)
             self._units_left -= reader.units
-            self._extra_units += reader.extra_units
-            if not self._handle_all(items) or not reader.has_more:
+            is_plain = reader.is_plain
+            if not is_plain:
+                self._extra_units += reader.extra_units
+            if len(items) == 1 and type(items[0]) is Tells:
+                self._handle_run(items[0])
+                if is_plain:
+                    return
+            elif not self._handle_all(items) or is_plain:
+                return
+            if not reader.has_more:
                 return
             if not self._is_granted():
                 return
@@ -160,13 +168,9 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
 
     # Closing; a door closes it before the hello.
 
-    @property
-    def _is_close_sent(self) -> bool:
-        return self._has_sent_close
-
     def _write_close(self, code: int, reason: str) -> None:
-        if not self._has_sent_close:
-            self._has_sent_close = True
+        if not self._is_close_sent:
+            self._is_close_sent = True
             self._transport.write(close_frame(code, reason))
 
     @property

@@ -374,7 +374,7 @@ class PicowsConnection(Connection[P]):
     # Closing.
 
     @property
-    def _is_close_sent(self) -> bool:
+    def _is_close_sent(self) -> bool:  # type: ignore[override]
         return self._ws.is_close_frame_sent
 
     def _write_close(self, code: int, reason: str) -> None:

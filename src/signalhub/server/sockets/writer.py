@@ -37,7 +37,7 @@ from signalhub.wire.frames import CloseCode
 log = logging.getLogger("signalhub.server")
 
 # The most that is read from a socket at once.
-_READ_BYTES = 2**16
+READ_BYTES = 2**16
 # Of a fan-out, a recipient counts once for each of these bytes.
 _BULK_BYTES = 2**14
 # How much of a fan-out is written at once.
@@ -101,7 +101,7 @@ class Writer:
         self.ledger = Ledger()
         self.read_buffers = ReadBuffers()
         # What connections read into, one after the other.
-        self.read_buffer = memoryview(bytearray(_READ_BYTES))
+        self.read_buffer = memoryview(bytearray(READ_BYTES))
         self._bytes_max = hub.settings.outbound.total_bytes_max
         # Bytes in transports and in large read buffers when they were looked at last.
         self._buffered_bytes = 0
@@ -328,7 +328,8 @@ class Writer:
         count += connection.queued_in_runs
         tells = count - connection.queued_replies - (len(marks) if marks else 0)
         connection.queued_replies = connection.queued_in_runs = 0
-        data = b"".join(pieces)
+        # A run is complete already.
+        data = pieces[1] if len(pieces) == 2 and not pieces[0] else b"".join(pieces)
         self._write(connection, data, pieces, count, tells, marks)
         pieces.clear()
         return len(data)
