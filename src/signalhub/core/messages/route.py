@@ -194,7 +194,8 @@ class Router:
         if is_new and is_reserved(sender):
             return None
         deadline = run.deadline
-        if deadline is not None and session.own_time(deadline, self._wall) < now:
+        # By the hub's own time the first of them expires then or later.
+        if deadline is not None and deadline - self._wall.ahead_ms < now:
             return None
         bucket = session.bucket
         if bucket.rate_s and (count > bucket.burst or bucket.take_many(count, now)):

@@ -549,7 +549,7 @@ class Connection(WSListener, Generic[P]):
             # Mostly there is nothing but a fan-out.
             batch, address_json = only
             batch.render(address_json, pieces)
-            return pieces, len(batch)
+            return pieces, batch.count
         ends: list[int] = []
         copies = 0
         for item in self.queue:
@@ -559,7 +559,7 @@ class Connection(WSListener, Generic[P]):
             else:
                 batch, address_json = item
                 batch.render(address_json, pieces)
-                copies += len(batch) * 2 - (len(pieces) - before)
+                copies += batch.count * 2 - (len(pieces) - before)
             ends.append(len(pieces))
         if self.marks is not None:
             self.marks = [(ends[count - 1], receipt) for count, receipt in self.marks]
@@ -698,7 +698,7 @@ class Connection(WSListener, Generic[P]):
     @property
     def queued_tells(self) -> int:
         """Number of queued tells, whose loss is not reported to a sender."""
-        fans = [len(item[0]) for item in self.queue if isinstance(item, tuple)]
+        fans = [item[0].count for item in self.queue if isinstance(item, tuple)]
         messages = sum(fans) + (len(self.queue) - len(fans) >> 1)
         return messages + self.queued_in_runs - self.queued_replies - len(self.marks or ())
 

@@ -26,19 +26,18 @@ class FanBatch:
     the order. Queueing anything after it, or writing it, closes it.
     """
 
-    __slots__ = ("_copies", "_pieces", "_size", "blocked", "is_open", "joined")
+    __slots__ = ("_copies", "_pieces", "_size", "blocked", "count", "is_open", "joined")
 
     def __init__(self) -> None:
         self._copies: list[tuple[bytes, bytes]] = []
         self._pieces: dict[int, list[bytes]] = {}
         self._size = 0
         self.is_open = True
+        # Publishes in the batch.
+        self.count = 0
         self.joined = 0
         # Blocked recipients, which get each copy through their bounded queue.
         self.blocked: list[Recipient] = []
-
-    def __len__(self) -> int:
-        return len(self._copies)
 
     def enlist(self, recipients: Iterable[Recipient]) -> list[Connection[Any]]:
         """Queue the batch on all connections that are not blocked; return these."""
@@ -61,6 +60,7 @@ class FanBatch:
         """Add a publish."""
         assert self.is_open
         self._copies.append((head, tail))
+        self.count += 1
         self._size += len(head) + len(tail)
 
     def render(self, address_json: bytes, into: list[bytes]) -> None:

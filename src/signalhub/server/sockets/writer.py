@@ -321,7 +321,7 @@ class Writer:
         pieces: list[bytes]
         if connection.has_fans:
             pieces, count = connection.render()
-            connection.queue = []
+            queue.clear()
         else:
             pieces, count = queue, len(queue) >> 1  # type: ignore[assignment]
         marks, connection.marks = connection.marks, None
