@@ -292,38 +292,47 @@ class Writer:
     def _write_each(self, connections: Iterable[Connection[Party]]) -> None:
         """Write the queues of many connections.
 
-        For those with nothing but a fan-out it does the same as `write_out`, with fewer calls.
+        For those with nothing but a fan-out or a run it does the same as `write_out`, with fewer
+        calls.
         """
         sent = 0
         batch: FanBatch | None = None
         pieces: list[bytes] | None = None
         address_size = -1
+        data: bytes | None
         for connection in connections:
             queue = connection.queue
+            data = None
             try:
-                first = queue[0] if len(queue) == 1 else None
-                if type(first) is not tuple:
+                if len(queue) == 1:
+                    # A message is queued as header and body, so this is a fan-out.
+                    fan, address_json = queue[0]
+                    assert isinstance(fan, FanBatch)
+                    assert isinstance(address_json, bytes)
+                    if fan is not batch or len(address_json) != address_size:
+                        batch, address_size = fan, len(address_json)
+                        pieces = fan.closed(address_size)
+                    if pieces is not None:
+                        count = fan.count
+                        data = address_json.join(pieces)
+                        connection.fan = None
+                        connection.has_fans = False
+                elif len(queue) == 2 and not queue[0]:
+                    count = 1 + connection.queued_in_runs
+                    connection.queued_in_runs = 0
+                    data = queue[1]  # type: ignore[assignment]
+                if data is None:
                     self._offered_bytes += self.write_out(connection)
                     continue
-                address_json = first[1]
-                if first[0] is not batch or len(address_json) != address_size:
-                    batch, address_size = first[0], len(address_json)
-                    pieces = batch.closed(address_size)
-                if pieces is None:
-                    self._offered_bytes += self.write_out(connection)
-                    continue
-                data = address_json.join(pieces)
+                queue.clear()
                 size = len(data)
                 self._offered_bytes += size
                 written = connection.write(data, [data])
-                queue.clear()
-                connection.fan = None
-                connection.has_fans = False
                 if written == size:
-                    connection.session.sent += batch.count
-                    sent += batch.count
+                    connection.session.sent += count
+                    sent += count
                 else:
-                    self._wrote(connection, written, size, [data], batch.count, batch.count, None)
+                    self._wrote(connection, written, size, [data], count, count, None)
             except Exception:
                 self._give_up(connection)
         self._tally.sent += sent
