@@ -468,25 +468,22 @@ class HubRunner:
 
     def _fan_out(self, effect: FanOut, now: int) -> None:
         batch = self._open_fans.get(effect.audience)
-        if batch is not None and batch.is_open:
+        if batch is not None and batch.takes(effect.head, effect.tail):
             batch.add(effect.head, effect.tail)
+            connections = batch.enlist_written()
         else:
             batch = FanBatch()
             batch.add(effect.head, effect.tail)
-            self._line_up(batch, effect)
+            connections = batch.enlist(effect.audience.recipients)
+            if connections and effect.receipt.topic is not None:
+                self._open_fans[effect.audience] = batch
+        size = len(effect.head) + len(effect.tail)
+        broadcast = effect.receipt if effect.receipt.topic is None else None
+        self.writer.mark_all(connections, effect.chunk, size, broadcast)
         failed = sum(not self._park_copy(one, effect) for one in batch.blocked)
         queued = batch.joined + len(batch.blocked) - failed
         self._tally.deliveries += queued
         self.perform(self.hub.fanned_out(effect.receipt, queued, failed, now), now)
-
-    def _line_up(self, batch: FanBatch, effect: FanOut) -> None:
-        connections = batch.enlist(effect.audience.recipients)
-        is_broadcast = effect.receipt.topic is None
-        if connections and not is_broadcast:
-            self._open_fans[effect.audience] = batch
-        size = len(effect.head) + len(effect.tail)
-        receipt = effect.receipt if is_broadcast else None
-        self.writer.mark_all(connections, effect.chunk, size, receipt)
 
     def _close_fans(self) -> None:
         """After a flush: drop closed batches, so that their payloads are freed."""

@@ -49,6 +49,7 @@ from signalhub.wire.frames import (
 
 if TYPE_CHECKING:
     from signalhub.core.messages.runs import TellRun
+    from signalhub.core.sessions.registry import Recipient
     from signalhub.server.port.door import Door
     from signalhub.server.sockets.fan_out import FanBatch
     from signalhub.server.sockets.sources import Source
@@ -201,7 +202,7 @@ class Connection(WSListener, Generic[P]):
         self.session = owner.opened(self)
         # Where it comes from, which counts it until it is closed.
         self.origin: Source | None = None
-        self.queue: list[bytes | tuple[FanBatch, bytes]] = []
+        self.queue: list[bytes | tuple[FanBatch, Recipient, int]] = []
         self.queued_replies = 0
         # Messages of runs that are queued as one, besides the first of each.
         self.queued_in_runs = 0
@@ -544,17 +545,9 @@ class Connection(WSListener, Generic[P]):
 
     def render(self) -> tuple[list[bytes], int]:
         """Return the bytes of a queue with fan-outs, and the number of messages."""
-        if self.fan is not None:
-            self.fan.is_open = False
-            self.fan = None
+        self.fan = None
         self.has_fans = False
         pieces: list[bytes] = []
-        only = self.queue[0]
-        if len(self.queue) == 1 and isinstance(only, tuple):
-            # Mostly there is nothing but a fan-out.
-            batch, address_json = only
-            batch.render(address_json, pieces)
-            return pieces, batch.count
         ends: list[int] = []
         copies = 0
         for item in self.queue:
@@ -562,9 +555,9 @@ class Connection(WSListener, Generic[P]):
             if isinstance(item, bytes):
                 pieces.append(item)
             else:
-                batch, address_json = item
-                batch.render(address_json, pieces)
-                copies += batch.count * 2 - (len(pieces) - before)
+                batch, recipient, begin = item
+                batch.render(recipient, begin, pieces)
+                copies += (batch.count - begin) * 2 - (len(pieces) - before)
             ends.append(len(pieces))
         if self.marks is not None:
             self.marks = [(ends[count - 1], receipt) for count, receipt in self.marks]
@@ -703,7 +696,7 @@ class Connection(WSListener, Generic[P]):
     @property
     def queued_tells(self) -> int:
         """Number of queued tells, whose loss is not reported to a sender."""
-        fans = [item[0].count for item in self.queue if isinstance(item, tuple)]
+        fans = [item[0].count - item[2] for item in self.queue if isinstance(item, tuple)]
         messages = sum(fans) + (len(self.queue) - len(fans) >> 1)
         return messages + self.queued_in_runs - self.queued_replies - len(self.marks or ())
 

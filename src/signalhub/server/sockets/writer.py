@@ -29,7 +29,6 @@ from signalhub.core.subscriptions.window import Attempt
 from signalhub.engine.port import Unwritten
 from signalhub.server.sockets.buffers import ReadBuffers
 from signalhub.server.sockets.connection import CLOSED, Connection, Party
-from signalhub.server.sockets.fan_out import FanBatch
 from signalhub.server.sockets.ledger import Ledger
 from signalhub.server.sockets.meter import charge_of, grant_of, limits_of
 from signalhub.server.sockets.pieces import Draft, Marks
@@ -296,9 +295,6 @@ class Writer:
         calls.
         """
         sent = 0
-        batch: FanBatch | None = None
-        pieces: list[bytes] | None = None
-        address_size = -1
         data: bytes | None
         for connection in connections:
             queue = connection.queue
@@ -306,15 +302,12 @@ class Writer:
             try:
                 if len(queue) == 1:
                     # A message is queued as header and body, so this is a fan-out.
-                    fan, address_json = queue[0]
-                    assert isinstance(fan, FanBatch)
-                    assert isinstance(address_json, bytes)
-                    if fan is not batch or len(address_json) != address_size:
-                        batch, address_size = fan, len(address_json)
-                        pieces = fan.closed(address_size)
-                    if pieces is not None:
-                        count = fan.count
-                        data = address_json.join(pieces)
+                    only = queue[0]
+                    assert isinstance(only, tuple)
+                    batch, recipient, begin = only
+                    if not batch.is_large:
+                        count = batch.count - begin
+                        data = batch.rendered(recipient, begin)
                         connection.fan = None
                         connection.has_fans = False
                 elif len(queue) == 2 and not queue[0]:
