@@ -139,7 +139,7 @@ impl Reader {
 impl Reader {
     fn items(&mut self, py: Python<'_>, units: isize) -> PyResult<Vec<Item>> {
         let mut items = Vec::new();
-        // Where the tells in a row begin; only these are sorted by target.
+        // Where the tells of one sender in a row begin; only these are sorted by target.
         let mut row = 0;
         let mut left = units;
         self.units = 0;
@@ -182,7 +182,13 @@ impl Reader {
                 items.push(Item::Other(frame));
                 row = items.len();
             } else if let Some((sender, to, tell)) = self.tell(&frame.payload) {
-                if !self.add(py, &mut items[row..], &sender, &to, &tell)? {
+                // What a socket sends to one target stays in order, whoever it says it is from.
+                if let Some(Item::Tells(first)) = items.get(row)
+                    && !first.is_from(py, &self.bytes[sender.clone()])?
+                {
+                    row = items.len();
+                }
+                if !self.add(py, &mut items[row..], &to, &tell)? {
                     if items.len() - row >= TARGETS_MAX {
                         row = items.len();
                     }
@@ -235,18 +241,17 @@ impl Reader {
         Some((at(envelope.sender), at(to), tell))
     }
 
-    /// Add a tell to those of the same sender and target, if there are any.
+    /// Add a tell to those of the same target, if there are any.
     fn add(
         &self,
         py: Python<'_>,
         items: &mut [Item],
-        sender: &Range<usize>,
         to: &Range<usize>,
         tell: &Tell,
     ) -> PyResult<bool> {
         for item in items {
             if let Item::Tells(tells) = item
-                && tells.is_between(py, &self.bytes[sender.clone()], &self.bytes[to.clone()])?
+                && tells.is_to(py, &self.bytes[to.clone()])?
             {
                 tells.push(&self.bytes, tell.clone());
                 return Ok(true);

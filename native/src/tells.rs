@@ -61,9 +61,12 @@ impl Tells {
         Self { sender, to, text: Vec::new(), tells: Vec::new() }
     }
 
-    pub fn is_between(&self, py: Python<'_>, sender: &[u8], to: &[u8]) -> PyResult<bool> {
-        let is_same = self.to.to_str(py)?.as_bytes() == to;
-        Ok(is_same && self.sender.to_str(py)?.as_bytes() == sender)
+    pub fn is_from(&self, py: Python<'_>, sender: &[u8]) -> PyResult<bool> {
+        Ok(self.sender.to_str(py)?.as_bytes() == sender)
+    }
+
+    pub fn is_to(&self, py: Python<'_>, to: &[u8]) -> PyResult<bool> {
+        Ok(self.to.to_str(py)?.as_bytes() == to)
     }
 
     /// Add one that is in `bytes`.
