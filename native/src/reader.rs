@@ -8,6 +8,7 @@ use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::envelope::{scan, scan_send};
 use crate::frames::{Found, Frame, next};
+use crate::panics::caught;
 use crate::tells::{Tell, Tells};
 use crate::template::Template;
 
@@ -90,28 +91,30 @@ impl Reader {
         units: isize,
         share: usize,
     ) -> PyResult<(Bound<'py, PyList>, usize, usize, usize, bool)> {
-        if !self.is_broken {
-            self.bytes.extend_from_slice(bytes);
-        }
-        let mut count = Count::new(units, share);
-        let items = self.items(py, &mut count)?;
-        let list = PyList::empty(py);
-        for item in items {
-            match item {
-                Item::Tells(tells) => list.append(Bound::new(py, tells)?)?,
-                Item::Text(range) => list.append(PyBytes::new(py, &self.bytes[range]))?,
-                Item::Other(frame) => list.append((
-                    frame.opcode,
-                    frame.is_final,
-                    frame.rsv,
-                    PyBytes::new(py, &self.bytes[frame.payload]),
-                ))?,
-                Item::Violation(code, reason) => list.append((code, reason))?,
+        caught(|| {
+            if !self.is_broken {
+                self.bytes.extend_from_slice(bytes);
             }
-        }
-        self.tidy();
-        let used = count.used();
-        Ok((list, used, count.units - used, count.extra, self.has_more))
+            let mut count = Count::new(units, share);
+            let items = self.items(py, &mut count)?;
+            let list = PyList::empty(py);
+            for item in items {
+                match item {
+                    Item::Tells(tells) => list.append(Bound::new(py, tells)?)?,
+                    Item::Text(range) => list.append(PyBytes::new(py, &self.bytes[range]))?,
+                    Item::Other(frame) => list.append((
+                        frame.opcode,
+                        frame.is_final,
+                        frame.rsv,
+                        PyBytes::new(py, &self.bytes[frame.payload]),
+                    ))?,
+                    Item::Violation(code, reason) => list.append((code, reason))?,
+                }
+            }
+            self.tidy();
+            let used = count.used();
+            Ok((list, used, count.units - used, count.extra, self.has_more))
+        })
     }
 }
 

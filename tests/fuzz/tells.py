@@ -66,13 +66,17 @@ _IDS: Final = [b'"m-%d"' % number for number in range(8)] + [
 ]
 _DATA: Final = [
     *(b"null", b"1", b"[]", b"{}", b'"x"', b'{"a":[1,{"b":"c"}],"d":"\\u00e9"}', b"-0.5e+10"),
-    *('"größe \U0001f600"'.encode(), b'"\xff"', b'"\xc3"', b'"\xed\xa0\x80"', b'"\\ud83d\\ude00"'),
-    *(b'"\\ud800"', b'"\\u12G4"', b'"\\x"', b"01", b"1.", b"1e999", b"+1", b"NaN", b"[1,]", b"{"),
-    *(b'{"a":1,"a":2}', b'{"a" :\t1 }', b'"' + b"x" * 3_000 + b'"', b"9" * 400, b'"\x00"', b"tru"),
-    *(b'"\xef\xbb\xbf"', b"[" * 60 + b"]" * 60, b"[" * 65 + b"]" * 65, b"[" * 1_100 + b"]" * 1_100),
-    b'{"":[{"x":"\\\\\\""}]}',
+    *('"größe \U0001f600"'.encode(), b'"\\ud83d\\ude00"', b'"\\ud800"', b"1e999", b"9" * 400),
+    *(b'{"a":1,"a":2}', b'{"a" :\t1 }', b'"' + b"x" * 3_000 + b'"', b'"' + b"z" * 2_000 + b'"'),
+    *(b'"\xef\xbb\xbf"', b"[" * 60 + b"]" * 60, b"[" * 65 + b"]" * 65, b'{"":[{"x":"\\\\\\""}]}'),
     b'"' + b"y" * 60_000 + b'"',
-    b'"' + b"z" * 2_000 + b'"',
+]
+# They end the connection, so they come last in a read.
+_BROKEN: Final = [
+    *(b'"\xff"', b'"\xc3"', b'"\xed\xa0\x80"', b'"\\u12G4"', b'"\\x"', b"01", b"1.", b"+1", b"NaN"),
+    *(b"[1,]", b"{", b'"\x00"', b"tru", b"[" * 1_100 + b"]" * 1_100, b'{"a":1,}', b'"a" 1', b'"'),
+    *(b'"long enough for words \xff"', b'"\xf4\x90\x80\x80"', b'"\xc0\xaf"', b"-", b"1e", b".5"),
+    *(b'{"a" 1}', b"[1 2]", b'"\n"', b"nullnull", b"\x0b1", b"1\x0b"),
 ]
 _METADATA: Final = [
     *(b"{}", b"{ }", b"null", b'{"a":1}', b'{ "a" : [1] }', b"[]", b'"x"', b"7", b'{"via":1}'),
@@ -99,6 +103,7 @@ _NUMBERS: Final = [
     b"00",
     b"1.5",
 ]
+_LIVES: Final = [b"null", b"null", b"null", b"0", b"100", b"300", b"60000"]
 _NULLS: Final = [b"null", b'"x"', b"nul", b"0", b'""', b"null "]
 _ODD: Final = {
     b"id": _IDS,
@@ -217,6 +222,8 @@ class _Maker:
             reads.append(self._violation())
         if chance() < 0.02:
             reads.append(self._frame(self._damaged()))
+        if chance() < 0.04:
+            reads[-1] += self._frame(self._broken())
         return [data for data in reads if data], count
 
     def _pick_size(self) -> int:
@@ -241,7 +248,7 @@ class _Maker:
         if chance < 0.97:
             message = self._unusual()
             # What is no JSON ends the connection, and with it the rest of a read.
-            return message if self._is_json(message) or not self._below(50) else self._usual()
+            return message if self._is_json(message) or not self._below(200) else self._usual()
         if chance < 0.99:
             message = self._others.next()
             if len(self._targets) > 1 or b"hub:send" not in message:
@@ -276,7 +283,7 @@ class _Maker:
             "id": b'"m%d"' % self._serial,
             "to": self._pick(self._targets),
             "data": _DATA[self._below(7)] if self._below(8) else _DATA[7],
-            "timestamp": b"%d" % (_NOW_MS + self._below(400)),
+            "timestamp": b"%d" % (_NOW_MS + self._below(600) - 300),
         }
         if not self._below(12):
             name = self._pick(holes)
@@ -292,7 +299,7 @@ class _Maker:
             (b"pattern", b'"tell"'),
             (b"correlationId", b"null"),
             (b"timestamp", hole),
-            (b"ttl", self._pick([b"null", b"null", b"0", b"200", b"60000"])),
+            (b"ttl", self._pick(_LIVES)),
             (b"signature", b"null"),
             (b"metadata", _METADATA[self._below(5)]),
         ]
@@ -356,10 +363,7 @@ class _Maker:
         rows = self._spaced(members)
         inside = b",".join(self._spaced(payload))
         rows.insert(self._below(len(rows) + 1), b'"payload":{%b}' % inside)
-        whole = b"{" + b",".join(rows) + b"}"
-        if self._below(20):
-            return whole
-        return self._pick(_BEFORE) + whole + self._pick(_AFTER)
+        return b"{" + b",".join(rows) + b"}"
 
     def _spaced(self, members: Members) -> list[bytes]:
         """Members with white space wherever there may be some."""
@@ -368,6 +372,16 @@ class _Maker:
             one, two = self._pick(_SPACE[:6]), self._pick(_SPACE[:6])
             found.append(b'%b"%b"%b:%b%b' % (one, name, two, one, value))
         return found
+
+    def _broken(self) -> bytes:
+        """A usual one with a value that is no JSON or no UTF-8, or around which something is."""
+        text = self._usual()
+        if not self._below(4):
+            return self._pick(_BEFORE) + text + self._pick(_AFTER)
+        values = [b'"data":', b'"timestamp":', b'"metadata":', b'"id":', b'"ttl":']
+        before, name, after = text.partition(self._pick(values))
+        end = min((at for at in (after.find(b","), after.find(b"}")) if at >= 0), default=0)
+        return before + name + self._pick(_BROKEN) + after[end:]
 
     def _damaged(self) -> bytes:
         return self._others.damage(self._usual())
