@@ -17,6 +17,7 @@ from signalhub.wire.frames import is_text
 from tests.fuzz.corpus import ODD_VALUES
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.twins import SENDER, SLOW, TARGETS, Reads, Way
+from tests.support.memory.shell import envelope
 from tests.support.socket.frames import BINARY, CLOSE, CONTINUATION, PING, TEXT, masked_frame
 
 _SECRET: Final = "a shared secret that is long enough for anybody"
@@ -103,6 +104,9 @@ _NUMBERS: Final = [
     b"00",
     b"1.5",
 ]
+_PUBLISH: Final = envelope(
+    "hub:publish", {"topic": "prices/eu", "type": "price"}, sender=SENDER, pattern="tell"
+)
 _LIVES: Final = [b"null", b"null", b"null", b"0", b"100", b"300", b"60000"]
 _NULLS: Final = [b"null", b'"x"', b"nul", b"0", b'""', b"null "]
 _ODD: Final = {
@@ -162,7 +166,8 @@ class Tells:
         return Authenticator(_AUTH), PyJWT().encode(_CLAIMS, _SECRET, "HS256")
 
     def prepare(self, way: Way) -> None:
-        pass
+        for address in TARGETS:
+            way.say(address, "hub:subscribe", {"topic": "prices/eu"})
 
     def maker(self, random: Random, number: int) -> Callable[[], tuple[Reads, int]]:
         return _Maker(random, is_to_one=number % 6 == 2, is_small=number % 6 == 1).next
@@ -253,7 +258,8 @@ class _Maker:
             message = self._others.next()
             if len(self._targets) > 1 or b"hub:send" not in message:
                 return self._usual() if _depends(message) else message
-        return b'{"type":"ping"}'
+        # Between runs to those who have subscribed.
+        return _PUBLISH if chance < 0.996 else b'{"type":"ping"}'
 
     def _is_json(self, message: bytes) -> bool:
         try:
