@@ -6,6 +6,7 @@
 mod envelope;
 mod frames;
 mod json;
+mod panics;
 mod reader;
 mod tells;
 mod template;

@@ -8,6 +8,7 @@ use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::envelope::{scan, scan_send};
 use crate::frames::{Found, Frame, next};
+use crate::panics::caught;
 use crate::tells::{Tell, Tells};
 use crate::template::Template;
 
@@ -90,28 +91,30 @@ impl Reader {
         units: isize,
         share: usize,
     ) -> PyResult<(Bound<'py, PyList>, usize, usize, usize, bool)> {
-        if !self.is_broken {
-            self.bytes.extend_from_slice(bytes);
-        }
-        let mut count = Count::new(units, share);
-        let items = self.items(py, &mut count)?;
-        let list = PyList::empty(py);
-        for item in items {
-            match item {
-                Item::Tells(tells) => list.append(Bound::new(py, tells)?)?,
-                Item::Text(range) => list.append(PyBytes::new(py, &self.bytes[range]))?,
-                Item::Other(frame) => list.append((
-                    frame.opcode,
-                    frame.is_final,
-                    frame.rsv,
-                    PyBytes::new(py, &self.bytes[frame.payload]),
-                ))?,
-                Item::Violation(code, reason) => list.append((code, reason))?,
+        caught(|| {
+            if !self.is_broken {
+                self.bytes.extend_from_slice(bytes);
             }
-        }
-        self.tidy();
-        let used = count.used();
-        Ok((list, used, count.units - used, count.extra, self.has_more))
+            let mut count = Count::new(units, share);
+            let items = self.items(py, &mut count)?;
+            let list = PyList::empty(py);
+            for item in items {
+                match item {
+                    Item::Tells(tells) => list.append(Bound::new(py, tells)?)?,
+                    Item::Text(range) => list.append(PyBytes::new(py, &self.bytes[range]))?,
+                    Item::Other(frame) => list.append((
+                        frame.opcode,
+                        frame.is_final,
+                        frame.rsv,
+                        PyBytes::new(py, &self.bytes[frame.payload]),
+                    ))?,
+                    Item::Violation(code, reason) => list.append((code, reason))?,
+                }
+            }
+            self.tidy();
+            let used = count.used();
+            Ok((list, used, count.units - used, count.extra, self.has_more))
+        })
     }
 }
 
@@ -164,7 +167,7 @@ impl Count {
 impl Reader {
     fn items(&mut self, py: Python<'_>, count: &mut Count) -> PyResult<Vec<Item>> {
         let mut items = Vec::new();
-        // Where the tells in a row begin; only these are sorted by target.
+        // Where the tells of one sender in a row begin; only these are sorted by target.
         let mut row = 0;
         self.has_more = false;
         while !self.is_broken {
@@ -199,7 +202,13 @@ impl Reader {
                 row = items.len();
             } else if let Some((sender, to, tell)) = self.tell(&frame.payload) {
                 count.spare();
-                if !self.add(py, &mut items[row..], &sender, &to, &tell)? {
+                // What a socket sends to one target stays in order, whoever it says it is from.
+                if let Some(Item::Tells(first)) = items.get(row)
+                    && !first.is_from(py, &self.bytes[sender.clone()])?
+                {
+                    row = items.len();
+                }
+                if !self.add(py, &mut items[row..], &to, &tell)? {
                     if items.len() - row >= TARGETS_MAX {
                         row = items.len();
                     }
@@ -255,18 +264,17 @@ impl Reader {
         Some((at(envelope.sender), at(to), tell))
     }
 
-    /// Add a tell to those of the same sender and target, if there are any.
+    /// Add a tell to those of the same target, if there are any.
     fn add(
         &self,
         py: Python<'_>,
         items: &mut [Item],
-        sender: &Range<usize>,
         to: &Range<usize>,
         tell: &Tell,
     ) -> PyResult<bool> {
         for item in items {
             if let Item::Tells(tells) = item
-                && tells.is_between(py, &self.bytes[sender.clone()], &self.bytes[to.clone()])?
+                && tells.is_to(py, &self.bytes[to.clone()])?
             {
                 tells.push(&self.bytes, tell.clone());
                 return Ok(true);

@@ -73,15 +73,13 @@ impl Template {
         if cursor.at() != text.len() || cursor.has_wide() && std::str::from_utf8(text).is_err() {
             return None;
         }
+        // White space before a value may differ, too, so what counts is where the value before ends.
         let place = |range: &mut Range<usize>| {
-            let (mut longer, mut shorter) = (0, 0);
-            for (hole, new) in self.holes.iter().zip(&found) {
-                if hole.range.end <= range.start {
-                    longer += new.len();
-                    shorter += hole.range.len();
-                }
+            let mut values = self.holes.iter().zip(&found);
+            if let Some((hole, new)) = values.rfind(|(hole, _)| hole.range.end <= range.start) {
+                let moved = |at: usize| at - hole.range.end + new.end;
+                *range = moved(range.start)..moved(range.end);
             }
-            *range = range.start + longer - shorter..range.end + longer - shorter;
         };
         for range in [
             &mut envelope.sender,
@@ -122,9 +120,12 @@ mod tests {
         let first = tell("m1", "[1]", "17");
         let (envelope, send) = both(&first).unwrap();
         let template = Template::new(first.as_bytes(), &envelope, &send).unwrap();
-        for (id, data, timestamp) in
-            [("m1", "[1]", "17"), ("", r#"{"x":"é\n"}"#, "-1"), ("m100", "null", "1234567")]
-        {
+        for (id, data, timestamp) in [
+            ("m1", "[1]", "17"),
+            ("", r#"{"x":"é\n"}"#, "-1"),
+            ("m100", "null", "1234567"),
+            ("m1", "  [1]", "\n 17"),
+        ] {
             let text = tell(id, data, timestamp);
             let (mut envelope, send) = both(&text).unwrap();
             // Not needed any more, and not kept up.

@@ -68,7 +68,8 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
         if self._backlog is None:
             self._take(data)
         else:
-            self._reader.read(data, 0, 1)
+            # Nothing is handed over but a violation, if that comes next.
+            self._backlog += self._reader.read(data, 0, 1)[0]  # type: ignore[arg-type]
         if nbytes == READ_BYTES:
             self._finish_read()
 
