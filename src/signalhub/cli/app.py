@@ -140,7 +140,7 @@ _WITH_DATA = {
 
 
 def build(argv: Sequence[str] = ()) -> App:
-    """The whole command line; commands that this one may list are imported."""
+    """The command that is named, or all; commands that its help lists are imported."""
     app = App(
         name="signalhub",
         help="A message hub for actors, and tools to use it.",
@@ -149,18 +149,28 @@ def build(argv: Sequence[str] = ()) -> App:
         version=_version,
         suppress_keyboard_interrupt=False,
     )
+    known = {name for nouns in _NOUNS.values() for name in nouns}
+    known |= {_name_of(command) for commands in _VERBS.values() for command in commands}
+    wanted = known.intersection(argv[:1]) or known
     for group, nouns in _NOUNS.items():
-        for name, (help, commands) in nouns.items():
+        for name in nouns.keys() & wanted:
+            help, commands = nouns[name]
             noun = App(name=name, help=help, group=group)
             for command in commands:
-                noun.command(f"{__package__}.{command}")
+                noun.command(f"{__package__}.{command}", _name_of(command))
             app.command(noun)
     for group, commands in _VERBS.items():
         for command in commands:
-            app.command(f"{__package__}.{command}", group=group)
+            if _name_of(command) in wanted:
+                app.command(f"{__package__}.{command}", _name_of(command), group=group)
     app["--help"].group = app["--version"].group = _OPTIONS
     _import_listed(app, argv)
     return app
+
+
+def _name_of(command: str) -> str:
+    """The name of a command, which is that of its function."""
+    return command.rpartition(":")[2]
 
 
 def _import_listed(app: App, argv: Sequence[str]) -> None:
