@@ -7,8 +7,10 @@ mod envelope;
 mod frames;
 mod json;
 mod reader;
+mod sha1;
 mod tells;
 mod template;
+mod upgrade;
 
 use pyo3::prelude::*;
 
@@ -19,6 +21,8 @@ mod signalhub_native {
     use crate::reader::Reader;
     #[pymodule_export]
     use crate::tells::Tells;
+    #[pymodule_export]
+    use crate::upgrade::upgrade;
 
     /// Python refuses a module of another version than its own.
     #[pymodule_export]
