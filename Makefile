@@ -27,6 +27,7 @@ $(INSTALLED): pyproject.toml requirements/build.txt requirements/dev.txt src/sig
 	@$(INSTALL) --require-hashes -r requirements/build.txt
 	@$(INSTALL) --require-hashes --no-build-isolation -r requirements/dev.txt
 	@$(INSTALL) --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m signalhub.pipeline.run.setup
 	@touch $(INSTALLED)
 
@@ -60,6 +61,7 @@ format: $(READY) ## rewrite the code in the project's format
 
 bench: $(READY) ## ratios against peers, medians of interleaved runs
 	@$(INSTALL) --require-hashes --no-build-isolation -r requirements/bench.txt
+	@$(BIN)/python -m bench.commands $(COMMANDS_ARGS)
 	@$(BIN)/python -m bench $(ARGS)
 	@$(BIN)/python -m bench.lake $(LAKE_ARGS)
 	@$(BIN)/python -m bench.actors $(ACTORS_ARGS)

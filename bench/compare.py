@@ -39,6 +39,7 @@ RATIO_MAX = 1.03
 COMPARED = (
     *("p2p-spread", "p2p-pipelined", "fanout-1000-w16", "ask-online", "durable-64x1"),
     *("durable-64x16", "consume", "rooms-http-256", "rooms-ws-256-w16"),
+    *("accept", "accept-registered"),
 )
 # Counts the positions of its topic from the beginning, so a hub carries it once.
 FRESH = ("consume",)

@@ -4,6 +4,13 @@ from typing import Final, final
 
 VERSION: Final[str]
 
+def upgrade(data: bytes) -> tuple[str, str, dict[str, str], bytes] | None:
+    """Read the plain upgrade request that is all of `data`.
+
+    Return path, query, headers, and the answer up to the end of the line with the accepted key;
+    `None` if Python has to read it.
+    """
+
 @final
 class Reader:
     """The input of one socket."""

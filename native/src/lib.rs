@@ -8,8 +8,10 @@ mod frames;
 mod json;
 mod panics;
 mod reader;
+mod sha1;
 mod tells;
 mod template;
+mod upgrade;
 
 use pyo3::prelude::*;
 
@@ -20,6 +22,8 @@ mod signalhub_native {
     use crate::reader::Reader;
     #[pymodule_export]
     use crate::tells::Tells;
+    #[pymodule_export]
+    use crate::upgrade::upgrade;
 
     /// Python refuses a module of another version than its own.
     #[pymodule_export]

@@ -6,7 +6,7 @@ without its jumps. See docs/decisions/0014-time.md.
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from collections.abc import Callable
 from itertools import chain, count, islice
@@ -138,7 +138,7 @@ class Ids:
     """Return the next id as ASCII bytes, ready to be inserted into JSON."""
 
     def __init__(self, prefix: str | None = None) -> None:
-        digits = prefix or secrets.token_hex(10)
+        digits = prefix or os.urandom(10).hex()
         head = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-".encode()
         # A hot path: the last three digits come from a table, in C.
         blocks = (head + b"%09x" % block for block in count())
@@ -153,5 +153,5 @@ class Ids:
 
     def secret(self) -> str:
         """Return an unpredictable id, for tokens and session names."""
-        digits = secrets.token_hex(16)
+        digits = os.urandom(16).hex()
         return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"

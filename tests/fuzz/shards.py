@@ -45,6 +45,7 @@ def _volume(test: tuple[int, int], soak: tuple[int, int]) -> Volume:
 # In `make soak` they add up to 100 million. Behind each: cases per second of one busy core, as
 # measured. All of them take about four hours of one core, and no shard more than a minute of it.
 HTTP = _volume((2, 10_000), (100, 500_000))  # 21 000
+UPGRADES = _volume((2, 20_000), (10, 1_000_000))  # 140 000
 LISTS = _volume((1, 5_000), (20, 1_000_000))  # 47 000
 TOKENS = _volume((2, 3_000), (100, 150_000))  # 4 900
 FRAMES = _volume((2, 2_500), (100, 100_000))  # 2 300

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from jwt import PyJWS
 
 from signalhub.auth import denials, key_sets
-from signalhub.auth.tokens import Authenticator, Claims, SessionTokens
+from signalhub.auth.session_tokens import SessionTokens
+from signalhub.auth.tokens import Authenticator, Claims
 from signalhub.settings.model import AuthSettings, Key
 from signalhub.wire.errors import Refusal, SettingsError
 from tests.fuzz.mutations import Damage

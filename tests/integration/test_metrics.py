@@ -174,7 +174,7 @@ async def test_everything_in_the_tally_is_exported_once(hub: RunningHub) -> None
             setattr(owner, name, number)
             numbers.add(number)
 
-    page = Page(b"".join(hub.app._metrics.pieces()).decode())
+    page = Page(b"".join(hub.app._opened_metrics().pieces()).decode())
 
     counters = [one.name for one in DECLARATIONS if one.kind == "counter" and not one.labels]
     shown = [page.families[name].samples[0].value for name in counters]
@@ -205,7 +205,7 @@ async def test_errors_and_states_are_labelled_from_closed_sets(hub: RunningHub) 
 async def test_the_hub_as_it_stands_is_shown(hub: RunningHub, alice: Client) -> None:
     before = await scrape(hub)
     await publish(alice, 10)
-    await hub.app._gauges.refresh()
+    await scrape(hub)
     page, app, log = await scrape(hub), hub.app, hub.app._engine.log
 
     def grown(name: str) -> float:

@@ -8,15 +8,10 @@ check and never repeat a part of the token.
 A refreshed token keeps its `jti`, and as `auth_time` when the first of its line was issued, so that
 a line can be denied as a whole and ends after `auth.refresh_max_s`. Keys of a key set and the
 denial list change while the hub runs; the shell hands them over.
-
-With authentication off, the hub issues session tokens, which prove only that the hub gave this one
-to this session.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -27,13 +22,11 @@ from jwt.algorithms import HMACAlgorithm
 
 from signalhub.auth.denials import NOBODY_DENIED, Denials
 from signalhub.auth.permissions import Permissions
+from signalhub.auth.session_tokens import TOKEN_CHARS_MAX, invalid_token
 from signalhub.settings.model import AuthSettings, Key
 from signalhub.wire import names
-from signalhub.wire.base64url import decoded, encoded
 from signalhub.wire.errors import Code, Refusal, SettingsError
 
-TOKEN_CHARS_MAX = 8_192
-SESSION_TOKEN_PREFIX = "stkn-"  # noqa: S105
 HS256 = "HS256"
 EDDSA = "EdDSA"
 
@@ -170,16 +163,16 @@ class Authenticator:
         try:
             claims = self.verify(token, now_s)
         except Refusal as refusal:
-            raise _invalid_token(refusal.message) from None
+            raise invalid_token(refusal.message) from None
         if claims.actor != session.actor:
-            raise _invalid_token("The token belongs to another actor than this session.")
+            raise invalid_token("The token belongs to another actor than this session.")
         _, key = self._key_of(_bare(token))
         if not isinstance(key.material, bytes):
             return _bare(token), int(claims.expires_at_s * 1000)
         issued_at_s = int(now_s)
         ends_at_s = int(claims.first_issued_at_s + self._refresh_s_max)
         if issued_at_s >= ends_at_s:
-            raise _invalid_token("The token was first issued too long ago to be refreshed.")
+            raise invalid_token("The token was first issued too long ago to be refreshed.")
         expires_at_s = min(issued_at_s + int(self._refreshed_s), ends_at_s)
         body = msgspec.structs.replace(
             _signed_body(_bare(token), key),
@@ -281,42 +274,6 @@ def mint(
     return _sign(body, key.algorithm, _signing_material(key, private_key), kid)
 
 
-class SessionTokens:
-    """Signed tokens for hubs without authentication: session, issue and expiry, in milliseconds."""
-
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-
-    def issue(self, session_id: str, now_ms: int, lifetime_ms: int) -> str:
-        return self._write(session_id, now_ms, now_ms + lifetime_ms)
-
-    def check(self, token: str, session_id: str, now_ms: int) -> None:
-        """Raise `Refusal` with `invalid_token` unless it is this session's and still valid."""
-        try:
-            named, issued_at, expires_at, _ = _unwrap(token).rsplit(":", 3)
-            expected = self._write(named, int(issued_at), int(expires_at))
-        except ValueError:
-            raise _invalid_token("The token is not a session token.") from None
-        # Comparing whole tokens leaves no second spelling of a valid one.
-        if not hmac.compare_digest(expected.encode(), token.encode()):
-            raise _invalid_token("The token's signature is invalid.")
-        if named != session_id:
-            raise _invalid_token("The token belongs to another session.")
-        if now_ms >= int(expires_at):
-            raise _invalid_token("The token has expired.")
-
-    def _write(self, session_id: str, issued_at_ms: int, expires_at_ms: int) -> str:
-        statement = f"{session_id}:{issued_at_ms}:{expires_at_ms}"
-        seal = hmac.new(self._secret, statement.encode(), hashlib.sha256).hexdigest()
-        return SESSION_TOKEN_PREFIX + encoded(f"{statement}:{seal}".encode())
-
-
-def _unwrap(token: str) -> str:
-    if not token.startswith(SESSION_TOKEN_PREFIX) or len(token) > TOKEN_CHARS_MAX:
-        raise ValueError("not a session token")
-    return decoded(token.removeprefix(SESSION_TOKEN_PREFIX)).decode()
-
-
 def _bare(token: str) -> str:
     token = token.lstrip()
     if token[: len(_BEARER)].lower() == _BEARER:
@@ -387,7 +344,3 @@ _NEWER_KEYS = (
 
 def _unauthorized(message: str, resolution: str = _ANOTHER) -> Refusal:
     return Refusal(Code.UNAUTHORIZED, message, resolution)
-
-
-def _invalid_token(message: str) -> Refusal:
-    return Refusal(Code.INVALID_TOKEN, message, "Get a new token, or connect again.")

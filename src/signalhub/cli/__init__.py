@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
 
 def main() -> None:
     """Run the command line and exit with its exit code; the files it writes are for its owner."""
-    from signalhub.cli.app import run
-    from signalhub.privacy import UMASK
+    # What is imported stays, so looking for garbage often, or once more at the end, finds none.
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        from signalhub.cli.app import run
+        from signalhub.privacy import UMASK
 
-    os.umask(UMASK)
-    sys.exit(run(sys.argv[1:]))
+        os.umask(UMASK)
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        # It came while modules were imported; `run` returns the same code.
+        code = 130
+    gc.freeze()
+    sys.exit(code)

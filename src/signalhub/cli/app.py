@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from cyclopts import (
     App,
@@ -16,11 +16,6 @@ from cyclopts import (
     UnusedCliTokensError,
 )
 
-from signalhub.cli.actors import call, changes, host, views
-from signalhub.cli.hub import backup, jobs, limits, log, serve, session, settings, token
-from signalhub.cli.lake import audit, erase, lake, pipeline, replay
-from signalhub.cli.messages import discovery, messages
-from signalhub.cli.rooms import inbox, room
 from signalhub.cli.terminal.arguments import options_of
 from signalhub.cli.terminal.failures import (
     EXIT_CODES,
@@ -30,12 +25,9 @@ from signalhub.cli.terminal.failures import (
     split_advice,
     usage,
 )
-from signalhub.cli.topics import dlq, publish, sub, subscribe, topic
 from signalhub.pipeline import packages
 from signalhub.wire.errors import SettingsError
 from signalhub.wire.release import __version__
-
-Command = Callable[..., object]
 
 _EPILOGUE = "Exit codes: " + ", ".join(f"{int(code)} {text}" for code, text in EXIT_CODES.items())
 
@@ -47,66 +39,99 @@ _ACTORS = Group.create_ordered("Actors")
 _LAKE = Group.create_ordered("Lake")
 _OPTIONS = Group.create_ordered("Options")
 
-_NOUNS: dict[Group, dict[str, tuple[str, tuple[Command, ...]]]] = {
+# The functions of the commands, each with its module below this package. A module is imported when
+# one of its commands runs, or shows its help.
+_NOUNS: dict[Group, dict[str, tuple[str, tuple[str, ...]]]] = {
     _HUB: {
         "settings": (
             "Check, show and document the settings.",
-            (settings.check, settings.show, settings.reference),
+            ("hub.settings:check", "hub.settings:show", "hub.settings:reference"),
         ),
         "token": (
             "Create, inspect and revoke authentication tokens.",
-            (token.mint, token.inspect, token.revoke, token.denied, token.jwks),
+            (
+                *("hub.token:mint", "hub.token:inspect", "hub.token:revoke"),
+                *("hub.token:denied", "hub.token:jwks"),
+            ),
         ),
-        "session": ("List and close the sessions of a hub.", (session.ls, session.close)),
+        "session": (
+            "List and close the sessions of a hub.",
+            ("hub.session:ls", "hub.session:close"),
+        ),
         "log": (
             "Inspect the log on disk; the hub may be running or stopped.",
-            (log.ls, log.info, log.verify, log.view, log.acknowledge),
+            (
+                *("hub.log:ls", "hub.log:info", "hub.log:verify"),
+                *("hub.log:view", "hub.log:acknowledge"),
+            ),
         ),
     },
     _TOPICS: {
         "topic": (
             "Create, read and delete durable topics.",
-            (topic.create, topic.ls, topic.info, topic.set, topic.read, topic.delete),
+            (
+                *("topics.topic:create", "topics.topic:ls", "topics.topic:info"),
+                *("topics.topic:set", "topics.topic:read", "topics.topic:delete"),
+            ),
         ),
         "sub": (
             "Show, pause and seek durable subscriptions.",
-            (sub.ls, sub.info, sub.pause, sub.resume, sub.seek, sub.set, sub.delete),
+            (
+                *("topics.sub:ls", "topics.sub:info", "topics.sub:pause", "topics.sub:resume"),
+                *("topics.sub:seek", "topics.sub:set", "topics.sub:delete"),
+            ),
         ),
         "dlq": (
             "Show, redrive and purge dead letters.",
-            (dlq.ls, dlq.show, dlq.redrive, dlq.purge),
+            ("topics.dlq:ls", "topics.dlq:show", "topics.dlq:redrive", "topics.dlq:purge"),
         ),
     },
     _ROOMS: {
         "room": (
             "Send and receive messages in encrypted rooms.",
-            (room.send, room.listen, room.key),
+            ("rooms.room:send", "rooms.room:listen", "rooms.room:key"),
         ),
-        "inbox": ("Read and write the inboxes of rooms.", (inbox.fetch, inbox.append)),
+        "inbox": (
+            "Read and write the inboxes of rooms.",
+            ("rooms.inbox:fetch", "rooms.inbox:append"),
+        ),
     },
     _ACTORS: {
         "actors": (
             "Run, call and inspect durable actors.",
             (
-                *(host.run, call.call, views.ls, views.show, views.calls),
-                *(views.alarms, views.dead),
-                *(changes.redrive, changes.purge, changes.move, changes.forget),
+                *("actors.host:run", "actors.call:call"),
+                *("actors.views:ls", "actors.views:show", "actors.views:calls"),
+                *("actors.views:alarms", "actors.views:dead"),
+                *("actors.changes:redrive", "actors.changes:purge"),
+                *("actors.changes:move", "actors.changes:forget"),
             ),
         ),
     },
     _LAKE: {
         "pipeline": (
             "Land the log in the lake, and show the progress.",
-            (pipeline.up, pipeline.once, pipeline.status, pipeline.redrive, pipeline.maintain),
+            (
+                *("lake.pipeline:up", "lake.pipeline:once", "lake.pipeline:status"),
+                *("lake.pipeline:redrive", "lake.pipeline:maintain"),
+            ),
         ),
     },
 }
-_VERBS: dict[Group, tuple[Command, ...]] = {
-    _HUB: (serve.serve, limits.limits, jobs.jobs, backup.backup, backup.restore),
-    _MESSAGES: (messages.tell, messages.ask, messages.broadcast, messages.listen),
-    _TOPICS: (publish.publish, subscribe.subscribe),
-    _ACTORS: (discovery.discover, discovery.ls, discovery.ping),
-    _LAKE: (lake.sql, audit.audit, replay.replay, erase.erase),
+_VERBS: dict[Group, tuple[str, ...]] = {
+    _HUB: (
+        *("hub.serve:serve", "hub.limits:limits", "hub.jobs:jobs"),
+        *("hub.backup:backup", "hub.backup:restore"),
+    ),
+    _MESSAGES: (
+        *("messages.messages:tell", "messages.messages:ask"),
+        *("messages.messages:broadcast", "messages.messages:listen"),
+    ),
+    _TOPICS: ("topics.publish:publish", "topics.subscribe:subscribe"),
+    _ACTORS: (
+        *("messages.discovery:discover", "messages.discovery:ls", "messages.discovery:ping"),
+    ),
+    _LAKE: ("lake.lake:sql", "lake.audit:audit", "lake.replay:replay", "lake.erase:erase"),
 }
 _WITH_DATA = {
     *(("tell",), ("ask",), ("broadcast",), ("publish",)),
@@ -114,8 +139,8 @@ _WITH_DATA = {
 }
 
 
-def build() -> App:
-    """The whole command line."""
+def build(argv: Sequence[str] = ()) -> App:
+    """The command that is named, or all; commands that its help lists are imported."""
     app = App(
         name="signalhub",
         help="A message hub for actors, and tools to use it.",
@@ -124,17 +149,43 @@ def build() -> App:
         version=_version,
         suppress_keyboard_interrupt=False,
     )
+    known = {name for nouns in _NOUNS.values() for name in nouns}
+    known |= {_name_of(command) for commands in _VERBS.values() for command in commands}
+    wanted = known.intersection(argv[:1]) or known
     for group, nouns in _NOUNS.items():
-        for name, (help, commands) in nouns.items():
+        for name in nouns.keys() & wanted:
+            help, commands = nouns[name]
             noun = App(name=name, help=help, group=group)
             for command in commands:
-                noun.command(command)
+                noun.command(f"{__package__}.{command}", _name_of(command))
             app.command(noun)
     for group, commands in _VERBS.items():
         for command in commands:
-            app.command(command, group=group)
+            if _name_of(command) in wanted:
+                app.command(f"{__package__}.{command}", _name_of(command), group=group)
     app["--help"].group = app["--version"].group = _OPTIONS
+    _import_listed(app, argv)
     return app
+
+
+def _name_of(command: str) -> str:
+    """The name of a command, which is that of its function."""
+    return command.rpartition(":")[2]
+
+
+def _import_listed(app: App, argv: Sequence[str]) -> None:
+    """Import the commands next to the one that is named, unless one is named in full.
+
+    Help shows the first line of each of them.
+    """
+    words = iter(argv)
+    word = next(words, "")
+    while word in app and not word.startswith("-"):
+        app, word = app[word], next(words, "")
+    if word in app.version_flags and set(app.help_flags).isdisjoint(words):
+        return
+    for name in app:
+        app[name]
 
 
 def _version() -> str:
@@ -145,7 +196,7 @@ def run(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     options = options_of(argv)
     try:
-        code = build()(
+        code = build(argv)(
             argv,
             exit_on_error=False,
             print_error=False,

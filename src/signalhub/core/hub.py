@@ -11,10 +11,10 @@ Rules that apply to all message types:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from signalhub.auth.denials import Denials
-from signalhub.auth.tokens import Authenticator, Claims, SessionTokens
+from signalhub.auth.session_tokens import SessionTokens
 from signalhub.clock import Ids
 from signalhub.core import refusals
 from signalhub.core.effects import Append, Close, Deliver, DeliverRun, Effect, Note, Reply
@@ -61,6 +61,9 @@ from signalhub.settings.model import Settings
 from signalhub.wire import envelope as wire
 from signalhub.wire.envelope import NotEnvelope, NotJson
 from signalhub.wire.errors import Code, Refusal, unworded
+
+if TYPE_CHECKING:
+    from signalhub.auth.tokens import Authenticator, Claims
 
 # Liveness and settling must not depend on how much else a session sends.
 UNLIMITED: Final = frozenset(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from signalhub.auth.permissions import Allowance
-from signalhub.auth.tokens import Authenticator
 from signalhub.clock import SteadyClock
 from signalhub.core.sessions.logins import RefusedLogins
 from signalhub.server.port.hosts import Hosts, Proxies
@@ -11,6 +12,9 @@ from signalhub.server.port.http import HttpRequest, Response, text
 from signalhub.server.runner import HubRunner
 from signalhub.settings.model import Settings
 from signalhub.wire.errors import Refusal
+
+if TYPE_CHECKING:
+    from signalhub.auth.tokens import Authenticator
 
 _NO_TOKEN = text(
     401,

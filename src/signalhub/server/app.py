@@ -15,6 +15,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ import uvloop
 
 from signalhub import native
 from signalhub.auth.denials import Denials
-from signalhub.auth.tokens import Authenticator, SessionTokens
+from signalhub.auth.session_tokens import SessionTokens
 from signalhub.clock import Clock, Ids, SteadyClock, SystemClock, boot_s
 from signalhub.core.hub import Hub
 from signalhub.core.limits.degradations import Degraded
@@ -34,14 +35,10 @@ from signalhub.counters import Tally
 from signalhub.engine.local import LocalEngine, Needs
 from signalhub.locks import LockedFolder
 from signalhub.log.errors import LogDamaged, LogFailed
-from signalhub.observe.exposition import CONTENT_TYPE
 from signalhub.pacing import Period, SharedBucket
 from signalhub.server import startup
 from signalhub.server.access import Access
-from signalhub.server.credentials import Credentials
-from signalhub.server.gauges import Gauges
 from signalhub.server.losses import Losses
-from signalhub.server.metrics import Metrics
 from signalhub.server.port import descriptors
 from signalhub.server.port.door import Door
 from signalhub.server.port.http import HttpRequest, Response, Routes
@@ -59,7 +56,9 @@ from signalhub.wire.release import __version__
 from signalhub.wire.room_ids import Names
 
 if TYPE_CHECKING:
+    from signalhub.server.credentials import Credentials
     from signalhub.server.lake import Lakeside
+    from signalhub.server.metrics import Metrics
 
 log = logging.getLogger("signalhub.server")
 
@@ -94,8 +93,12 @@ class App:
         # Time in which the machine was suspended has passed, too.
         self._clock = SteadyClock(SystemClock(), boot_s) if clock is None else SteadyClock(clock)
         self._tally = Tally()
-        auth = settings.auth
-        self._authenticator = Authenticator(auth) if auth.enabled else None
+        self._authenticator = None
+        if settings.auth.enabled:
+            # A hub without authentication does not load its libraries.
+            from signalhub.auth.tokens import Authenticator
+
+            self._authenticator = Authenticator(settings.auth)
         self._credentials: Credentials | None = None
         self.hub = Hub(
             settings,
@@ -125,8 +128,7 @@ class App:
         self.runner: HubRunner
         self._listener: Listener
         self._access: Access
-        self._gauges: Gauges
-        self._metrics: Metrics
+        self._metrics: Metrics | None = None
         self._timers: list[asyncio.TimerHandle] = []
 
     @property
@@ -154,6 +156,8 @@ class App:
 
             await check_pipeline(self.settings.pipeline, self._pipeline_command)
         if self._authenticator is not None:
+            from signalhub.server.credentials import Credentials
+
             auth, denied = self.settings.auth, Path(self.settings.denial_list)
             self._credentials = Credentials(
                 auth, denied, self._authenticator, self._deny, self._folder.path
@@ -256,18 +260,6 @@ class App:
         self._listener = await listen(self.settings, routes, self)
         self.runner.writer.watch(self._listener.choking)
         self.hub.usage.sockets = self._listener.usage
-        self._gauges = Gauges(
-            self.hub,
-            self.runner,
-            self._store,
-            self._engine,
-            self._clock,
-            self._listener,
-            self._lakeside,
-        )
-        self._metrics = Metrics(
-            self._gauges, subscriptions_max=self.settings.metrics_subscriptions_max
-        )
         self._timers = [
             loop.call_later(_SWEEP_S, self._every, 0, _SWEEP_S, self.runner.writer.sweep),
             loop.call_later(_TICK_S, self._every, 1, _TICK_S, self._tick),
@@ -403,13 +395,32 @@ class App:
         refusal = self._access.metrics_refusal(request)
         if refusal is not None:
             return refusal
-        await self._gauges.refresh()
+        if self._metrics is None:
+            # Loaded for the first scrape, in a thread, so that no message waits for it.
+            await asyncio.to_thread(import_module, "signalhub.server.metrics")
+            self._metrics = self._metrics or self._opened_metrics()
+        await self._metrics.refresh()
         pieces: list[bytes] = []
         for piece in self._metrics.pieces():
             pieces.append(piece)
             # Let pending messages go first.
             await asyncio.sleep(0)
-        return Response(200, b"".join(pieces), content_type=CONTENT_TYPE)
+        return Response(200, b"".join(pieces), content_type=self._metrics.content_type)
+
+    def _opened_metrics(self) -> Metrics:
+        from signalhub.server.gauges import Gauges
+        from signalhub.server.metrics import Metrics
+
+        gauges = Gauges(
+            self.hub,
+            self.runner,
+            self._store,
+            self._engine,
+            self._clock,
+            self._listener,
+            self._lakeside,
+        )
+        return Metrics(gauges, subscriptions_max=self.settings.metrics_subscriptions_max)
 
     def _follow_clock(self) -> None:
         """Follow the wall clock slowly, and say so when it has jumped."""
@@ -551,7 +562,6 @@ def serve(settings: Settings, announce: Callable[[int], None], config: str | Non
     `config` is the settings file, which is passed to the pipeline beside the hub.
     """
     # Most objects are either long-lived or freed by reference counts, so collect less often.
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     descriptors.raise_limit()

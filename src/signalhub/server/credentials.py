@@ -31,6 +31,7 @@ from signalhub.auth.denials import Denial, Denials
 from signalhub.auth.tokens import Authenticator
 from signalhub.core.limits.degradations import Degraded
 from signalhub.privacy import opener
+from signalhub.server.startup import KEPT_KEY_SET
 from signalhub.settings.model import AuthSettings
 from signalhub.wire.authority import is_loopback
 from signalhub.wire.errors import SettingsError
@@ -46,7 +47,6 @@ _STALE_INTERVALS: Final = 3
 # After so many entries of the denial list its thread lets others run.
 _ENTRIES: Final = 128
 _PAUSE_S: Final = 0.0005
-KEPT_NAME: Final = "key-set.json"
 
 T = TypeVar("T")
 KeySet = dict[str, Ed25519PublicKey]
@@ -109,7 +109,7 @@ class Credentials:
         )
         self._key_url = None
         if auth.jwks_url:
-            kept = _KeptKeySet(data / KEPT_NAME, auth.jwks_url)
+            kept = _KeptKeySet(data / KEPT_KEY_SET, auth.jwks_url)
             self._key_url = _FetchedKeySet(auth, authenticator, kept)
 
     def read_files(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from signalhub.observe import reference
 from signalhub.observe.exposition import (
+    CONTENT_TYPE,
     OTHER,
     Declaration,
     Exposition,
@@ -31,10 +32,16 @@ LOG_STATES: Final = ("open", "full", "failed", "damaged")
 class Metrics:
     """The page at `/metrics`."""
 
+    content_type: Final = CONTENT_TYPE
+
     def __init__(self, gauges: Gauges, *, subscriptions_max: int) -> None:
         self._gauges = gauges
         self._hub = Exposition(DECLARATIONS, gauges)
         self._subscriptions = SubscriptionSeries(subscriptions_max)
+
+    async def refresh(self) -> None:
+        """Examine what is counted in slices; call this before `pieces`."""
+        await self._gauges.refresh()
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the page in pieces, each a few milliseconds of work."""

@@ -18,7 +18,6 @@ from signalhub.log.errors import EntriesGone, LogDamaged
 from signalhub.log.head import Head
 from signalhub.pipeline.source import known
 from signalhub.pipeline.source.plan import LOG_FOLDER
-from signalhub.server.credentials import KEPT_NAME
 from signalhub.server.losses import Losses
 from signalhub.settings.model import Settings
 from signalhub.state import clock_offset, inbox_key, losses, restored
@@ -28,10 +27,11 @@ from signalhub.wire.room_ids import Names
 
 log = logging.getLogger("signalhub.server")
 
+KEPT_KEY_SET: Final = "key-set.json"
 MADE: Final = (
     LOG_FOLDER,
     *(f"{name}*" for name in (FILE, clock_offset.NAME, inbox_key.NAME)),
-    *(f"{begin}{name}*" for name in (losses.NAME, KEPT_NAME) for begin in ("", ".")),
+    *(f"{begin}{name}*" for name in (losses.NAME, KEPT_KEY_SET) for begin in ("", ".")),
 )
 """What a start may make in its data folder until the hub is ready, as patterns."""
 

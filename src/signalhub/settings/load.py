@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from signalhub.settings.model import HIDDEN, Key, Secret, Settings, problems
+from signalhub.settings.model import HIDDEN, Group, Key, Secret, Settings, problems
 from signalhub.wire.errors import SettingsError
 
 PREFIX = "SIGNALHUB_"
@@ -56,13 +55,36 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One value of the settings tree."""
+    """One value of the settings tree; its annotation is evaluated when it is needed."""
 
     path: str
-    annotation: Any
-    shape: inspect.Type
     default: Any
-    about: str
+    group: type[Group]
+
+    @property
+    def annotation(self) -> Any:
+        return _annotations(self.group)[self.path.rpartition(".")[2]]
+
+    @property
+    def shape(self) -> inspect.Type:
+        """What a value is, without what describes it, and without the `None` of an unset one."""
+        shape = inspect.type_info(self.annotation)
+        if isinstance(shape, inspect.Metadata):
+            shape = shape.type
+        if isinstance(shape, inspect.UnionType):
+            some = [one for one in shape.types if not isinstance(one, inspect.NoneType)]
+            if len(some) == 1:
+                (shape,) = some
+        return shape
+
+    @property
+    def about(self) -> str:
+        """The description, as the reference has it."""
+        shape = inspect.type_info(self.annotation)
+        if not isinstance(shape, inspect.Metadata):
+            return ""
+        about: str = (shape.extra_json_schema or {}).get("description", "")
+        return about
 
     @property
     def variable(self) -> str:
@@ -99,7 +121,7 @@ def load(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, o
     found = survey(path, environ, overrides)
     if found.mistakes:
         raise SettingsError("\n".join(found.mistakes))
-    return Loaded(_build(Settings, "", found.values), found.sources)
+    return Loaded(_build(Settings(), "", found.values), found.sources)
 
 
 def survey(path: str | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Survey:
@@ -122,7 +144,7 @@ def survey(path: str | None, environ: Mapping[str, str], overrides: Mapping[str,
             mistakes.append(str(error))
         sources[key] = item.source
     if not mistakes:
-        settings = _build(Settings, "", values)
+        settings = _build(Settings(), "", values)
         mistakes.extend(_with_sources(problem, sources) for problem in problems(settings))
     return Survey(values, sources, mistakes)
 
@@ -143,41 +165,36 @@ def leaves() -> Mapping[str, Leaf]:
     return {leaf.path: leaf for leaf in leaves_of(Settings, "")}
 
 
-def leaves_of(group: type[msgspec.Struct], prefix: str) -> Iterator[Leaf]:
+def leaves_of(group: type[Group], prefix: str) -> Iterator[Leaf]:
     """The leaves of one table and its subtables."""
     defaults = group()
-    annotations = {field.name: field.type for field in msgspec.structs.fields(group)}
-    info = inspect.type_info(group)
-    assert isinstance(info, inspect.StructType)
-    for field in info.fields:
-        path = prefix + field.name
-        shape, about = field.type, ""
-        if isinstance(shape, inspect.StructType):
-            yield from leaves_of(shape.cls, f"{path}.")
-            continue
-        if isinstance(shape, inspect.Metadata):
-            about = (shape.extra_json_schema or {}).get("description", "")
-            shape = shape.type
-        if isinstance(shape, inspect.UnionType):
-            some = [one for one in shape.types if not isinstance(one, inspect.NoneType)]
-            if len(some) == 1:
-                # A value that may be left unset.
-                (shape,) = some
-        yield Leaf(path, annotations[field.name], shape, getattr(defaults, field.name), about)
-
-
-def _build(group: type[msgspec.Struct], prefix: str, values: Mapping[str, Any]) -> Any:
-    parts = {}
-    for field in msgspec.structs.fields(group):
-        path = prefix + field.name
-        if path in values:
-            parts[field.name] = values[path]
+    for name in group.__struct_fields__:
+        default = getattr(defaults, name)
+        if isinstance(default, Group):
+            yield from leaves_of(type(default), f"{prefix}{name}.")
         else:
-            parts[field.name] = _build(field.type, f"{path}.", values)
-    return group(**parts)
+            yield Leaf(prefix + name, default, group)
+
+
+@cache
+def _annotations(group: type[Group]) -> Mapping[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(group)}
+
+
+def _build(defaults: Group, prefix: str, values: Mapping[str, Any]) -> Any:
+    """A table like `defaults`, with the values of its leaves."""
+    parts = {}
+    for name in defaults.__struct_fields__:
+        default = getattr(defaults, name)
+        path = prefix + name
+        is_table = isinstance(default, Group)
+        parts[name] = _build(default, f"{path}.", values) if is_table else values[path]
+    return type(defaults)(**parts)
 
 
 def _from_file(path: str, mistakes: list[str]) -> dict[str, _Given]:
+    import tomllib
+
     try:
         with open(path, "rb") as file:
             tree = tomllib.load(file)

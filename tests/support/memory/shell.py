@@ -18,7 +18,8 @@ from typing import Any, TypeVar, assert_never
 
 import msgspec
 
-from signalhub.auth.tokens import Authenticator, SessionTokens
+from signalhub.auth.session_tokens import SessionTokens
+from signalhub.auth.tokens import Authenticator
 from signalhub.clock import Ids, SteadyClock
 from signalhub.core.effects import (
     Announce,

@@ -21,7 +21,7 @@ from typing import Any, Self, cast
 import pytest
 from picows import WSFrame, WSMsgType, WSTransport
 
-from signalhub.auth.tokens import SessionTokens
+from signalhub.auth.session_tokens import SessionTokens
 from signalhub.clock import SteadyClock
 from signalhub.core.hub import Hub
 from signalhub.core.messages.dedup import Recalled

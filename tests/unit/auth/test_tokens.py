@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from signalhub.auth.permissions import Permissions
-from signalhub.auth.tokens import TOKEN_CHARS_MAX, Authenticator, Claims, SessionTokens, mint
+from signalhub.auth.session_tokens import TOKEN_CHARS_MAX, SessionTokens
+from signalhub.auth.tokens import Authenticator, Claims, mint
 from signalhub.settings.model import AuthSettings, Key
 from signalhub.wire.errors import Code, Refusal, SettingsError
 

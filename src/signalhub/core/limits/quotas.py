@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -52,6 +53,9 @@ class Holder(msgspec.Struct, frozen=True, gc=False):
 
 
 NOBODY: Final = Holder()
+
+# Sources are short, and each is looked at for every socket and registration.
+_is_exempt = lru_cache(maxsize=4_096)(is_loopback)
 
 
 def holder_of(session: Session) -> Holder:
@@ -135,7 +139,7 @@ class Quotas:
         if holder.identity and used >= limits.identity:
             setting = f"limits.{resource}_per_identity"
             return _refusal(resource, "identity", holder.identity, limits.identity, used, setting)
-        if not holder.source or is_loopback(holder.source):
+        if not holder.source or _is_exempt(holder.source):
             return None
         used = self._sources[resource].get(holder.source, 0) + more - 1
         if used >= limits.source:

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from signalhub.auth.permissions import Allowance
-from signalhub.auth.tokens import Claims
 from signalhub.core.rooms import refusals
 from signalhub.wire.authority import source_of
 from signalhub.wire.errors import Refusal, RoomError
 from signalhub.wire.room_ids import CAPABILITY_CHARS
 
 if TYPE_CHECKING:
-    from signalhub.auth.tokens import Authenticator
+    from signalhub.auth.tokens import Authenticator, Claims
     from signalhub.core.effects import Effect
     from signalhub.core.log_state import LogState
     from signalhub.core.rooms.directory import RoomDirectory

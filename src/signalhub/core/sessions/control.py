@@ -18,7 +18,8 @@ from signalhub.wire.errors import Refusal
 from signalhub.wire.names import is_reserved
 
 if TYPE_CHECKING:
-    from signalhub.auth.tokens import Authenticator, SessionTokens
+    from signalhub.auth.session_tokens import SessionTokens
+    from signalhub.auth.tokens import Authenticator
     from signalhub.core.log_state import LogState
     from signalhub.core.messages.audience import Topics
     from signalhub.core.replies import Handler, Replies

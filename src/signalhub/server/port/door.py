@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, cast
 
+from signalhub import native
 from signalhub.server.port.http import (
     CONTINUE,
     FAILED,
@@ -36,11 +37,14 @@ from signalhub.server.port.http import (
 )
 from signalhub.server.sockets import picows
 from signalhub.server.sockets.connection import Connection
-from signalhub.server.sockets.native import NativeConnection
+from signalhub.server.sockets.native import NativeConnection, switching
 from signalhub.server.sockets.sources import Source
 from signalhub.wire.authority import is_loopback
 from signalhub.wire.errors import unworded
 from signalhub.wire.frames import CloseCode
+
+if native.IS_ON or TYPE_CHECKING:
+    from signalhub_native import upgrade as read_upgrade
 
 if TYPE_CHECKING:
     from signalhub.server.port.listener import Listener
@@ -137,6 +141,7 @@ class Door(asyncio.BufferedProtocol):
         "_is_choked",
         "_is_half_closed",
         "_is_leaving",
+        "_is_new",
         "_is_open",
         "_is_paused",
         "_listener",
@@ -168,6 +173,9 @@ class Door(asyncio.BufferedProtocol):
         self._is_choked = False
         self._is_half_closed = False
         self._is_leaving = False
+        # Nothing was read yet, and the native part may know what it is: most clients begin with an
+        # upgrade request, in one piece.
+        self._is_new = native.IS_ON
         self._is_open = False
         self._is_paused = False
 
@@ -273,7 +281,12 @@ class Door(asyncio.BufferedProtocol):
             else:
                 self._websocket.buffer_updated(nbytes)
         elif self._reader is not None:
-            requests = self._reader.feed(bytes(self._listener.read_buffer[:nbytes]))
+            data = bytes(self._listener.read_buffer[:nbytes])
+            if self._is_new:
+                self._is_new = False
+                if self._upgrade_plainly(data):
+                    return
+            requests = self._reader.feed(data)
             self._listener.unfinished.hold(self, self._reader.body_bytes)
             if requests:
                 if self._queue is None:
@@ -444,10 +457,49 @@ class Door(asyncio.BufferedProtocol):
         reader = self._reader
         assert reader is not None
         rest = reader.rest
+        refusal = NO_CONNECTION if rest is None else handshake_refusal(request)
+        self._open_asked(request, route, parts, refusal, rest)
+
+    def _upgrade_plainly(self, data: bytes) -> bool:
+        """Handle an upgrade request that needs no second look; `False` if `data` is none."""
+        asked = read_upgrade(data)
+        if asked is None:
+            return False
+        path, query, headers, answer = asked
+        found = self._listener.routes.find(path)
+        reader = self._reader
+        assert reader is not None
+        if found is None or found[0].handler is not None:
+            return False
+        request = HttpRequest(
+            *("GET", path, query, headers, b"", "1.1", False),
+            authority=headers["host"],
+            peer=reader.peer,
+            local=reader.local,
+        )
+        if not self._listener.hosts.serves(request):
+            return False
+        reader.stop()
+        self._open_asked(request, *found, None, b"", answer)
+        return True
+
+    def _open_asked(
+        self,
+        request: HttpRequest,
+        route: Route,
+        parts: tuple[str, ...],
+        refusal: Response | None,
+        rest: bytes | None,
+        begun: bytes | None = None,
+    ) -> None:
+        """Open a WebSocket unless the request is invalid or the gatekeeper refuses it.
+
+        `begun` is the beginning of the answer, if it is composed already.
+        """
         self.source = self._listener.proxies.client_of(request)
         self.origin = self._listener.came_from(self, self.source)
         try:
-            answer = self._admit(request, route, parts, rest is not None)
+            answer = self._admit(request, route, parts, refusal)
         except Exception as error:
             facts = {"route": route.pattern}
             log.error("the gatekeeper failed", exc_info=unworded(error), extra=facts)
@@ -455,13 +507,16 @@ class Door(asyncio.BufferedProtocol):
         if isinstance(answer, Response):
             self._send(request, answer, route, is_last=True)
         else:
-            self._upgrade(request, answer, rest)
+            self._upgrade(request, answer, rest, begun)
 
     def _admit(
-        self, request: HttpRequest, route: Route, parts: tuple[str, ...], is_upgrade: bool
+        self,
+        request: HttpRequest,
+        route: Route,
+        parts: tuple[str, ...],
+        refusal: Response | None,
     ) -> Upgrade | Response:
         listener = self._listener
-        refusal = handshake_refusal(request) if is_upgrade else NO_CONNECTION
         if refusal is not None:
             listener.refusals["bad_request"] += 1
         elif not origin_allowed(request.headers.get("origin"), listener.settings.origins):
@@ -474,11 +529,13 @@ class Door(asyncio.BufferedProtocol):
         assert route.opener is not None
         return route.opener(request, self, *parts)
 
-    def _upgrade(self, request: HttpRequest, terms: Upgrade, rest: bytes | None) -> None:
+    def _upgrade(
+        self, request: HttpRequest, terms: Upgrade, rest: bytes | None, begun: bytes | None
+    ) -> None:
         self._reader = self._queue = None
         key = request.headers["sec-websocket-key"]
         if isinstance(terms.listener, NativeConnection):
-            terms.listener.shake_hands(self._transport, key, terms.protocol)
+            terms.listener.shake_hands(self._transport, begun or switching(key), terms.protocol)
             self._websocket = terms.listener
         else:
             self._websocket = picows.shake_hands(

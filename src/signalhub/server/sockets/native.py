@@ -21,6 +21,7 @@ from signalhub.wire.frames import CloseCode, close_frame
 if native.IS_ON or TYPE_CHECKING:
     from signalhub_native import Reader, Tells
 
+
 if TYPE_CHECKING:
     from signalhub.server.port.door import Door
 
@@ -36,6 +37,11 @@ _SWITCHING: Final = (
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
+def switching(key: str) -> bytes:
+    """Return the beginning of the answer to an upgrade request, without what is optional."""
+    return _SWITCHING % b64encode(sha1(key.encode() + _GUID, usedforsecurity=False).digest())
+
+
 class NativeConnection(Connection[P], asyncio.BufferedProtocol):
     """A connection that takes the runs and frames of a read together."""
 
@@ -49,10 +55,8 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
         # A message took long, while others of the same read may wait behind it.
         self._gave_way = False
 
-    def shake_hands(self, transport: Any, key: str, protocol: str | None) -> None:
+    def shake_hands(self, transport: Any, answer: bytes, protocol: str | None) -> None:
         """Answer 101; from now on the transport belongs to this connection."""
-        accept = b64encode(sha1(key.encode() + _GUID, usedforsecurity=False).digest())
-        answer = _SWITCHING % accept
         if protocol is not None:
             answer += b"Sec-WebSocket-Protocol: %b\r\n" % protocol.encode()
         self._attach(transport)
