@@ -1,6 +1,7 @@
 """The byte work of hot paths; `signalhub` works the same without it, only slower."""
 
-from typing import Final, final
+from collections.abc import Callable
+from typing import Any, Final, final
 
 VERSION: Final[str]
 
@@ -33,6 +34,30 @@ class Reader:
         self, data: bytes, units: int
     ) -> list[Tells | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]]:
         """Take what was read; return what up to `units` units hold."""
+
+@final
+class Requests:
+    """Makes HTTP requests of what a connection has read."""
+
+    def __new__(cls, request: Callable[..., object]) -> Requests: ...
+    def read(self, data: bytes, peer: str, local: str) -> tuple[list[Any], int]:
+        """The plain requests at the beginning of what was read, and where the rest begins."""
+
+@final
+class RoomMessages:
+    """Reads messages for rooms."""
+
+    def __new__(
+        cls,
+        plain: tuple[bytes, int],
+        with_colon: tuple[bytes, int],
+        base64url: bytes,
+        ciphertext_bytes_max: int,
+    ) -> RoomMessages: ...
+    def read(
+        self, body: bytes
+    ) -> tuple[str | None, bytes, str | None, str | None, str | None] | None:
+        """Message id, ciphertext, pseudonym, room and tenant; `None` if Python has to read it."""
 
 @final
 class Tells:

@@ -5,8 +5,10 @@
 
 mod envelope;
 mod frames;
+mod http;
 mod json;
 mod reader;
+mod rooms;
 mod tells;
 mod template;
 
@@ -16,7 +18,11 @@ use pyo3::prelude::*;
 #[pymodule]
 mod signalhub_native {
     #[pymodule_export]
+    use crate::http::Requests;
+    #[pymodule_export]
     use crate::reader::Reader;
+    #[pymodule_export]
+    use crate::rooms::RoomMessages;
     #[pymodule_export]
     use crate::tells::Tells;
 

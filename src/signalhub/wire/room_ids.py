@@ -33,12 +33,12 @@ class Form:
     `str` describes the form in words.
     """
 
-    __slots__ = ("_alphabet", "_marks", "chars_max")
+    __slots__ = ("_marks", "alphabet", "chars_max")
 
     def __init__(self, marks: str, chars_max: int = 128) -> None:
         self.chars_max = chars_max
         self._marks = marks
-        self._alphabet = (ascii_letters + digits + marks).encode()
+        self.alphabet = (ascii_letters + digits + marks).encode()
 
     def __str__(self) -> str:
         marks = " ".join(self._marks)
@@ -54,7 +54,7 @@ class Form:
         return (
             0 < len(text) <= self.chars_max
             and text.isascii()
-            and not text.encode().translate(None, self._alphabet)
+            and not text.encode().translate(None, self.alphabet)
             and ".." not in text
         )
 

@@ -34,6 +34,7 @@ from signalhub.server.port.http import (
     Upgrade,
     text,
 )
+from signalhub.server.port.native import new_reader
 from signalhub.server.sockets import picows
 from signalhub.server.sockets.connection import Connection
 from signalhub.server.sockets.native import NativeConnection
@@ -155,7 +156,7 @@ class Door(asyncio.BufferedProtocol):
         # The source it is counted for until it is closed or handed over.
         self.origin: Source
         self._transport: asyncio.Transport
-        self._reader: RequestReader | None = RequestReader()
+        self._reader: RequestReader | None = new_reader()
         self._queue: deque[HttpRequest] | None = None
         # The request that is being answered, if any.
         self._pending: tuple[HttpRequest, Route] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,6 +24,8 @@ from signalhub.server.rooms.answers import ETAG, OLDEST_SEQ, REPLAY, RETRY_AFTER
 from signalhub.server.rooms.state_api import Render, StateApi, Step
 from signalhub.server.runner import HubRunner
 from signalhub.wire.errors import RoomCode, RoomError
+
+T = TypeVar("T")
 
 ALLOW_ORIGIN: Final = "Access-Control-Allow-Origin"
 _ANSWERED: Final = {
@@ -117,6 +119,7 @@ class Api:
         self._mono_s = clock.mono_s
         self._settings = settings = hub.settings.rooms
         self._cors = Cors(hub.settings.origins)
+        self._envelopes = envelopes.EnvelopeReader(settings.ciphertext_bytes_max)
         self._deposited = partial(answers.deposited, timestamps=settings.timestamps)
         is_checked = hub.settings.auth.enabled and not settings.public
         description = msgspec.json.encode(openapi.describe(settings, is_checked=is_checked))
@@ -160,9 +163,8 @@ class Api:
     def _send(
         self, request: HttpRequest, caller: object, requester: Requester
     ) -> tuple[Step, Render]:
-        headers, settings = request.headers, self._settings
-        members = _members(request)
-        envelope = envelopes.read_envelope(members, settings.ciphertext_bytes_max)
+        headers = request.headers
+        envelope = _decoded(request, self._envelopes.read)
         inbox = headers.get("x-inbox-id")
         send = SendToRoom(
             caller,
@@ -193,7 +195,7 @@ class Api:
     ) -> tuple[Step, Render]:
         inbox = _inbox(request)
         message_id, ciphertext = envelopes.read_deposit(
-            _members(request), self._settings.ciphertext_bytes_max
+            _decoded(request, envelopes.read_members), self._settings.ciphertext_bytes_max
         )
         deposit = Deposit(caller, inbox, message_id, ciphertext, self._mono_ms(), requester)
         rooms = self._rooms
@@ -206,7 +208,7 @@ class Api:
         return round(self._mono_s() * 1000)
 
 
-def _members(request: HttpRequest) -> dict[str, object]:
+def _decoded(request: HttpRequest, decode: Callable[[bytes], T]) -> T:
     """Decode the JSON object in the body."""
     media_type = request.headers.get("content-type", "")
     if media_type != answers.JSON:
@@ -216,7 +218,7 @@ def _members(request: HttpRequest) -> dict[str, object]:
                 RoomCode.UNSUPPORTED_MEDIA_TYPE, f"Send JSON, as Content-Type: {answers.JSON}."
             )
     try:
-        return envelopes.read_members(request.body)
+        return decode(request.body)
     except (ValueError, RecursionError):
         raise RoomError(RoomCode.BAD_ENVELOPE, "The body must be a JSON object.") from None
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import secrets
 import time
 from string import ascii_letters, digits
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_plus
 
 import msgspec
 from msgspec import Raw
 
+from signalhub import native
 from signalhub.core.rooms.values import ABOUT_PROPOSALS, APP, TYPES
 from signalhub.ids import ulid
 from signalhub.wire.errors import RoomCode, RoomError
@@ -26,6 +27,9 @@ from signalhub.wire.room_ids import (
     Form,
     default_inbox,
 )
+
+if native.IS_ON or TYPE_CHECKING:
+    from signalhub_native import RoomMessages
 
 PAGE_MAX: Final = 1_000
 # The largest integer that all JSON parsers represent exactly.
@@ -137,6 +141,28 @@ class RoomEnvelope(msgspec.Struct, frozen=True, gc=False):
     pseudonym: str | None
     room: str | None
     tenant: str | None
+
+
+class EnvelopeReader:
+    """Reads envelopes from JSON text: usual ones with the native part, if there is one."""
+
+    def __init__(self, ciphertext_bytes_max: int) -> None:
+        self._ciphertext_bytes_max = ciphertext_bytes_max
+        self._usual: RoomMessages | None = None
+        if native.IS_ON:
+            forms = ((form.alphabet, form.chars_max) for form in (PLAIN, WITH_COLON))
+            self._usual = RoomMessages(*forms, _BASE64URL, ciphertext_bytes_max)
+
+    def read(self, body: bytes) -> RoomEnvelope:
+        """Read an envelope; raises `RoomError`, or `ValueError` or `RecursionError` if the text is
+        no JSON object.
+        """
+        if self._usual is not None:
+            found = self._usual.read(body)
+            if found is not None:
+                message_id, ciphertext, pseudonym, room, tenant = found
+                return RoomEnvelope(message_id, ciphertext, APP, "", pseudonym, room, tenant)
+        return read_envelope(read_members(body), self._ciphertext_bytes_max)
 
 
 def read_envelope(members: dict[str, object], ciphertext_bytes_max: int) -> RoomEnvelope:
