@@ -185,9 +185,16 @@ class HubRunner:
 
     def run(self, step: Callable[[int], list[Effect]]) -> bool:
         """Call the core and perform its effects; `False` if that raised."""
+        # A tick has begun, so that what is woken is dispatched and what is appended is written.
         now = self.writer.tick_ms or self.writer.begin_tick()
         try:
-            self.perform(step(now), now)
+            for effect in step(now):
+                if type(effect) is Append:
+                    self._engine.append(effect)
+                elif type(effect) is Answer:
+                    self._answer(effect)
+                else:
+                    self._perform_one(effect, now)
         except Exception as error:
             log.error("a request could not be handled", exc_info=unworded(error))
             return False

@@ -77,7 +77,8 @@ class Names:
         self._version = version
         self.room = lru_cache(_CACHED)(self._room)
         self.inbox = lru_cache(_CACHED)(self._inbox)
-        self._content_key = hmac.digest(secret, b"content\0", "sha256")
+        content_key = hmac.digest(secret, b"content\0", "sha256")
+        self._keyed = blake2b(digest_size=_HALF_BYTES, key=content_key)
 
     @property
     def mark(self) -> InboxKeyBody:
@@ -90,7 +91,8 @@ class Names:
         The upper half is of the ciphertext, the lower one of both, 0 without a pseudonym. So two
         messages of one sender have nothing in common.
         """
-        digest = blake2b(ciphertext, digest_size=_HALF_BYTES, key=self._content_key)
+        digest = self._keyed.copy()
+        digest.update(ciphertext)
         upper = int.from_bytes(digest.digest(), "little") or 1
         if not pseudonym:
             return upper << _HALF_BITS

@@ -273,9 +273,21 @@ class Door(asyncio.BufferedProtocol):
                 self._check_bytes()
             else:
                 self._websocket.buffer_updated(nbytes)
-        elif self._reader is not None:
-            requests = self._reader.feed(bytes(self._listener.read_buffer[:nbytes]))
-            self._listener.unfinished.hold(self, self._reader.body_bytes)
+        elif (reader := self._reader) is not None:
+            requests = reader.feed(bytes(self._listener.read_buffer[:nbytes]))
+            unfinished = self._listener.unfinished
+            # Most of the time nobody holds any.
+            if unfinished.bytes or reader.body_bytes:
+                unfinished.hold(self, reader.body_bytes)
+            if (
+                len(requests) == 1
+                and self._pending is None
+                and not (self._queue or self._is_choked)
+            ):
+                self._answer(requests[0])
+                if self._pending is None:
+                    self._serve()
+                return
             if requests:
                 if self._queue is None:
                     self._queue = deque()
@@ -380,7 +392,7 @@ class Door(asyncio.BufferedProtocol):
         (request, route), self._pending = self._pending, None
         if self._transport.is_closing():
             return
-        self._send(request, response, route, is_last=self._is_leaving)
+        self._send(request, response, route, self._is_leaving)
         reader = self._reader
         if reader is not None and (
             self._queue
