@@ -5,6 +5,12 @@ from typing import Any, Final, final
 
 VERSION: Final[str]
 
+def listed(head: bytes, rest: bytes, begun: int, values: list[bytes], end: bytes) -> bytes:
+    """An HTTP answer whose body goes on with `values`, separated by commas, and with `end`.
+
+    `head` ends before the length of the body, `rest` with its first `begun` bytes.
+    """
+
 @final
 class Reader:
     """The input of one socket."""

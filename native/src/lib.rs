@@ -7,6 +7,7 @@ mod envelope;
 mod frames;
 mod http;
 mod json;
+mod page;
 mod reader;
 mod rooms;
 mod tells;
@@ -19,6 +20,8 @@ use pyo3::prelude::*;
 mod signalhub_native {
     #[pymodule_export]
     use crate::http::Requests;
+    #[pymodule_export]
+    use crate::page::listed;
     #[pymodule_export]
     use crate::reader::Reader;
     #[pymodule_export]

@@ -185,16 +185,9 @@ class HubRunner:
 
     def run(self, step: Callable[[int], list[Effect]]) -> bool:
         """Call the core and perform its effects; `False` if that raised."""
-        # A tick has begun, so that what is woken is dispatched and what is appended is written.
         now = self.writer.tick_ms or self.writer.begin_tick()
         try:
-            for effect in step(now):
-                if type(effect) is Append:
-                    self._engine.append(effect)
-                elif type(effect) is Answer:
-                    self._answer(effect)
-                else:
-                    self._perform_one(effect, now)
+            self.perform(step(now), now)
         except Exception as error:
             log.error("a request could not be handled", exc_info=unworded(error))
             return False
@@ -205,8 +198,13 @@ class HubRunner:
     def perform(self, effects: list[Effect], now: int) -> None:
         """Perform effects in order."""
         for effect in effects:
-            self._perform_one(effect, now)
-        if self.hub.has_woken and not self.writer.tick_ms:
+            if type(effect) is Append:
+                self._append(effect)
+            elif type(effect) is Answer:
+                self._answer(effect)
+            else:
+                self._perform_one(effect, now)
+        if not self.writer.tick_ms and self.hub.has_woken:
             self.writer.begin_tick()
 
     def _perform_one(self, effect: Effect, now: int) -> None:
@@ -220,9 +218,7 @@ class HubRunner:
             case FanOut():
                 self._fan_out(effect, now)
             case Append():
-                self._engine.append(effect)
-                if not self.writer.tick_ms:
-                    self.writer.begin_tick()
+                self._append(effect)
             case Dispatch():
                 self._dispatch(effect, now)
             case Announce():
@@ -256,6 +252,11 @@ class HubRunner:
                 log.warning(text, extra=facts, exc_info=error)
             case _:
                 assert_never(effect)
+
+    def _append(self, effect: Append) -> None:
+        self._engine.append(effect)
+        if not self.writer.tick_ms:
+            self.writer.begin_tick()
 
     def _deliver(self, effect: Deliver, now: int) -> None:
         session = effect.session

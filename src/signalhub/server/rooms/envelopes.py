@@ -150,8 +150,12 @@ class EnvelopeReader:
         self._ciphertext_bytes_max = ciphertext_bytes_max
         self._usual: RoomMessages | None = None
         if native.IS_ON:
-            forms = ((form.alphabet, form.chars_max) for form in (PLAIN, WITH_COLON))
-            self._usual = RoomMessages(*forms, _BASE64URL, ciphertext_bytes_max)
+            self._usual = RoomMessages(
+                (PLAIN.alphabet, PLAIN.chars_max),
+                (WITH_COLON.alphabet, WITH_COLON.chars_max),
+                _BASE64URL,
+                ciphertext_bytes_max,
+            )
 
     def read(self, body: bytes) -> RoomEnvelope:
         """Read an envelope; raises `RoomError`, or `ValueError` or `RecursionError` if the text is
@@ -223,14 +227,17 @@ def read_range(query: str) -> tuple[int, int]:
     """Read the start and the limit of a page; other parameters are ignored."""
     if not query:
         return FROM_SEQ.default, LIMIT.default
+    is_quoted = "%" in query or "+" in query
     given: dict[str, int] = {}
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
-        parameter = _PAGE.get(unquote_plus(name))
+        if is_quoted:
+            name, value = unquote_plus(name), unquote_plus(value)
+        parameter = _PAGE.get(name)
         if parameter is not None:
             if parameter.name in given:
                 raise RoomError(RoomCode.BAD_REQUEST, f"{parameter.name} was given more than once.")
-            given[parameter.name] = parameter.read(unquote_plus(value))
+            given[parameter.name] = parameter.read(value)
     limit = given.get(LIMIT.name, LIMIT.default)
     return given.get(FROM_SEQ.name, FROM_SEQ.default), min(limit, PAGE_MAX)
 
