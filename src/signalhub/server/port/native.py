@@ -38,7 +38,9 @@ class NativeRequestReader(RequestReader):
             return super().feed(data)
         # As in the parent, a head that begins in the same read as a whole request is not counted.
         self._unparsed_bytes = end - len(data)
-        return requests + super().feed(data[end:])
+        requests += super().feed(data[end:])
+        self._unparsed_bytes = 0
+        return requests
 
     def on_message_begin(self) -> None:
         self._is_between = False
