@@ -24,7 +24,11 @@ MAX_DEPTH: Final = 50
 MAX_BYTES: Final = 2**20
 _ANY_TAG: Final = b'"$":'
 _KEYS: Final = frozenset("mak")
+_SMALL_CHARS: Final = 256
+_SMALL_INT: Final = 2**62
 _SCALARS: Final = frozenset((str, int, float, bool, type(None)))
+
+_to_json: Final = msgspec.json.Encoder().encode
 
 
 @final
@@ -256,11 +260,23 @@ def decode_continuation(data: bytes | memoryview) -> Continuation:
 def _encode(one: Operation | Continuation, max_args: int, max_depth: int, max_bytes: int) -> bytes:
     _check_count(one, max_args)
     content = {"m": one.method, "a": list(one.args), "k": one.kwargs}
+    if not one.kwargs and all(map(_is_small, (one.method, *one.args))):
+        data = _to_json(content)
+        if len(data) <= max_bytes:
+            return data
     try:
         # The limit applies to the arguments; the object and the list around them do not count.
         return payload.encode(content, max_depth=max_depth + 2, max_bytes=max_bytes)
     except PayloadError as error:
         raise _about_argument(error, one.method) from None
+
+
+def _is_small(value: Any) -> bool:
+    """Is it short plain text, or a value that is always small?"""
+    kind = type(value)
+    if kind is str:
+        return len(value) <= _SMALL_CHARS and value.isascii()
+    return -_SMALL_INT <= value <= _SMALL_INT if kind is int else value is None or kind is bool
 
 
 def _about_argument(error: PayloadError, method: str) -> PayloadError:
