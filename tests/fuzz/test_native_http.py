@@ -30,7 +30,13 @@ pytestmark = [
 _CIPHERTEXT_BYTES_MAX: Final = 300
 _USUAL: Final = [
     *("Content-Type: application/json", f"X-Inbox-ID: {INBOX}", "X-Room-ID: general"),
-    *("X-Pseudonym-ID: me", "User-Agent: somebody/1.0 (of no kind)", "Accept: */*", "X-Own:  a b", "X-Odd: a "),
+    *(
+        "X-Pseudonym-ID: me",
+        "User-Agent: somebody/1.0 (of no kind)",
+        "Accept: */*",
+        "X-Own:  a b",
+        "X-Odd: a ",
+    ),
     *("Connection: keep-alive", "connection:Keep-Alive", "accept-encoding: gzip, br"),
 ]
 

@@ -326,7 +326,7 @@ class StoredContext:
         if known is None:
             self.context = CallContext._decoded(data)
             return
-        self.context = made = copy(known)
+        self.context = made = known.__copy__()
         _set(made, "state", {})
         _set(made, "call_id", call_id.decode())
 
