@@ -150,7 +150,7 @@ class BothDoors:
             patch.setattr(envelopes, "new_message_id", lambda: f"own-{next(numbers)}")
             if which:
                 patch.setattr(door, "new_reader", RequestReader)
-                patch.setattr(http, "_listed", listed_in_python)
+                patch.setattr(http, "with_listed", listed_in_python)
                 patch.setattr(EnvelopeReader, "_usual", None, raising=False)
                 patch.setattr(EnvelopeReader, "read", _read_in_python)
             return re.sub(rb"\r\nDate: [^\r]*", b"", target.fire(pieces))
@@ -196,5 +196,5 @@ def test_both_ways_list_values_in_the_same_way(size: int) -> None:
     values = [b'{"seq":%d}' % number for number in range(size)]
     given = b"Content-Length: ", b"\r\n\r\n[", 1, values, b"]"
 
-    assert http._listed(*given) == listed_in_python(*given)
+    assert http.with_listed(*given) == listed_in_python(*given)
     assert listed_in_python(*given).partition(b"\r\n\r\n")[2] == b"[%b]" % b",".join(values)

@@ -326,7 +326,7 @@ class StoredContext:
         if known is None:
             self.context = CallContext._decoded(data)
             return
-        self.context = made = known.__copy__()
+        self.context = made = copy(known)
         _set(made, "state", {})
         _set(made, "call_id", call_id.decode())
 

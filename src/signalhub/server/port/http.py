@@ -119,7 +119,7 @@ class Response(msgspec.Struct, frozen=True):
             return b"".join((head, b"%d" % len(self.content), date, lines, b"\r\n\r\n"))
         if listed is not None:
             rest = b"".join((date, lines, b"\r\n\r\n", body))
-            return _listed(head, rest, len(body), listed.values, listed.end)
+            return with_listed(head, rest, len(body), listed.values, listed.end)
         return b"".join((head, b"%d" % len(body), date, lines, b"\r\n\r\n", body))
 
 
@@ -137,10 +137,11 @@ def listed_in_python(
     return b"".join((head, b"%d" % (begun + sum(map(len, pieces))), rest, *pieces))
 
 
+with_listed: Callable[[bytes, bytes, int, list[bytes], bytes], bytes] = listed_in_python
 if native.IS_ON:
-    from signalhub_native import listed as _listed
-else:
-    _listed = listed_in_python
+    import signalhub_native
+
+    with_listed = signalhub_native.listed
 
 
 @lru_cache(maxsize=256)
