@@ -12,7 +12,12 @@ import pytest
 
 from signalhub import native
 from signalhub.server.port import door, http
-from signalhub.server.port.http import RequestReader, listed_in_python
+from signalhub.server.port.http import (
+    BODY_BYTES_MAX,
+    HEAD_BYTES_MAX,
+    RequestReader,
+    listed_in_python,
+)
 from signalhub.server.port.native import NativeRequestReader, _plain
 from signalhub.server.rooms import envelopes
 from signalhub.server.rooms.envelopes import EnvelopeReader, RoomEnvelope
@@ -38,6 +43,39 @@ _USUAL: Final = [
         "X-Odd: a ",
     ),
     *("Connection: keep-alive", "connection:Keep-Alive", "accept-encoding: gzip, br"),
+]
+
+
+_GET: Final = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+_INSIDE: Final = b"POST /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+_CHUNKED: Final = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+_CLOSE: Final = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+_OLD: Final = b"GET / HTTP/1.0\r\n\r\n"
+# Reads that begin with what would be a plain request anywhere else, and other borders.
+HARD: Final = [
+    [_INSIDE % len(_GET), _GET, _GET],
+    [_INSIDE % (2 * len(_GET)), _GET, _GET, _GET],
+    [_CHUNKED + b"%x\r\n" % len(_GET), _GET, b"\r\n0\r\n\r\n", _GET],
+    [_CHUNKED + b"0\r\n", b"\r\n", _GET],
+    [b"GET / HTTP/1.1\r\nHost: a\r\nX: ", _GET, _GET],
+    [b"GET / HTTP/1.1\r\n", _GET, _GET],
+    [b"G", _GET],
+    [b"\r\n", _GET],
+    [_GET + b"G", _GET[1:], _GET],
+    [_GET + b"\r\n", _GET],
+    [_GET + b"\r\n\r\n" + _GET],
+    [_CLOSE, _GET],
+    [_GET + _CLOSE + _GET, _GET],
+    [_OLD, _GET],
+    [b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", _GET, _OLD, _GET],
+    [_GET + b"X: " + b"y" * HEAD_BYTES_MAX, _GET],
+    [_GET + b"GET / HTTP/1.1\r\nX: " + b"y" * HEAD_BYTES_MAX, b"y" * HEAD_BYTES_MAX],
+    [_GET.replace(b"GET", b"HEAD"), _GET],
+    [_INSIDE % 5 + b"hell", b"o" + _GET],
+    [_INSIDE % 0 + _GET],
+    [_INSIDE % BODY_BYTES_MAX, _GET],
+    [_GET.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"), _GET],
+    [_GET.replace(b"\r\n\r\n", b"\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"), _GET],
 ]
 
 
@@ -170,9 +208,12 @@ def test_both_readers_find_the_same_requests(seed: int, make: type[Asker]) -> No
     assert sum(plain) > HTTP.cases // (2 if make is Plain else 20)
 
 
-def test_both_readers_find_the_same_in_what_once_did_harm() -> None:
-    for case in FOUND_REQUESTS:
-        both_readers(case)
+@pytest.mark.parametrize("case", [*HARD, *FOUND_REQUESTS])
+def test_both_readers_find_the_same_in_hard_cases(case: list[bytes]) -> None:
+    both_readers(case)
+    whole = b"".join(case)
+    for cut in range(min(len(whole), 500)):
+        both_readers([whole[:cut], whole[cut:]])
 
 
 @pytest.mark.parametrize("seed", HTTP.seeds)

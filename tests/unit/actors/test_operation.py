@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from signalhub.actors.api import operation as operations
@@ -334,6 +334,10 @@ _PARTS = st.recursive(
     st.dictionaries(st.sampled_from(["x", "$", "é"]), _PARTS, max_size=2) | _PARTS,
     st.booleans(),
 )
+@example("add", [], {"$": 1}, False)
+@example("add", [], {"$": "tuple", "v": "x"}, False)
+@example("add", [1], {}, True)
+@example("1a", [1], {}, False)
 def test_plain_stored_forms_are_read_as_all_others(
     method: object, args: object, kwargs: object, is_odd: bool
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from signalhub.actors.kernel.outbox import NOWHERE, Outbox, Row
 from signalhub.actors.store.store import HostStore
+from tests.support.actors.scripted import Caller, stored
 
 ACTORS = ("a/1", "a/2")
 DESTS = ("b/1", "b/2")
@@ -74,6 +75,20 @@ def test_the_lane_of_a_message_is_that_of_the_newest_row(store: HostStore, seed:
             assert outbox.lane_of(actor, dest, is_ordered=is_ordered) == lane_in_table(
                 store, actor, dest, is_ordered
             )
+
+
+def test_a_call_of_a_handler_that_raises_leaves_no_lane(tmp_path: Path) -> None:
+    def call_and_raise(self: Caller) -> None:
+        self.call("far/1", "note", 1)
+        raise ValueError("no")
+
+    local = stored(tmp_path, Caller, foreign=["far"])
+    local.do("caller/1", lambda self: None)
+    with pytest.raises(ValueError, match="no"):
+        local.do("caller/1", call_and_raise)
+
+    assert local.count("outbox") == 0
+    assert local.kernel.outbox.lane_of("caller/1", "far/1", is_ordered=True) is None
 
 
 def lane_in_table(
