@@ -1,6 +1,7 @@
 """The byte work of hot paths; `signalhub` works the same without it, only slower."""
 
-from typing import Final, final
+from collections.abc import Callable
+from typing import Any, Final, final
 
 VERSION: Final[str]
 
@@ -9,6 +10,12 @@ def upgrade(data: bytes) -> tuple[str, str, dict[str, str], bytes] | None:
 
     Return path, query, headers, and the answer up to the end of the line with the accepted key;
     `None` if Python has to read it.
+    """
+
+def listed(head: bytes, rest: bytes, begun: int, values: list[bytes], end: bytes) -> bytes:
+    """An HTTP answer whose body goes on with `values`, separated by commas, and with `end`.
+
+    `head` ends before the length of the body, `rest` with its first `begun` bytes.
     """
 
 @final
@@ -34,6 +41,30 @@ class Reader:
         The items are what up to `units` units hold. Each frame takes one, and large ones take extra
         units; of the messages of runs only one in `share` does, the others are spared.
         """
+
+@final
+class Requests:
+    """Makes HTTP requests of what a connection has read."""
+
+    def __new__(cls, request: Callable[..., object]) -> Requests: ...
+    def read(self, data: bytes, peer: str, local: str) -> tuple[list[Any], int]:
+        """The plain requests at the beginning of what was read, and where the rest begins."""
+
+@final
+class RoomMessages:
+    """Reads messages for rooms."""
+
+    def __new__(
+        cls,
+        plain: tuple[bytes, int],
+        with_colon: tuple[bytes, int],
+        base64url: bytes,
+        ciphertext_bytes_max: int,
+    ) -> RoomMessages: ...
+    def read(
+        self, body: bytes
+    ) -> tuple[str | None, bytes, str | None, str | None, str | None] | None:
+        """Message id, ciphertext, pseudonym, room and tenant; `None` if Python has to read it."""
 
 @final
 class Tells:

@@ -5,9 +5,12 @@
 
 mod envelope;
 mod frames;
+mod http;
 mod json;
+mod page;
 mod panics;
 mod reader;
+mod rooms;
 mod sha1;
 mod tells;
 mod template;
@@ -19,7 +22,13 @@ use pyo3::prelude::*;
 #[pymodule]
 mod signalhub_native {
     #[pymodule_export]
+    use crate::http::Requests;
+    #[pymodule_export]
+    use crate::page::listed;
+    #[pymodule_export]
     use crate::reader::Reader;
+    #[pymodule_export]
+    use crate::rooms::RoomMessages;
     #[pymodule_export]
     use crate::tells::Tells;
     #[pymodule_export]

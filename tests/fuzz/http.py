@@ -230,7 +230,8 @@ class DoorTarget:
         self.statuses: Counter[int] = Counter()
         self._left = 0
 
-    def fire(self, pieces: list[bytes]) -> None:
+    def fire(self, pieces: list[bytes]) -> bytes:
+        """Return everything that the door has sent."""
         if self._left == 0:
             self._open()
         self._left -= 1
@@ -249,6 +250,7 @@ class DoorTarget:
         assert not self._listener.waiting
         assert not self._listener.choking()
         assert not len(self._listener.sources)
+        return wire.sent
 
     def _open(self) -> None:
         self._left = self.CASES

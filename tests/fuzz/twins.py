@@ -25,7 +25,8 @@ from typing import Any, Final, Protocol, cast
 
 import pytest
 
-from signalhub.auth.tokens import Authenticator, SessionTokens
+from signalhub.auth.session_tokens import SessionTokens
+from signalhub.auth.tokens import Authenticator
 from signalhub.clock import Ids, SteadyClock
 from signalhub.core.hub import Hub
 from signalhub.core.sessions.session import Session
@@ -34,7 +35,7 @@ from signalhub.server.port.door import Door
 from signalhub.server.runner import HubRunner
 from signalhub.server.sockets import connection as connection_module
 from signalhub.server.sockets.connection import Connection
-from signalhub.server.sockets.native import NativeConnection
+from signalhub.server.sockets.native import NativeConnection, switching
 from signalhub.server.sockets.picows import PicowsConnection, shake_hands
 from signalhub.settings.model import Settings
 from signalhub.state.store import StateStore
@@ -281,7 +282,7 @@ class Way:
         transport = cast(asyncio.Transport, wire)
         if self._is_native:
             wire.protocol = wire.connection = NativeConnection(owner, door)
-            wire.connection.shake_hands(wire, KEY, None)
+            wire.connection.shake_hands(wire, switching(KEY), None)
         else:
             wire.connection = PicowsConnection(owner, door)
             size = self.runner.frame_bytes_max

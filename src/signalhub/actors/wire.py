@@ -91,12 +91,17 @@ def join(payloads: Iterable[bytes]) -> bytes:
 def split(data: bytes) -> list[tuple[ActorMessage, bytes]]:
     """The messages of a lane batch, each with its own bytes; raises `NotReadable`."""
     try:
-        version = _decode_version(data).v
+        try:
+            batch = _decode_batch(data)
+        except msgspec.ValidationError:
+            # Another version may have other members.
+            batch = None
+        version = _decode_version(data).v if batch is None else batch.v
         if version != ENVELOPE_VERSION:
             raise NotReadable(
                 f"lane batch of version {version}; this host reads version {ENVELOPE_VERSION}"
             )
-        raws = [bytes(raw) for raw in _decode_batch(data).messages]
+        raws = [bytes(raw) for raw in (batch or _decode_batch(data)).messages]
         return [(decode(raw), raw) for raw in raws]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotReadable(f"unreadable lane batch: {error}") from error

@@ -202,8 +202,13 @@ class HubRunner:
     def perform(self, effects: list[Effect], now: int) -> None:
         """Perform effects in order."""
         for effect in effects:
-            self._perform_one(effect, now)
-        if self.hub.has_woken and not self.writer.tick_ms:
+            if type(effect) is Append:
+                self._append(effect)
+            elif type(effect) is Answer:
+                self._answer(effect)
+            else:
+                self._perform_one(effect, now)
+        if not self.writer.tick_ms and self.hub.has_woken:
             self.writer.begin_tick()
 
     def _perform_one(self, effect: Effect, now: int) -> None:
@@ -217,9 +222,7 @@ class HubRunner:
             case FanOut():
                 self._fan_out(effect, now)
             case Append():
-                self._engine.append(effect)
-                if not self.writer.tick_ms:
-                    self.writer.begin_tick()
+                self._append(effect)
             case Dispatch():
                 self._dispatch(effect, now)
             case Announce():
@@ -253,6 +256,11 @@ class HubRunner:
                 log.warning(text, extra=facts, exc_info=error)
             case _:
                 assert_never(effect)
+
+    def _append(self, effect: Append) -> None:
+        self._engine.append(effect)
+        if not self.writer.tick_ms:
+            self.writer.begin_tick()
 
     def _deliver(self, effect: Deliver, now: int) -> None:
         session = effect.session

@@ -33,12 +33,12 @@ class Form:
     `str` describes the form in words.
     """
 
-    __slots__ = ("_alphabet", "_marks", "chars_max")
+    __slots__ = ("_marks", "alphabet", "chars_max")
 
     def __init__(self, marks: str, chars_max: int = 128) -> None:
         self.chars_max = chars_max
         self._marks = marks
-        self._alphabet = (ascii_letters + digits + marks).encode()
+        self.alphabet = (ascii_letters + digits + marks).encode()
 
     def __str__(self) -> str:
         marks = " ".join(self._marks)
@@ -54,7 +54,7 @@ class Form:
         return (
             0 < len(text) <= self.chars_max
             and text.isascii()
-            and not text.encode().translate(None, self._alphabet)
+            and not text.encode().translate(None, self.alphabet)
             and ".." not in text
         )
 
@@ -77,7 +77,8 @@ class Names:
         self._version = version
         self.room = lru_cache(_CACHED)(self._room)
         self.inbox = lru_cache(_CACHED)(self._inbox)
-        self._content_key = hmac.digest(secret, b"content\0", "sha256")
+        content_key = hmac.digest(secret, b"content\0", "sha256")
+        self._keyed = blake2b(digest_size=_HALF_BYTES, key=content_key)
 
     @property
     def mark(self) -> InboxKeyBody:
@@ -90,7 +91,8 @@ class Names:
         The upper half is of the ciphertext, the lower one of both, 0 without a pseudonym. So two
         messages of one sender have nothing in common.
         """
-        digest = blake2b(ciphertext, digest_size=_HALF_BYTES, key=self._content_key)
+        digest = self._keyed.copy()
+        digest.update(ciphertext)
         upper = int.from_bytes(digest.digest(), "little") or 1
         if not pseudonym:
             return upper << _HALF_BITS

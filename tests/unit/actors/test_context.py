@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from signalhub.actors import Retry
-from signalhub.actors.api.config import CHAIN_MAX, CallContext, fresh
+from signalhub.actors.api.config import CHAIN_MAX, CallContext, StoredContext, fresh
 from signalhub.actors.api.payload import PayloadError
 from signalhub.testing.local_actors import CALLER
 from tests.support.actors.scripted import Caller, Stage, Target, calling, number_of, stored
@@ -51,6 +51,41 @@ def test_rights_reach_the_child_and_nobody_can_change_them() -> None:
         child.auth["user"] = "eve"
     with pytest.raises(AttributeError):
         child.auth = None  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"null",
+        b"{}",
+        b'{"call":"c1"}',
+        b'{"chain":["order/1"],"call":"c1","caller":"order/1"}',
+        b'{"chain":["order/1"],"auth":{"call":"c0","at":[1]},"call":"c1","caller":"order/1"}',
+        b'{"call":"c1","auth":{"call":"c0"}}',
+        b'{"call":"c1","call":"c2"}',
+        b'{"caller":"\\"call\\":\\"c3","call":"c1"}',
+        b'{ "call": "c1", "caller": null }',
+        b'{"c\\u0061ll":"c1","caller":"\x7f"}',
+        b'{"auth":"\x7f","call":"c1"}',
+        b'{"auth":{"$":"tuple","v":[1]},"call":"c1"}',
+        b'{"state":{"x":1},"call":"c1"}',
+        '{"chain":["order/é"],"call":"é","caller":"order/é"}'.encode(),
+        b'{"auth":"%b","call":"c1"}' % (b"x" * 5_000),
+    ],
+)
+def test_what_is_remembered_of_contexts_changes_nothing(data: bytes) -> None:
+    plain = CallContext._decoded(data)
+    for _ in range(2):
+        stored = StoredContext(data)
+        assert stored.context == plain
+        assert CallContext.decode(stored.own()) == plain
+        for call_id in ("c8", "01HZZZZZZZZZZZZZZZZZZZZZZZ"):
+            child = CallContext.decode(stored.child("stock/ß", call_id))
+            assert child == plain.child("stock/ß", call_id=call_id)
+
+        stored.context.state["own"] = 1
+        assert CallContext.decode(stored.own()).state["own"] == 1
+        assert CallContext.decode(stored.child("stock/1", "c9")).state["own"] == 1
 
 
 def test_an_invalid_context_is_refused() -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from signalhub.actors.api import operation as operations
 from signalhub.actors.api import payload
 from signalhub.actors.api.operation import (
     RESULT,
@@ -311,3 +312,61 @@ def test_an_invalid_operation_is_refused(content: Any) -> None:
     for decode in (decode_operation, decode_continuation):
         with pytest.raises(PayloadError):
             decode(msgspec.json.encode(content))
+
+
+_PARTS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda parts: (
+        st.lists(parts, max_size=3)
+        | st.dictionaries(st.sampled_from(["x", "$", "v", "é"]), parts, max_size=2)
+    ),
+    max_leaves=5,
+)
+
+
+@given(
+    st.sampled_from(["add", "é", "1a", "", "a b"]) | _PARTS,
+    st.lists(_PARTS, max_size=4) | _PARTS,
+    st.dictionaries(st.sampled_from(["x", "$", "é"]), _PARTS, max_size=2) | _PARTS,
+    st.booleans(),
+)
+@example("add", [], {"$": 1}, False)
+@example("add", [], {"$": "tuple", "v": "x"}, False)
+@example("add", [1], {}, True)
+@example("1a", [1], {}, False)
+def test_plain_stored_forms_are_read_as_all_others(
+    method: object, args: object, kwargs: object, is_odd: bool
+) -> None:
+    content = {"m": method, "a": args, "k": kwargs} | ({"z": 1} if is_odd else {})
+    data = msgspec.json.encode(content)
+
+    def outcome(read: Callable[[], Any]) -> object:
+        try:
+            found = read()
+        except PayloadError as error:
+            return str(error)
+        # 1, 1.0 and True are equal.
+        return found, repr(found)
+
+    expected = outcome(lambda: operations._decoded(payload.decode(data)))
+    assert outcome(lambda: operations._read_parts(data)) == expected
+
+
+@given(st.lists(_PARTS, max_size=4))
+def test_small_arguments_are_stored_as_all_others(args: list[Any]) -> None:
+    content = {"m": "add", "a": args, "k": {}}
+
+    assert encode_operation(op("add", *args)) == payload.encode(content)
+
+
+@pytest.mark.parametrize("size", [0, 255, 256, 257])
+def test_arguments_have_the_same_limit_however_small_they_are(size: int) -> None:
+    data = encode_operation(op("add", "x" * size))
+
+    assert encode_operation(op("add", "x" * size), max_bytes=len(data)) == data
+    with pytest.raises(PayloadError, match=f"more than {len(data) - 1} bytes"):
+        encode_operation(op("add", "x" * size), max_bytes=len(data) - 1)

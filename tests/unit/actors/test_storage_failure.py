@@ -136,6 +136,19 @@ def test_what_finds_no_room_has_not_happened_and_is_done_once_there_is(
     assert local.count("pending", "inbox", "alarms") == 0
 
 
+@pytest.mark.parametrize("full", [no_pages_left, no_room_left])
+def test_requests_are_listed_once_although_their_turn_failed(local: Stage, full: Full) -> None:
+    before = local.count("finished")
+    local.begin("target/1", "note", "first")
+    local.start("caller/1", call_and_fill, 7)
+
+    fail(local, full)
+    local.run()
+
+    # Both, and the request that the second one made.
+    assert local.count("finished") == before + 3
+
+
 def test_a_handler_that_ignores_a_full_disk_has_not_happened_either(local: Stage) -> None:
     def fill_and_ignore(self: Caller) -> str:
         said = "there was room"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Set
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
@@ -200,6 +202,14 @@ DEFAULTS = DurableConfig()
 
 CHAIN_MAX: Final = 100
 
+_set: Final = msgspec.structs.force_setattr
+# Contexts of the same chain of actors differ in the call id only, so what they have in common is
+# remembered; but not if it could be changed, or may be spelt in another way.
+_KNOWN_BYTES_MAX: Final = 2_048
+_CALL: Final = b'"call":"'
+# No id, name or plain context has this character.
+_ANY_ID: Final = "\x7f"
+
 _CONTEXT_KEYS: Final = frozenset(("auth", "call", "caller", "chain", "state"))
 
 
@@ -218,7 +228,7 @@ class CallContext(msgspec.Struct, frozen=True):
     caller: str | None = None
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "auth", _frozen(self.auth))
+        _set(self, "auth", _frozen(self.auth))
 
     def child(self, address: str, *, call_id: str = "") -> CallContext:
         """The context of a call made by that actor: a copy with the actor added to the chain."""
@@ -226,7 +236,13 @@ class CallContext(msgspec.Struct, frozen=True):
         if len(chain) > CHAIN_MAX:
             # Two actors may call each other endlessly. Keep the start and the end of the chain.
             chain = (chain[0], *chain[2:])
-        return CallContext(chain, self.auth, _copied(self.state), call_id, address)
+        # Unlike a new one, a copy does not freeze again what is frozen.
+        made = copy(self)
+        _set(made, "call_chain", chain)
+        _set(made, "state", _copied(self.state))
+        _set(made, "call_id", call_id)
+        _set(made, "caller", address)
+        return made
 
     def encode(self, *, max_depth: int = 50, max_bytes: int = 2**20) -> bytes:
         """The stored form; raises `PayloadError` naming the value that cannot be stored."""
@@ -249,6 +265,10 @@ class CallContext(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, data: bytes | memoryview) -> CallContext:
         """Read what `encode` wrote; `null` is a fresh context. Raises `PayloadError`."""
+        return StoredContext(data).context
+
+    @classmethod
+    def _decoded(cls, data: bytes) -> CallContext:
         content = payload.decode(data)
         if content is None:
             return cls()
@@ -260,6 +280,66 @@ class CallContext(msgspec.Struct, frozen=True):
             if is_right and all(type(one) is str for one in (*chain, *texts)):
                 return cls(tuple(chain), content.get("auth"), state, call_id, caller)
         raise PayloadError("invalid call context")
+
+
+@lru_cache(maxsize=1_024)
+def _known(before: bytes, after: bytes) -> CallContext | None:
+    """A context with these bytes before and after its call id; `None` if it is something else."""
+    found = CallContext._decoded(b'%b%b%b"%b' % (before, _CALL, _ANY_ID.encode(), after))
+    return found if found.call_id == _ANY_ID else None
+
+
+@lru_cache(maxsize=1_024)
+def _child_parts(data: bytes, address: str) -> tuple[bytes, bytes]:
+    """What stands before and after the call id in the stored contexts of its children."""
+    stored = CallContext.decode(data).child(address, call_id=_ANY_ID).encode()
+    before, _, after = stored.partition(_ANY_ID.encode())
+    return before, after
+
+
+class StoredContext:
+    """The context of a run, and how it and those of its calls are stored."""
+
+    __slots__ = ("_data", "context")
+
+    def __init__(self, data: bytes | memoryview | None = None) -> None:
+        """Read what was stored, or begin a fresh context; raises `PayloadError`."""
+        # Empty if the stored form has to be made again.
+        self._data = b""
+        if data is None:
+            self.context = CallContext()
+            return
+        data = bytes(data)
+        if (
+            len(data) > _KNOWN_BYTES_MAX
+            or b'"state"' in data
+            or b'"$"' in data
+            or b"\\" in data
+            or b"\x7f" in data
+        ):
+            self.context = CallContext._decoded(data)
+            return
+        self._data = data
+        before, found, rest = data.rpartition(_CALL)
+        call_id, _, after = rest.partition(b'"')
+        known = _known(before, after) if found else None
+        if known is None:
+            self.context = CallContext._decoded(data)
+            return
+        self.context = made = copy(known)
+        _set(made, "state", {})
+        _set(made, "call_id", call_id.decode())
+
+    def own(self) -> bytes:
+        """The stored form of the context."""
+        return self._data if self._data and not self.context.state else self.context.encode()
+
+    def child(self, address: str, call_id: str) -> bytes:
+        """The stored form of the context of a call made by that actor."""
+        if not self._data or self.context.state:
+            return self.context.child(address, call_id=call_id).encode()
+        before, after = _child_parts(self._data, address)
+        return b"%b%b%b" % (before, call_id.encode(), after)
 
 
 def fresh() -> CallContext:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -39,6 +40,12 @@ def ref(kind: str | type[Any], key: str) -> Ref:
         raise TypeError(
             f"the key of a {name} must be a string, not {type(key).__name__}; use ref(…, str(…))"
         )
+    return _checked(name, key)
+
+
+@lru_cache(maxsize=4_096)
+def _checked(name: str, key: str) -> Ref:
+    """The address, of which most are used again soon."""
     if _KIND.fullmatch(name) is None:
         raise ValueError(
             f"invalid kind {name!r:.100}: use up to 64 of a-z, 0-9, _ and -, starting with a letter"

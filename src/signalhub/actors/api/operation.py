@@ -24,7 +24,11 @@ MAX_DEPTH: Final = 50
 MAX_BYTES: Final = 2**20
 _ANY_TAG: Final = b'"$":'
 _KEYS: Final = frozenset("mak")
+_SMALL_CHARS: Final = 256
+_SMALL_INT: Final = 2**62
 _SCALARS: Final = frozenset((str, int, float, bool, type(None)))
+
+_to_json: Final = msgspec.json.Encoder().encode
 
 
 @final
@@ -177,6 +181,8 @@ def _named(value: object) -> str:
 
 def place(continuation: Continuation, outcome: object) -> tuple[list[Any], dict[str, Any]]:
     """The arguments with the outcome in place of `RESULT`, or at the end."""
+    if not continuation.kwargs and _SCALARS.issuperset(map(type, continuation.args)):
+        return [*continuation.args, outcome], {}
 
     def filled(value: Any) -> Any:
         return outcome if value is RESULT else _mapped(value, filled, into_operations=True)
@@ -189,6 +195,8 @@ def place(continuation: Continuation, outcome: object) -> tuple[list[Any], dict[
 
 def run(operation: Operation, resolve: Callable[[str], Callable[..., Any]]) -> Any:
     """Call the method, after running the operations among its arguments from left to right."""
+    if not operation.kwargs and _SCALARS.issuperset(map(type, operation.args)):
+        return resolve(operation.method)(*operation.args)
 
     def evaluated(value: Any) -> Any:
         return run(value, resolve) if type(value) is Operation else _mapped(value, evaluated)
@@ -246,21 +254,55 @@ def encode_continuation(
 
 
 def decode_operation(data: bytes | memoryview) -> Operation:
-    return Operation(*_decoded(payload.decode(data)))
+    return Operation(*_read_parts(data))
 
 
 def decode_continuation(data: bytes | memoryview) -> Continuation:
-    return Continuation(*_decoded(payload.decode(data)))
+    return Continuation(*_read_parts(data))
+
+
+class _Plain(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The stored form if nothing in it is tagged."""
+
+    m: str
+    a: list[str | int | float | bool | None]
+    k: dict[str, str | int | float | bool | None]
+
+
+_decode_plain: Final = msgspec.json.Decoder(_Plain).decode
+
+
+def _read_parts(data: bytes | memoryview) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    try:
+        plain = _decode_plain(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        # Something else, or invalid.
+        return _decoded(payload.decode(data))
+    if not plain.m.isidentifier() or "$" in plain.k:
+        return _decoded(payload.decode(data))
+    return plain.m, tuple(plain.a), plain.k
 
 
 def _encode(one: Operation | Continuation, max_args: int, max_depth: int, max_bytes: int) -> bytes:
     _check_count(one, max_args)
     content = {"m": one.method, "a": list(one.args), "k": one.kwargs}
+    if not one.kwargs and all(map(_is_small, (one.method, *one.args))):
+        data = _to_json(content)
+        if len(data) <= max_bytes:
+            return data
     try:
         # The limit applies to the arguments; the object and the list around them do not count.
         return payload.encode(content, max_depth=max_depth + 2, max_bytes=max_bytes)
     except PayloadError as error:
         raise _about_argument(error, one.method) from None
+
+
+def _is_small(value: Any) -> bool:
+    """Is it short plain text, or a value that is always small?"""
+    kind = type(value)
+    if kind is str:
+        return len(value) <= _SMALL_CHARS and value.isascii()
+    return -_SMALL_INT <= value <= _SMALL_INT if kind is int else value is None or kind is bool
 
 
 def _about_argument(error: PayloadError, method: str) -> PayloadError:

@@ -291,8 +291,9 @@ class Host:
         if delivery is not None and delivery.accepted_at is not None:
             accepted_ms = delivery.accepted_at
         data = msgspec.json.encode(message.payload)
+        count = _count(message.payload)
         self.kernel_events(
-            [DeliveryArrived(message.type, data, message.sender, accepted_ms, message)]
+            [DeliveryArrived(message.type, data, message.sender, accepted_ms, message, count)]
         )
 
     def kernel_events(self, events: Iterable[Event]) -> None:
@@ -441,6 +442,12 @@ async def _answers(probe: ActorHub, address: str) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def _count(payload: object) -> int:
+    """How many messages a lane batch holds; 1 for anything else."""
+    messages = payload.get("messages") if isinstance(payload, dict) else None
+    return len(messages) if isinstance(messages, list) else 1
 
 
 def _duplicate(message: str, resolution: str) -> HubRefused:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from signalhub.actors.kernel.events import Effect, Event
+from signalhub.actors.kernel.events import DeliveryArrived, Effect, Event
 from signalhub.actors.kernel.kernel import Kernel
 from signalhub.actors.store.store import STORAGE_ERRORS, StorageFailed
 from signalhub.clock import SteadyClock
@@ -67,7 +67,7 @@ class Turning:
                     self._changed.wait_for(self._is_wanted, self._wait_s())
                     if self._is_stopping:
                         return
-                    events, self._events = self._events, []
+                    events = self._taken()
                 self._look()
                 if events or self._is_due():
                     self._turn(events)
@@ -75,6 +75,22 @@ class Turning:
             log.exception("the host stops because of an internal error")
             self.fault = fault
             self.on_fault()
+
+    def _taken(self) -> list[Event]:
+        """Return the events for one turn.
+
+        Deliveries with more messages than it runs wait here: it would have to write them, and the
+        next turn to read and delete them again.
+        """
+        events, left = self._events, self._kernel.config.inbound_batch_size
+        for at, event in enumerate(events):
+            if isinstance(event, DeliveryArrived):
+                if left <= 0:
+                    self._events = events[at:]
+                    return events[:at]
+                left -= event.count
+        self._events = []
+        return events
 
     def _is_wanted(self) -> bool:
         return bool(self._events or self._is_stopping)

@@ -290,21 +290,29 @@ class Calls:
 
 
 class FinishedCalls:
-    """The table `finished`: what was executed lately, for people."""
+    """The table `finished`: what was executed lately, for people; written at the end of a turn."""
 
     def __init__(self, store: HostStore) -> None:
         self._execute = store.execute
+        self._executemany = store.executemany
+        self._new: list[tuple[str | int | None, ...]] = []
         # The first one deletes what earlier processes left, however briefly each of them ran.
         self._added = _FINISHED_SLACK
+
+    def load(self) -> None:
+        """The turn was rolled back."""
+        self._new.clear()
 
     def add(
         self, call_id: str, actor: str, caller: str, method: str, error: str | None, ended_ms: int
     ) -> None:
-        self._put(call_id, actor, caller, method, error and error[:_ERROR_CHARS_MAX], ended_ms)
+        error = error and error[:_ERROR_CHARS_MAX]
+        self._new.append((call_id, actor, caller, method, error, ended_ms))
 
     def add_deferred(self, call_id: str, actor: str, caller: str, method: str) -> None:
-        """It was executed, and is answered later."""
-        self._put(call_id, actor, caller, method, None, None)
+        """It was executed, and is answered later, perhaps by the next run."""
+        self._new.append((call_id, actor, caller, method, None, None))
+        self.write()
 
     def answered(self, call_id: str, actor: str, error: str | None, now_ms: int) -> None:
         """The deferred answer was given."""
@@ -314,13 +322,17 @@ class FinishedCalls:
             (error and error[:_ERROR_CHARS_MAX], now_ms, call_id, actor),
         )
 
-    def _put(self, *row: str | int | None) -> None:
-        self._execute(
+    def write(self) -> None:
+        """Write what was added."""
+        if not self._new:
+            return
+        new, self._new = self._new, []
+        self._executemany(
             "INSERT INTO finished (call_id, actor, caller, method, error, ended_ms)"
             " VALUES (?, ?, ?, ?, ?, ?)",
-            row,
+            new[-FINISHED_MAX:],
         )
-        self._added += 1
+        self._added += len(new)
         if self._added >= _FINISHED_SLACK:
             self._added = 0
             self._execute(

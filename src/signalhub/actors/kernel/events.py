@@ -25,6 +25,8 @@ class DeliveryArrived(msgspec.Struct, gc=False):
     sender: str
     accepted_ms: int
     delivery: Any
+    # How many messages of actors it holds, about.
+    count: int = 1
 
 
 class Receipted(msgspec.Struct):

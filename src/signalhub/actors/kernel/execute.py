@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from signalhub.actors import wire
 from signalhub.actors.api import outcome, schedules
 from signalhub.actors.api.actor import Actor, bound, method_of, remote_method
-from signalhub.actors.api.config import CallContext, DurableConfig, fresh
+from signalhub.actors.api.config import CallContext, DurableConfig, StoredContext
 from signalhub.actors.api.deferred import Token
 from signalhub.actors.api.errors import CallError, Retry
 from signalhub.actors.api.names import parse_ref
@@ -113,7 +113,7 @@ class Instances:
         try:
             actor = cls(who)
             if cls.on_start is not Actor.on_start:
-                self._kernel.executor.attempt(actor, actor.on_start, fresh())
+                self._kernel.executor.attempt(actor, actor.on_start, StoredContext())
         except BaseException as error:
             if not _is_fault(error):
                 raise
@@ -143,7 +143,7 @@ class Executor:
         self,
         actor: Actor,
         method: Callable[..., Any],
-        context: CallContext,
+        context: StoredContext,
         args: list[Any] | tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
         finish: Callable[[Running, Any], object] | None = None,
@@ -182,6 +182,7 @@ class Executor:
             raise StorageFailed(f"{kernel.store.path}: {error}") from error
         kernel.store.undo()
         kernel.inbox.undo()
+        kernel.outbox.forget_newest()
         kernel.instances.forget(str(actor.ref))
 
     def _watch(
@@ -204,7 +205,7 @@ class Executor:
         caller = message.sender if message.wants else ""
         method, error_text, is_deferred = "", None, False
         try:
-            context = CallContext.decode(bytes(message.context))
+            context = StoredContext(message.context)
             operation = decode_operation(bytes(message.body))
             method = operation.method
 
@@ -224,7 +225,7 @@ class Executor:
 
             value = self.attempt(
                 actor,
-                lambda: run(operation, lambda name: self._remote(actor, name, context)),
+                lambda: run(operation, lambda name: self._remote(actor, name, context.context)),
                 context,
                 finish=finish,
                 request=(caller, message.call),
@@ -276,7 +277,7 @@ class Executor:
             )
             return
         body = outcome.of_error(error)
-        running = Running(kernel, actor, kernel.kinds.config(actor.kind), fresh())
+        running = Running(kernel, actor, kernel.kinds.config(actor.kind), StoredContext())
         running.answer(caller, message.call, body)
         for item in running.posted:
             kernel.inbox.put(item)
@@ -330,7 +331,7 @@ class Executor:
         continuation, method = _stored_method(actor, stored)
         args, kwargs = place(continuation, value)
         try:
-            context = CallContext.decode(waiting.context)
+            context = StoredContext(waiting.context)
         except PayloadError as error:
             raise Unrunnable(f"the context of the call cannot be read: {error}") from error
         self.attempt(
@@ -380,7 +381,7 @@ class Executor:
             self.attempt(
                 actor,
                 method,
-                fresh(),
+                StoredContext(),
                 list(continuation.args),
                 dict(continuation.kwargs),
                 finish=lambda *_: alarms.ran(row),

@@ -146,6 +146,7 @@ class Kernel:
         self.places.load()
         self.inbox.load()
         self.calls.load()
+        self.finished.load()
         self.instances.load()
         self.arriving.load()
         self.moves.load()
@@ -181,6 +182,7 @@ class Kernel:
                 # Last, because returned and undeliverable messages also go into the inbox.
                 self.inbox.flush()
                 self.arriving.write()
+                self.finished.write()
                 self.time.write()
                 self.recovery.end_turn()
                 self.reached("commit")
@@ -241,6 +243,7 @@ class Kernel:
             raise
         except Exception as fault:
             self.store.undo()
+            self.outbox.forget_newest()
             while len(self.inbox.fresh) > waiting:
                 self.inbox.fresh.pop()
             self.inbox.reread()

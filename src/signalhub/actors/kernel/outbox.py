@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ NOWHERE = ""
 FROZEN = "!"
 # With fewer destinations it is not worth reading which of them still have rows.
 DESTS_MIN = 1_024
+_NEWEST_MAX = 16_384
 
 
 class Row(msgspec.Struct, gc=False):
@@ -53,10 +54,13 @@ class Outbox:
         # messages matter.
         self._dests: set[str] = set()
         self._dests_max = DESTS_MIN
+        # The lane of the newest row from one actor to another, and its id: of some of them.
+        self._newest: dict[tuple[str, str, bool], tuple[Lane, str]] = {}
         self._sent_to: dict[Lane, str] = {}
 
     def load(self) -> list[Lane]:
         """Load from the tables; returns the lanes that have rows."""
+        self.forget_newest()
         self._load_dests()
         self._sent_to = {
             (host, bool(is_ordered)): sent_to
@@ -78,6 +82,10 @@ class Outbox:
             ],
         )
 
+    def forget_newest(self) -> None:
+        """Rows were changed, or changes were rolled back: look into the table."""
+        self._newest.clear()
+
     def _load_dests(self) -> None:
         self._dests = {dest for (dest,) in self._execute("SELECT DISTINCT dest FROM outbox")}
         self._dests_max = max(DESTS_MIN, 2 * len(self._dests))
@@ -85,6 +93,9 @@ class Outbox:
     def add(self, row: Row, lane: Lane) -> None:
         if not row.dest.startswith("@"):
             self._dests.add(row.dest)
+            if len(self._newest) >= _NEWEST_MAX:
+                self.forget_newest()
+            self._newest[row.actor, row.dest, lane[1]] = (lane, row.msg_id)
         self._execute(
             "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -117,6 +128,8 @@ class Outbox:
         """The lane of the newest waiting message from one actor to the other, if any."""
         if dest not in self._dests:
             return None
+        if (newest := self._newest.get((actor, dest, is_ordered))) is not None:
+            return newest[0]
         host: str | None = self._execute(
             "SELECT host FROM outbox WHERE actor = ? AND dest = ? AND is_ordered = ?"
             " ORDER BY msg_id DESC LIMIT 1",
@@ -147,8 +160,13 @@ class Outbox:
             self._sent_to[lane] = last
             self._execute("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?)", (*lane, last))
 
-    def remove(self, rows: Iterable[Row]) -> None:
+    def remove(self, rows: list[Row]) -> None:
         """Delete rows; never within the run of a handler, which may be rolled back."""
+        for row in rows:
+            for key in ((row.actor, row.dest, True), (row.actor, row.dest, False)):
+                newest = self._newest.get(key)
+                if newest is not None and newest[1] == row.msg_id:
+                    del self._newest[key]
         self._store.executemany(
             "DELETE FROM outbox WHERE actor = ? AND dest = ? AND msg_id = ?",
             [(row.actor, row.dest, row.msg_id) for row in rows],
@@ -158,6 +176,7 @@ class Outbox:
 
     def withdraw(self, actor: str, dest: str, msg_id: str) -> bool | None:
         """Delete a row; returns whether it was never sent, `None` if it does not exist."""
+        self.forget_newest()
         found = self._execute(
             "DELETE FROM outbox WHERE actor = ? AND dest = ? AND msg_id = ?"
             " RETURNING host, is_ordered, attempts",
@@ -170,6 +189,7 @@ class Outbox:
 
     def freeze(self, actor: str) -> None:
         """Stop sending messages of this actor."""
+        self.forget_newest()
         rows: list[Any] = self._execute(
             "SELECT dest, msg_id, host, is_ordered, attempts FROM outbox WHERE actor = ?", (actor,)
         ).fetchall()
@@ -183,6 +203,7 @@ class Outbox:
 
     def thaw(self, actor: str) -> set[Lane]:
         """The actor stays or has arrived here: send its rows again, from the returned lanes."""
+        self.forget_newest()
         rows: list[Any] = self._execute(
             "UPDATE outbox SET host = iif(substr(dest, 1, 1) = '@', dest, ?)"
             " WHERE actor = ? AND host = ? RETURNING dest, host, is_ordered",
@@ -193,6 +214,7 @@ class Outbox:
 
     def rehost(self, before: str, hosts: Mapping[str, str]) -> set[Lane]:
         """Destinations have moved; returns the lanes that have rows now."""
+        self.forget_newest()
         rows: list[Any] = self._execute(
             "SELECT actor, dest, msg_id, is_ordered, attempts FROM outbox WHERE host = ?", (before,)
         ).fetchall()

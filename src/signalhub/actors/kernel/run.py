@@ -17,7 +17,7 @@ import msgspec
 
 from signalhub.actors import wire
 from signalhub.actors.api import offload, outcome, payload
-from signalhub.actors.api.config import CallContext, DurableConfig, check_timeout, fresh
+from signalhub.actors.api.config import DurableConfig, StoredContext, check_timeout
 from signalhub.actors.api.deferred import Token
 from signalhub.actors.api.names import Ref, parse_ref
 from signalhub.actors.api.operation import (
@@ -64,13 +64,14 @@ class Running:
     """An actor while one of its methods runs."""
 
     def __init__(
-        self, kernel: Kernel, actor: Actor, config: DurableConfig, context: CallContext
+        self, kernel: Kernel, actor: Actor, config: DurableConfig, stored: StoredContext
     ) -> None:
         self.kernel = kernel
         self.actor = actor
         self.address = str(actor.ref)
         self.config = config
-        self.context = context
+        self._stored_context = stored
+        self.context = stored.context
         # What people read; deadlines are counted by the host's own time.
         self.now_ms = kernel.time.wall_ms
         self.posted: list[Item] = []
@@ -123,7 +124,7 @@ class Running:
             continuation,
             rescue,
             errors_only,
-            self.context.encode(),
+            self._stored_context.own(),
             deadline_ms,
             key,
         )
@@ -218,8 +219,8 @@ class Running:
         )
 
     def _context(self, call_id: str, *, is_new_chain: bool) -> msgspec.Raw:
-        context = fresh() if is_new_chain else self.context
-        return msgspec.Raw(context.child(self.address, call_id=call_id).encode())
+        stored = StoredContext() if is_new_chain else self._stored_context
+        return msgspec.Raw(stored.child(self.address, call_id))
 
     def _post(self, message: ActorMessage, expires_ms: int | None, *, is_ordered: bool) -> None:
         item = self.kernel.post(
@@ -333,7 +334,14 @@ class Running:
         self.kernel.calls.put(
             self.address,
             WaitingCall(
-                call_id, "", name, continuation, rescue, False, self.context.encode(), deadline_ms
+                call_id,
+                "",
+                name,
+                continuation,
+                rescue,
+                False,
+                self._stored_context.own(),
+                deadline_ms,
             ),
         )
         self.kernel.store.execute(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -53,6 +54,12 @@ class Requester(msgspec.Struct, frozen=True):
 
 # Whoever asks a hub that does not check.
 ANYBODY: Final = Requester()
+
+
+@lru_cache(maxsize=4_096)
+def _stranger(address: str) -> Requester:
+    """Whoever asks from this address without a token."""
+    return Requester(source_of(address))
 
 
 class _Verified(msgspec.Struct, frozen=True):
@@ -131,13 +138,14 @@ class Access:
         self, token: str | None, address: str, now: int, mono_ms: int, *, has_inbox: bool
     ) -> Requester:
         """Return who asks; raises `RoomError` for an invalid token, or if nothing is presented."""
-        source = source_of(address)
+        stranger = _stranger(address)
         if self._authenticator is None:
-            return Requester(source)
+            return stranger
+        source = stranger.source
         if token is None:
             if not has_inbox and not self._is_blind:
                 raise self._refused(source, refusals.unauthorized(), mono_ms)
-            return Requester(source)
+            return stranger
         now_s = self._wall.shown(now) / 1000
         try:
             verified = self._tokens.verified(token, self._authenticator, now_s)

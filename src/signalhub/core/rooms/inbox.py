@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 # The log identifies a stream by name and epoch; inboxes are never recreated, so one is enough.
 STREAM_EPOCH = 1
+# Evicted entries that may remain in a list before it is compacted.
+_STALE_MAX: Final = 64
+_NEVER_MS: Final = 2**53 - 1
 
 
 class KeptMessage(msgspec.Struct, gc=False):
@@ -36,6 +39,65 @@ class KeptMessage(msgspec.Struct, gc=False):
     message_id: str
     expires_ms: int
     json: bytes
+
+
+class PageTexts:
+    """The newest messages of an inbox as JSON texts in a row, so that a page is a slice of them."""
+
+    __slots__ = ("_evicted", "_first", "_is_soonest_gone", "_texts", "longest", "soonest_ms")
+
+    def __init__(self) -> None:
+        self._begin(1)
+
+    def _begin(self, first: int) -> None:
+        self._texts: list[bytes] = []
+        # The position of the first text, and how many have been evicted from there on.
+        self._first = first
+        self._evicted = 0
+        # No message expires before; earlier than necessary if the one that would is gone.
+        self.soonest_ms = _NEVER_MS
+        self._is_soonest_gone = False
+        # No text has more bytes.
+        self.longest = 0
+
+    def add(self, kept: KeptMessage) -> None:
+        """Add a message at the end."""
+        if len(self._texts) == self._evicted:
+            self._begin(kept.seq)
+        self._texts.append(kept.json)
+        if kept.expires_ms < self.soonest_ms:
+            self.soonest_ms = kept.expires_ms
+        if len(kept.json) > self.longest:
+            self.longest = len(kept.json)
+
+    def evict(self, expires_ms: int) -> None:
+        """Remove the first message."""
+        self._texts[self._evicted] = b""
+        self._evicted += 1
+        if expires_ms <= self.soonest_ms:
+            self._is_soonest_gone = True
+        if self._evicted > _STALE_MAX and self._evicted * 2 > len(self._texts):
+            del self._texts[: self._evicted]
+            self._first += self._evicted
+            self._evicted = 0
+
+    def blank(self, seq: int) -> None:
+        """Remove the content of a message, which has expired with that."""
+        self._texts[seq - self._first] = b""
+        self.soonest_ms = 0
+
+    def between(self, first: int, last: int) -> list[bytes]:
+        """Return the texts from one position to another."""
+        return self._texts[first - self._first : last + 1 - self._first]
+
+    def has_expired(self, recent: dict[int, KeptMessage], now: int) -> bool:
+        """May a message have expired? They are looked at again if one of them is gone."""
+        if self.soonest_ms > now:
+            return False
+        if self._is_soonest_gone:
+            self._is_soonest_gone = False
+            self.soonest_ms = min(kept.expires_ms for kept in recent.values())
+        return self.soonest_ms <= now
 
 
 class UnarchivedGroup(msgspec.Struct, array_like=True, gc=False):
@@ -72,6 +134,7 @@ class Inbox:
         "saved_accepts",
         "since_ms",
         "skipped",
+        "texts",
         "unarchived",
         "unarchived_bytes",
         "unarchived_count",
@@ -101,6 +164,7 @@ class Inbox:
         # The newest messages, without gaps from `recent_first` to `head`.
         self.recent: dict[int, KeptMessage] = {}
         self.recent_first = 1
+        self.texts = PageTexts()
         # Being written to the log, by message id.
         self.pending: dict[str, PendingMessage] = {}
         # Messages that wait for a look-up on disk; `None` if no look-up is running.
@@ -189,10 +253,6 @@ class Inbox:
         return self.unarchived_count < before
 
 
-# Evicted entries that may remain in the order before it is compacted.
-_STALE_MAX: Final = 64
-
-
 class Buffer:
     """The newest messages of all inboxes in memory, evicted oldest first."""
 
@@ -213,6 +273,7 @@ class Buffer:
         if not recent:
             inbox.recent_first = kept.seq
         recent[kept.seq] = kept
+        inbox.texts.add(kept)
         self._order.append((inbox, kept.seq))
         self.bytes += len(kept.json)
         if len(recent) > self._count_max:
@@ -239,9 +300,12 @@ class Buffer:
         if kept is not None:
             self.bytes -= len(kept.json)
             kept.json, kept.expires_ms = b"", 0
+            inbox.texts.blank(seq)
 
     def _evict(self, inbox: Inbox) -> None:
-        self.bytes -= len(inbox.recent.pop(inbox.recent_first).json)
+        kept = inbox.recent.pop(inbox.recent_first)
+        self.bytes -= len(kept.json)
+        inbox.texts.evict(kept.expires_ms)
         inbox.recent_first += 1
 
     def _evict_oldest(self) -> None:
@@ -458,7 +522,6 @@ class Pins:
 
 # What an entry takes in the log besides its id and ciphertext.
 _ENTRY_BYTES: Final = 128
-_NEVER_MS: Final = 2**53 - 1
 
 
 def size_in_log(message_id: str, ciphertext: bytes) -> int:

@@ -172,17 +172,20 @@ class PageRead:
         may_repeat = inbox.retention_max_s > pages.settings.repeat_s
         if start not in recent or may_repeat or pages.settings.always_query_store:
             return None
-        kept = map(recent.__getitem__, range(start, last + 1))
-        messages = [one.json for one in kept if one.expires_ms > now]
-        if len(messages) <= last - start or sum(map(len, messages)) > self._bytes_max:
+        texts, bytes_max = inbox.texts, pages.settings.page_bytes_max
+        if texts.has_expired(recent, now):
+            kept = map(recent.__getitem__, range(start, last + 1))
+            messages = [one.json for one in kept if one.expires_ms > now]
+            if len(messages) <= last - start:
+                return None
+        else:
+            messages = texts.between(start, last)
+        is_short = len(messages) * texts.longest <= bytes_max
+        if not is_short and sum(map(len, messages)) > bytes_max:
             return None
         pages.tally.fetched += len(messages)
         skipped = self._skipped(last + 1, inbox.head)
         return Page(messages, last + 1, self._oldest(), skipped=skipped)
-
-    @property
-    def _bytes_max(self) -> int:
-        return self._pages.settings.page_bytes_max
 
     def _take_memory(self) -> bool:
         """Take what memory holds of the page; return whether that includes its start."""

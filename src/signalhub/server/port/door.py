@@ -35,6 +35,7 @@ from signalhub.server.port.http import (
     Upgrade,
     text,
 )
+from signalhub.server.port.native import new_reader
 from signalhub.server.sockets import picows
 from signalhub.server.sockets.connection import Connection
 from signalhub.server.sockets.native import NativeConnection, switching
@@ -160,7 +161,7 @@ class Door(asyncio.BufferedProtocol):
         # The source it is counted for until it is closed or handed over.
         self.origin: Source
         self._transport: asyncio.Transport
-        self._reader: RequestReader | None = RequestReader()
+        self._reader: RequestReader | None = new_reader()
         self._queue: deque[HttpRequest] | None = None
         # The request that is being answered, if any.
         self._pending: tuple[HttpRequest, Route] | None = None
@@ -280,14 +281,26 @@ class Door(asyncio.BufferedProtocol):
                 self._check_bytes()
             else:
                 self._websocket.buffer_updated(nbytes)
-        elif self._reader is not None:
+        elif (reader := self._reader) is not None:
             data = bytes(self._listener.read_buffer[:nbytes])
             if self._is_new:
                 self._is_new = False
                 if self._upgrade_plainly(data):
                     return
-            requests = self._reader.feed(data)
-            self._listener.unfinished.hold(self, self._reader.body_bytes)
+            requests = reader.feed(data)
+            unfinished = self._listener.unfinished
+            # Most of the time nobody holds any.
+            if unfinished.bytes or reader.body_bytes:
+                unfinished.hold(self, reader.body_bytes)
+            if (
+                len(requests) == 1
+                and self._pending is None
+                and not (self._queue or self._is_choked)
+            ):
+                self._answer(requests[0])
+                if self._pending is None:
+                    self._serve()
+                return
             if requests:
                 if self._queue is None:
                     self._queue = deque()
@@ -392,7 +405,7 @@ class Door(asyncio.BufferedProtocol):
         (request, route), self._pending = self._pending, None
         if self._transport.is_closing():
             return
-        self._send(request, response, route, is_last=self._is_leaving)
+        self._send(request, response, route, self._is_leaving)
         reader = self._reader
         if reader is not None and (
             self._queue

@@ -8,7 +8,7 @@ connection is closed.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import httptools
 import msgspec
 
+from signalhub import native
 from signalhub.wire.errors import RoomCode
 
 if TYPE_CHECKING:
@@ -77,6 +78,13 @@ class HttpRequest(msgspec.Struct, frozen=True):
         return value == token or token in [part.strip() for part in value.split(",")]
 
 
+class ListedValues(msgspec.Struct, frozen=True):
+    """JSON values, which are separated by commas, and what follows them."""
+
+    values: list[bytes]
+    end: bytes
+
+
 class Response(msgspec.Struct, frozen=True):
     """The answer of a handler; `to_bytes` adds the length, date and connection headers."""
 
@@ -84,12 +92,14 @@ class Response(msgspec.Struct, frozen=True):
     body: bytes = b""
     content_type: str = "text/plain; charset=utf-8"
     headers: dict[str, str] = {}
-    pieces: Sequence[bytes] = ()  # The rest of a long body, in order.
+    listed: ListedValues | None = None  # The rest of a long body.
 
     @property
     def content(self) -> bytes:
         """The whole body."""
-        return b"".join((self.body, *self.pieces))
+        if self.listed is None:
+            return self.body
+        return b"%b%b%b" % (self.body, b",".join(self.listed.values), self.listed.end)
 
     def to_bytes(self, keep_alive: bool, head_only: bool = False) -> bytes:
         """Encode the response; `head_only` omits the body but not its length."""
@@ -100,14 +110,38 @@ class Response(msgspec.Struct, frozen=True):
         date, lines = _date_line(int(time.time())), _lines(headers) if headers else b""
         if self.status in _BODILESS:
             return b"".join((_head(self.status, None, connection), date, lines, b"\r\n\r\n"))
-        pieces, size = self.pieces, len(self.body)
-        if pieces:
-            size += sum(map(len, pieces))
-        head = _head(self.status, self.content_type, connection)
+        head, body, listed = (
+            _head(self.status, self.content_type, connection),
+            self.body,
+            self.listed,
+        )
         if head_only:
-            return b"".join((head, b"%d" % size, date, lines, b"\r\n\r\n"))
-        # The only copy of a long body.
-        return b"".join((head, b"%d" % size, date, lines, b"\r\n\r\n", self.body, *pieces))
+            return b"".join((head, b"%d" % len(self.content), date, lines, b"\r\n\r\n"))
+        if listed is not None:
+            rest = b"".join((date, lines, b"\r\n\r\n", body))
+            return with_listed(head, rest, len(body), listed.values, listed.end)
+        return b"".join((head, b"%d" % len(body), date, lines, b"\r\n\r\n", body))
+
+
+def listed_in_python(
+    head: bytes, rest: bytes, begun: int, values: list[bytes], end: bytes
+) -> bytes:
+    """Return an answer whose body goes on with `values`, and with `end`.
+
+    `head` ends before the length of the body, `rest` with its first `begun` bytes. This is the
+    only copy of a long body.
+    """
+    pieces = [b","] * (2 * len(values))
+    pieces[::2] = values
+    pieces[-1:] = [end]
+    return b"".join((head, b"%d" % (begun + sum(map(len, pieces))), rest, *pieces))
+
+
+with_listed: Callable[[bytes, bytes, int, list[bytes], bytes], bytes] = listed_in_python
+if native.IS_ON:
+    import signalhub_native
+
+    with_listed = signalhub_native.listed
 
 
 @lru_cache(maxsize=256)

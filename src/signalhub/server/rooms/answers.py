@@ -13,7 +13,7 @@ import msgspec
 
 from signalhub.core.rooms import refusals
 from signalhub.core.rooms.values import GRID_MS, Accepted, Blob, Page, rfc3339
-from signalhub.server.port.http import Response
+from signalhub.server.port.http import ListedValues, Response
 from signalhub.wire.entry import ProposalBody
 from signalhub.wire.errors import RoomCode, RoomError
 
@@ -106,13 +106,11 @@ def page(found: Page) -> Response:
     if found.skipped:
         ranges = [{"fromSeq": first, "toSeq": last} for first, last in found.skipped]
         end += b',"skipped":' + msgspec.json.encode(ranges)
-    pieces = [b","] * (2 * len(found.messages))
-    pieces[::2] = found.messages
-    pieces[-1:] = [end + b"}"]
     headers = _NOT_STORED
     if found.oldest is not None:
         headers = {**_NOT_STORED, OLDEST_SEQ: str(found.oldest)}
-    return Response(200, b'{"messages":[', JSON, headers, pieces)
+    listed = ListedValues(found.messages, end + b"}")
+    return Response(200, b'{"messages":[', JSON, headers, listed)
 
 
 def etag(version: int) -> str:

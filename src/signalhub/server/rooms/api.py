@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,6 +24,8 @@ from signalhub.server.rooms.answers import ETAG, OLDEST_SEQ, REPLAY, RETRY_AFTER
 from signalhub.server.rooms.state_api import Render, StateApi, Step
 from signalhub.server.runner import HubRunner
 from signalhub.wire.errors import RoomCode, RoomError
+
+T = TypeVar("T")
 
 ALLOW_ORIGIN: Final = "Access-Control-Allow-Origin"
 _ANSWERED: Final = {
@@ -75,13 +77,15 @@ Prepare = Callable[..., tuple[Step, Render]]
 class Asked(Later):
     """A pending request; the core calls `answer` with the result."""
 
-    __slots__ = ("_cors", "_has_answered", "_origin", "render")
+    __slots__ = ("_cors", "_has_answered", "_origin", "mono_ms", "render")
 
-    def __init__(self, cors: Cors, origin: str | None) -> None:
+    def __init__(self, cors: Cors, origin: str | None, mono_ms: int) -> None:
         super().__init__()
         self._cors = cors
         self._origin = origin
         self._has_answered = False
+        # When it came, by the monotonic clock.
+        self.mono_ms = mono_ms
         self.render: Render
 
     def answer(self, result: Result, message_id: str) -> None:
@@ -103,7 +107,9 @@ class Asked(Later):
 
     def _say(self, response: Response) -> None:
         self._has_answered = True
-        self.respond(self._cors.dress(response, self._origin))
+        if self._origin is not None:
+            response = self._cors.dress(response, self._origin)
+        self.respond(response)
 
 
 class Api:
@@ -113,10 +119,12 @@ class Api:
         self._proxies = Proxies(hub.settings)
         self._rooms = hub.rooms
         self._run = runner.run
+        self._writer = runner.writer
         self._now_ms = clock.now_ms
         self._mono_s = clock.mono_s
         self._settings = settings = hub.settings.rooms
         self._cors = Cors(hub.settings.origins)
+        self._envelopes = envelopes.EnvelopeReader(settings.ciphertext_bytes_max)
         self._deposited = partial(answers.deposited, timestamps=settings.timestamps)
         is_checked = hub.settings.auth.enabled and not settings.public
         description = msgspec.json.encode(openapi.describe(settings, is_checked=is_checked))
@@ -138,17 +146,18 @@ class Api:
         routes.add_options(self._cors.preflight)
 
     def _ask(self, prepare: Prepare, request: HttpRequest, *parts: str) -> Response | Later:
-        origin = request.headers.get("origin")
-        if not self._cors.admits(origin):
+        headers = request.headers
+        origin = headers.get("origin")
+        if origin is not None and not self._cors.admits(origin):
             return ORIGIN_REFUSED
-        asked = Asked(self._cors, origin)
+        asked = Asked(self._cors, origin, mono_ms := round(self._mono_s() * 1000))
         try:
             requester = self._rooms.identify(
-                envelopes.bearer_token(request.headers),
+                envelopes.bearer_token(headers) if "authorization" in headers else None,
                 self._proxies.client_of(request),
-                self._now_ms(),
-                self._mono_ms(),
-                has_inbox="x-inbox-id" in request.headers,
+                self._writer.tick_ms or self._now_ms(),
+                mono_ms,
+                has_inbox="x-inbox-id" in headers,
             )
             step, asked.render = prepare(request, asked, requester, *parts)
         except RoomError as error:
@@ -158,11 +167,10 @@ class Api:
         return asked
 
     def _send(
-        self, request: HttpRequest, caller: object, requester: Requester
+        self, request: HttpRequest, caller: Asked, requester: Requester
     ) -> tuple[Step, Render]:
-        headers, settings = request.headers, self._settings
-        members = _members(request)
-        envelope = envelopes.read_envelope(members, settings.ciphertext_bytes_max)
+        headers = request.headers
+        envelope = _decoded(request, self._envelopes.read)
         inbox = headers.get("x-inbox-id")
         send = SendToRoom(
             caller,
@@ -170,7 +178,7 @@ class Api:
             None if inbox is None else envelopes.inbox_id(inbox),
             envelope.message_id or envelopes.new_message_id(),
             envelope.ciphertext,
-            self._mono_ms(),
+            caller.mono_ms,
             envelope.type,
             _pseudonym(envelope, headers.get("x-pseudonym-id")),
             envelope.proposal,
@@ -180,22 +188,22 @@ class Api:
         return lambda now: rooms.send(send, now), answers.sent
 
     def _fetch(
-        self, request: HttpRequest, caller: object, requester: Requester
+        self, request: HttpRequest, caller: Asked, requester: Requester
     ) -> tuple[Step, Render]:
         inbox = _inbox(request)
         from_seq, limit = envelopes.read_range(request.query)
-        read = Read(caller, inbox, from_seq, limit, self._mono_ms(), requester)
+        read = Read(caller, inbox, from_seq, limit, caller.mono_ms, requester)
         rooms = self._rooms
         return lambda now: rooms.read(read, now), answers.page
 
     def _append(
-        self, request: HttpRequest, caller: object, requester: Requester
+        self, request: HttpRequest, caller: Asked, requester: Requester
     ) -> tuple[Step, Render]:
         inbox = _inbox(request)
         message_id, ciphertext = envelopes.read_deposit(
-            _members(request), self._settings.ciphertext_bytes_max
+            _decoded(request, envelopes.read_members), self._settings.ciphertext_bytes_max
         )
-        deposit = Deposit(caller, inbox, message_id, ciphertext, self._mono_ms(), requester)
+        deposit = Deposit(caller, inbox, message_id, ciphertext, caller.mono_ms, requester)
         rooms = self._rooms
         return lambda now: rooms.deposit(deposit, now), self._deposited
 
@@ -206,7 +214,7 @@ class Api:
         return round(self._mono_s() * 1000)
 
 
-def _members(request: HttpRequest) -> dict[str, object]:
+def _decoded(request: HttpRequest, decode: Callable[[bytes], T]) -> T:
     """Decode the JSON object in the body."""
     media_type = request.headers.get("content-type", "")
     if media_type != answers.JSON:
@@ -216,7 +224,7 @@ def _members(request: HttpRequest) -> dict[str, object]:
                 RoomCode.UNSUPPORTED_MEDIA_TYPE, f"Send JSON, as Content-Type: {answers.JSON}."
             )
     try:
-        return envelopes.read_members(request.body)
+        return decode(request.body)
     except (ValueError, RecursionError):
         raise RoomError(RoomCode.BAD_ENVELOPE, "The body must be a JSON object.") from None
 
@@ -228,7 +236,9 @@ def _room(envelope: envelopes.RoomEnvelope, header: str | None) -> str:
             raise RoomError(
                 RoomCode.BAD_ENVELOPE, "Name the room: as roomId, or in the header X-Room-ID."
             )
-        return envelopes.room_name(envelope.tenant, envelope.room)
+        # Both are valid, as all members of an envelope.
+        tenant, room = envelope.tenant, envelope.room
+        return room if tenant is None else f"{tenant}:{room}"
     if envelope.room is None and header.startswith(f"{envelope.tenant}:"):
         # The header holds the full name.
         return envelopes.room_name(None, header)

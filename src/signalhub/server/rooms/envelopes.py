@@ -9,12 +9,13 @@ from __future__ import annotations
 import secrets
 import time
 from string import ascii_letters, digits
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_plus
 
 import msgspec
 from msgspec import Raw
 
+from signalhub import native
 from signalhub.core.rooms.values import ABOUT_PROPOSALS, APP, TYPES
 from signalhub.ids import ulid
 from signalhub.wire.errors import RoomCode, RoomError
@@ -26,6 +27,9 @@ from signalhub.wire.room_ids import (
     Form,
     default_inbox,
 )
+
+if native.IS_ON or TYPE_CHECKING:
+    from signalhub_native import RoomMessages
 
 PAGE_MAX: Final = 1_000
 # The largest integer that all JSON parsers represent exactly.
@@ -139,6 +143,32 @@ class RoomEnvelope(msgspec.Struct, frozen=True, gc=False):
     tenant: str | None
 
 
+class EnvelopeReader:
+    """Reads envelopes from JSON text: usual ones with the native part, if there is one."""
+
+    def __init__(self, ciphertext_bytes_max: int) -> None:
+        self._ciphertext_bytes_max = ciphertext_bytes_max
+        self._usual: RoomMessages | None = None
+        if native.IS_ON:
+            self._usual = RoomMessages(
+                (PLAIN.alphabet, PLAIN.chars_max),
+                (WITH_COLON.alphabet, WITH_COLON.chars_max),
+                _BASE64URL,
+                ciphertext_bytes_max,
+            )
+
+    def read(self, body: bytes) -> RoomEnvelope:
+        """Read an envelope; raises `RoomError`, or `ValueError` or `RecursionError` if the text is
+        no JSON object.
+        """
+        if self._usual is not None:
+            found = self._usual.read(body)
+            if found is not None:
+                message_id, ciphertext, pseudonym, room, tenant = found
+                return RoomEnvelope(message_id, ciphertext, APP, "", pseudonym, room, tenant)
+        return read_envelope(read_members(body), self._ciphertext_bytes_max)
+
+
 def read_envelope(members: dict[str, object], ciphertext_bytes_max: int) -> RoomEnvelope:
     """Read the envelope from a JSON object; unknown members are ignored."""
     kind = members.get("type")
@@ -197,14 +227,17 @@ def read_range(query: str) -> tuple[int, int]:
     """Read the start and the limit of a page; other parameters are ignored."""
     if not query:
         return FROM_SEQ.default, LIMIT.default
+    is_quoted = "%" in query or "+" in query
     given: dict[str, int] = {}
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
-        parameter = _PAGE.get(unquote_plus(name))
+        if is_quoted:
+            name, value = unquote_plus(name), unquote_plus(value)
+        parameter = _PAGE.get(name)
         if parameter is not None:
             if parameter.name in given:
                 raise RoomError(RoomCode.BAD_REQUEST, f"{parameter.name} was given more than once.")
-            given[parameter.name] = parameter.read(unquote_plus(value))
+            given[parameter.name] = parameter.read(value)
     limit = given.get(LIMIT.name, LIMIT.default)
     return given.get(FROM_SEQ.name, FROM_SEQ.default), min(limit, PAGE_MAX)
 
