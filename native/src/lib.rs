@@ -3,10 +3,17 @@
 //! Rules stay in Python: this turns bytes into runs of messages, and runs into bytes. Whatever it
 //! does not fully understand is handed over as it came.
 
+mod blake2b;
+mod dedup;
 mod envelope;
 mod frames;
 mod json;
+mod message;
+mod msgpack;
+mod publish;
+mod publishes;
 mod reader;
+mod record;
 mod tells;
 mod template;
 
@@ -16,7 +23,13 @@ use pyo3::prelude::*;
 #[pymodule]
 mod signalhub_native {
     #[pymodule_export]
+    use crate::dedup::DedupTable;
+    #[pymodule_export]
+    use crate::publishes::{Bodies, Publishes};
+    #[pymodule_export]
     use crate::reader::Reader;
+    #[pymodule_export]
+    use crate::record::Records;
     #[pymodule_export]
     use crate::tells::Tells;
 
