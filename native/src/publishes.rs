@@ -17,7 +17,7 @@ const ID_BYTES: usize = 36;
 /// The bytes of a key for de-duplication.
 pub const KEY_BYTES: usize = 10;
 /// What a body holds besides strings and bytes.
-const BODY_BYTES: usize = 64;
+const BODY_BYTES: usize = 48;
 
 /// Where the parts of one publish are, in the text of all of them.
 struct Part {
@@ -127,8 +127,12 @@ impl Publishes {
     /// The bodies of their entries; `ids` are concatenated, `ahead_ms` is added to deadlines.
     fn bodies(&self, py: Python<'_>, ids: &[u8], ahead_ms: i64) -> PyResult<Bodies> {
         let sender = self.sender.to_str(py)?.as_bytes();
-        let fixed = (sender.len() + ID_BYTES + BODY_BYTES) * self.parts.len();
-        let mut bytes = Vec::with_capacity(self.text.len() + fixed);
+        let size_of = |part: &Part| {
+            let key = part.key.as_ref().map_or(0, Range::len);
+            let own = part.id.len() + part.kind.len() + part.data.len() + key;
+            own + sender.len() + ID_BYTES + BODY_BYTES
+        };
+        let mut bytes = Vec::with_capacity(self.parts.iter().map(size_of).sum());
         let mut ends = Vec::with_capacity(self.parts.len());
         for (part, id) in self.parts.iter().zip(ids.chunks(ID_BYTES)) {
             let out = &mut bytes;
@@ -160,52 +164,60 @@ impl Publishes {
         Ok(Bodies { bytes, ends })
     }
 
-    /// The frames of their answers; `ids` are concatenated.
+    /// The frames of the answers of each run; `ids` are concatenated.
     ///
-    /// A payload is `head`, the position, which begins with `first_seq`, and `tail`.
+    /// A payload is `head`, the position, which begins with the first of the run, and `tail`.
+    #[staticmethod]
     fn answers<'py>(
-        &self,
-        py: Python<'py>,
+        runs: Vec<Bound<'py, Self>>,
+        first_seqs: Vec<u64>,
         ids: &[u8],
         head: &[u8],
-        first_seq: u64,
         tail: &[u8],
         now_ms: i64,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let to = self.sender.to_str(py)?.as_bytes();
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let stamp = now_ms.to_string();
-        let (stamp, last) = (stamp.as_bytes(), first_seq + self.parts.len() as u64);
-        let fixed = [ID, TO, to, PAYLOAD, head, tail, CORRELATION, STAMP, stamp, END];
-        let fixed = fixed.iter().map(|one| one.len()).sum::<usize>() + ID_BYTES;
-        let most = fixed + last.to_string().len();
-        let most_of = |part: &Part| most + part.id.len() + text_head_bytes(most + part.id.len());
-        let mut out = vec![0; self.parts.iter().map(most_of).sum()];
-        let mut at = 0;
-        for (number, (part, id)) in self.parts.iter().zip(ids.chunks(ID_BYTES)).enumerate() {
-            let seq = (first_seq + number as u64).to_string();
-            let original = self.part(&part.id);
-            put_text_head(fixed + seq.len() + original.len(), &mut out, &mut at);
-            for bytes in [
-                ID,
-                id,
-                TO,
-                to,
-                PAYLOAD,
-                head,
-                seq.as_bytes(),
-                tail,
-                CORRELATION,
-                original,
-                STAMP,
-                stamp,
-                END,
-            ] {
-                out[at..at + bytes.len()].copy_from_slice(bytes);
-                at += bytes.len();
+        let mut ids = ids.chunks_exact(ID_BYTES);
+        let mut answers = Vec::with_capacity(runs.len());
+        let mut out = Vec::new();
+        for (run, first_seq) in runs.iter().zip(first_seqs) {
+            out.clear();
+            let to = run.get().sender.to_str(run.py())?.as_bytes();
+            let fixed =
+                [ID, TO, to, PAYLOAD, head, tail, CORRELATION, STAMP, stamp.as_bytes(), END];
+            let fixed = fixed.iter().map(|one| one.len()).sum::<usize>() + ID_BYTES;
+            for (seq, part) in (first_seq..).zip(&run.get().parts) {
+                let id = ids.next().ok_or_else(|| PyIndexError::new_err("too few ids"))?;
+                let (seq, original) = (seq.to_string(), run.get().part(&part.id));
+                push_text_head(fixed + seq.len() + original.len(), &mut out);
+                for bytes in [
+                    ID,
+                    id,
+                    TO,
+                    to,
+                    PAYLOAD,
+                    head,
+                    seq.as_bytes(),
+                    tail,
+                    CORRELATION,
+                    original,
+                    STAMP,
+                    stamp.as_bytes(),
+                    END,
+                ] {
+                    out.extend_from_slice(bytes);
+                }
             }
+            answers.push(PyBytes::new(run.py(), &out));
         }
-        Ok(PyBytes::new(py, &out[..at]))
+        Ok(answers)
     }
+}
+
+fn push_text_head(size: usize, out: &mut Vec<u8>) {
+    let mut at = out.len();
+    out.resize(at + text_head_bytes(size), 0);
+    put_text_head(size, out, &mut at);
 }
 
 /// The bodies of log entries, one after the other.

@@ -46,8 +46,9 @@ class TokenBucket:
         """Take tokens, at most a full bucket; return 0, or the wait until there are enough."""
         if not self.rate_s:
             return 0
-        self._refill(now_ms)
-        wanted = min(float(count), float(self.burst))
+        if now_ms != self._at_ms:
+            self._refill(now_ms)
+        wanted = count if count < self.burst else self.burst
         missing = wanted - self.tokens
         if missing > 1e-9:
             return max(1, int(-(-missing * 1000 // self.rate_s)))

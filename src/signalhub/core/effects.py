@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from signalhub.core.messages.ask import AskReceipt, FanReceipt
     from signalhub.core.messages.audience import Audience
     from signalhub.core.messages.dedup import Recalled
+    from signalhub.core.messages.publish import RunReceipt
     from signalhub.core.messages.runs import TellRun
     from signalhub.core.rooms.values import Archived, Guest, Result
     from signalhub.core.sessions.registry import Registration
@@ -142,6 +143,12 @@ def _both(
     now: int,
 ) -> list[Effect]:
     return first(outcome, now) + then(outcome, now)
+
+
+class AppendRun(Append, kw_only=True):
+    """Write messages that are committed together with the runs beside them."""
+
+    receipt: RunReceipt
 
 
 class Dispatch(msgspec.Struct, gc=False):

@@ -29,7 +29,7 @@ from signalhub.core.log_state import LogState
 from signalhub.core.messages.ask import AskReceipt, Asks, FanReceipt, Pending
 from signalhub.core.messages.audience import Topics
 from signalhub.core.messages.dedup import Dedup
-from signalhub.core.messages.publish import Publisher
+from signalhub.core.messages.publish import Publisher, RunReceipt
 from signalhub.core.messages.route import Router
 from signalhub.core.messages.runs import Run
 from signalhub.core.placement import Placement, Placements
@@ -174,7 +174,7 @@ class Hub:
             tally,
         )
         self.retention = retention = Pruning(streams, dispatcher, tally)
-        publisher = Publisher(
+        self._publisher = publisher = Publisher(
             self.pending,
             dedup,
             topics,
@@ -450,6 +450,10 @@ class Hub:
             for one, end in zip(reversed(appends), reversed(ends), strict=True)
         ]
         return [effect for some in reversed(effects) for effect in some]
+
+    def committed_runs(self, receipts: list[RunReceipt], offset: int, now: int) -> list[Effect]:
+        """Publishes are on disk, the first of them at this offset."""
+        return self._publisher.committed_runs(receipts, offset, now)
 
     def dispatch(self, now: int) -> list[Effect]:
         """Run what is woken or due, and write settlements; called once per tick."""

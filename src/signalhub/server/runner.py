@@ -18,6 +18,7 @@ from signalhub.core.effects import (
     Announce,
     Answer,
     Append,
+    AppendRun,
     Close,
     Consult,
     Deliver,
@@ -41,6 +42,7 @@ from signalhub.core.effects import (
 from signalhub.core.hub import Hub
 from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import Recalled
+from signalhub.core.messages.publish import RunReceipt
 from signalhub.core.messages.runs import Run
 from signalhub.core.rooms.values import Archived
 from signalhub.core.sessions.registry import Recipient, Registration
@@ -141,7 +143,7 @@ class HubRunner:
         for effect in effects:
             if type(effect) is DeliverRun:
                 self._deliver_run(effect, now)
-            elif type(effect) is Append:
+            elif type(effect) is AppendRun:
                 self._engine.append(effect)
                 connection.has_added()
             else:
@@ -338,7 +340,14 @@ class HubRunner:
         # First, so that a fault below keeps nobody waiting; they go on later.
         self.writer.log_went_on()
         offset = first
+        runs: list[RunReceipt] = []
         for append in appends:
+            if type(append) is AppendRun:
+                runs.append(append.receipt)
+                continue
+            if runs:
+                offset += self._committed_runs(runs, offset, now)
+                runs = []
             try:
                 for effect in append.committed(offset, now):
                     if type(effect) is Answer:
@@ -349,7 +358,21 @@ class HubRunner:
                 # The other entries of the commit must still be handled.
                 log.error("a committed entry could not be handled", exc_info=unworded(error))
             offset += append.entry.count
+        if runs:
+            offset += self._committed_runs(runs, offset, now)
         self._tally.appended += offset - first
+
+    def _committed_runs(self, runs: list[RunReceipt], offset: int, now: int) -> int:
+        """Continue after a commit of runs; return how many entries they are."""
+        try:
+            for effect in self.hub.committed_runs(runs, offset, now):
+                if type(effect) is ReplyRun:
+                    self._reply_run(effect)
+                else:
+                    self._perform_one(effect, now)
+        except Exception as error:
+            log.error("committed entries could not be handled", exc_info=unworded(error))
+        return sum([one.entry.count for one in runs])
 
     def refused(
         self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0

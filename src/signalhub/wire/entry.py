@@ -90,10 +90,7 @@ class EntryRun(msgspec.Struct, gc=False):
     seq: int
     at_ms: int
     body: Bodies
-
-    @property
-    def count(self) -> int:
-        return self.body.count
+    count: int
 
     def entries(self) -> list[Entry]:
         """Each for itself."""
@@ -106,7 +103,7 @@ class EntryRun(msgspec.Struct, gc=False):
                 self.at_ms,
                 self.body.body(at),
             )
-            for at in range(self.body.count)
+            for at in range(self.count)
         ]
 
 

@@ -9,15 +9,14 @@ import msgspec
 from msgspec import Raw
 
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Append, Effect, FanOut, Reply, ReplyRun
+from signalhub.core.effects import Append, AppendRun, Effect, FanOut, Reply, ReplyRun
 from signalhub.core.messages.ask import FanReceipt
 from signalhub.core.messages.dedup import KnownAck
 from signalhub.core.sessions.session import Session, SessionState
-from signalhub.core.streams.streams import Held, HeldRun, Topic
+from signalhub.core.streams.streams import Held, Topic
 from signalhub.core.subscriptions import send
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import (
-    Bodies,
     Entry,
     EntryRun,
     Kind,
@@ -82,9 +81,7 @@ class RunReceipt(msgspec.Struct, eq=False):
     run: PublishRun
     session: Session
     topic: Topic
-    first_seq: int
-    bodies: Bodies
-    at_ms: int
+    entry: EntryRun
     keys: list[bytes]
     # Whoever repeated one of them meanwhile, by its key.
     repeated: dict[bytes, list[Session]] | None = None
@@ -101,16 +98,16 @@ class RunReceipt(msgspec.Struct, eq=False):
         repeated = self.repeated or {}
         receipts = []
         for at, (key, text) in enumerate(zip(self.keys, self.run.messages(), strict=True)):
-            body = self.bodies.body(at)
+            body = self.entry.body.body(at)
             receipts.append(
                 PublishReceipt(
                     self.publisher,
                     wire.decode(text),
                     repeated.get(key, [self.session]),
                     self.topic,
-                    self.first_seq + at,
+                    self.entry.seq + at,
                     decode_body(MessageBody, body),
-                    self.at_ms,
+                    self.entry.at_ms,
                     len(body),
                     key,
                 )
@@ -119,12 +116,17 @@ class RunReceipt(msgspec.Struct, eq=False):
 
     def committed(self, offset: int, now: int) -> list[Effect]:
         """The messages are on disk."""
-        return self.publisher.committed_run(self, offset, now)
+        return self.publisher.committed_runs([self], offset, now)
 
     def refused(self, refusal: Refusal, now: int) -> list[Effect]:
         """The log rejected the messages."""
         refused = self.publisher.refused
         return [effect for one in self.singly() for effect in refused(one, refusal, now)]
+
+
+def _are_some_known(keys: list[bytes], pending: Pending) -> bool:
+    """Is one of them pending, or there twice?"""
+    return len(set(keys)) < len(keys) or not pending.keys().isdisjoint(keys)
 
 
 class Publisher:
@@ -222,55 +224,94 @@ class Publisher:
         The caller has checked all but repeats, the log and subscriptions, and charges nothing
         before.
         """
-        storage, pending = self._storage, self._pending
+        storage, pending, name = self._storage, self._pending, topic.name
         if storage.fault is not None or storage.is_behind():
             return None
         for subscription in topic.subscriptions.values():
             if subscription.definition.backlog_max:
                 return None
         keys, count = run.keys(), run.count
-        if (
-            not pending.keys().isdisjoint(keys)
-            or (count > 1 and len(set(keys)) < count)
-            or self._dedup.knows_any(keys, now)
-        ):
+        is_known = keys[0] in pending if count == 1 else _are_some_known(keys, pending)
+        if is_known or self._dedup.knows_any(keys, now):
             return None
         bucket = session.bucket
         if bucket.rate_s and (count > bucket.burst or bucket.take_many(count, now)):
             return None
         self._tally.published += count
-        _, pauses = self._topics.charged(session, topic.name, now)
-        bodies = run.bodies(self._many_ids(count), int(session.own_time(0, self._replies.wall)))
+        pauses: list[Effect] = []
+        if self._topics.audience(name).visited:
+            _, pauses = self._topics.charged(session, name, now)
+        bodies = run.bodies(self._many_ids(count), session.own_ahead_ms(self._replies.wall))
         first_seq = topic.assign_many(count)
-        receipt = RunReceipt(self, run, session, topic, first_seq, bodies, now, keys)
-        pending.update(dict.fromkeys(keys, receipt))
-        entry = EntryRun(Kind.PUBLISHED, topic.name, topic.id, first_seq, now, bodies)
-        return [*pauses, Append(entry, receipt.committed, receipt.refused)]
+        entry = EntryRun(Kind.PUBLISHED, name, topic.id, first_seq, now, bodies, count)
+        receipt = RunReceipt(self, run, session, topic, entry, keys)
+        for key in keys:
+            pending[key] = receipt
+        return [*pauses, AppendRun(entry, receipt.committed, receipt.refused, receipt=receipt)]
 
-    def committed_run(self, receipt: RunReceipt, offset: int, now: int) -> list[Effect]:
-        """The messages of a run are on disk."""
-        topic, first_seq = receipt.topic, receipt.first_seq
+    def committed_runs(self, receipts: list[RunReceipt], offset: int, now: int) -> list[Effect]:
+        """Runs are on disk, one after the other."""
+        effects: list[Effect] = []
+        begin = 0
+        while begin < len(receipts):
+            topic = receipts[begin].topic
+            end = begin + 1
+            while end < len(receipts) and receipts[end].topic is topic:
+                end += 1
+            some = receipts[begin:end]
+            effects += self._committed_to(topic, some, offset, now)
+            offset += sum([one.entry.count for one in some])
+            begin = end
+        return effects
+
+    def _committed_to(
+        self, topic: Topic, receipts: list[RunReceipt], offset: int, now: int
+    ) -> list[Effect]:
+        """Runs to one topic are on disk."""
         subscriptions = topic.subscriptions.values()
-        is_usual = not receipt.repeated and not self._topics.audience(topic.name).recipients
-        if not is_usual or any(one.definition.backlog_max for one in subscriptions):
-            singly = enumerate(receipt.singly(), offset)
+        if (
+            self._topics.audience(topic.name).recipients
+            or any([one.definition.backlog_max for one in subscriptions])
+            or any([one.repeated for one in receipts])
+        ):
+            singly = enumerate([one for run in receipts for one in run.singly()], offset)
             return [effect for at, one in singly for effect in self.committed(one, at, now)]
-        held = HeldRun(first_seq, offset, receipt.at_ms, receipt.bodies)
-        self._streams.committed_run(topic, held)
+        self._streams.committed_runs(topic, [one.entry for one in receipts], offset)
         for subscription in subscriptions:
             self._dispatcher.published(subscription)
-        keys, pending = receipt.keys, self._pending
-        for key in keys:
-            pending.pop(key, None)
-        self._dedup.remember_queued(keys, now, receipt.at_ms, first_seq, topic.id)
-        session = receipt.session
-        if session.state is not SessionState.CONNECTED:
+        self._remember(topic, receipts, now)
+        told = [one for one in receipts if one.session.state is SessionState.CONNECTED]
+        if not told:
             return []
-        tail = b',"durability":"%b","subscriberCount":%d}' % (self._durability, len(subscriptions))
-        count, shown = receipt.run.count, self._replies.wall.shown(now)
-        ids = self._many_ids(count)
-        frames = receipt.run.answers(ids, topic.answer_head, first_seq, tail, shown)
-        return [ReplyRun(session, frames, count)]
+        counts = [one.entry.count for one in told]
+        answers = told[0].run.answers(
+            [one.run for one in told],
+            [one.entry.seq for one in told],
+            self._many_ids(sum(counts)),
+            topic.answer_head,
+            b',"durability":"%b","subscriberCount":%d}' % (self._durability, len(subscriptions)),
+            self._replies.wall.shown(now),
+        )
+        return [
+            ReplyRun(one.session, frames, count)
+            for one, frames, count in zip(told, answers, counts, strict=True)
+        ]
+
+    def _remember(self, topic: Topic, receipts: list[RunReceipt], now: int) -> None:
+        """Remember the ids of the messages, those of the same time together."""
+        pending = self._pending
+        keys: list[bytes] = []
+        at_ms, seq = receipts[0].entry.at_ms, receipts[0].entry.seq
+        for one in receipts:
+            entry = one.entry
+            if entry.at_ms != at_ms:
+                self._dedup.remember_queued(keys, now, at_ms, seq, topic.id)
+                keys, at_ms, seq = [], entry.at_ms, entry.seq
+            keys += one.keys
+        self._dedup.remember_queued(keys, now, at_ms, seq, topic.id)
+        for one in receipts:
+            for key in one.keys:
+                pending.pop(key, None)
 
     def committed(self, receipt: PublishReceipt, offset: int, now: int) -> list[Effect]:
         """The message is on disk: wake subscriptions, send live copies, answer the sender."""

@@ -6,7 +6,7 @@ messages handled one by one instead.
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from signalhub.wire.entry import Bodies
 
@@ -56,10 +56,17 @@ class PublishRun(Run, Protocol):
     def bodies(self, ids: bytes, ahead_ms: int, /) -> Bodies:
         """The bodies of their entries; `ids` are concatenated, `ahead_ms` is added to deadlines."""
 
+    @staticmethod
     def answers(
-        self, ids: bytes, head: bytes, first_seq: int, tail: bytes, now_ms: int, /
-    ) -> bytes:
-        """The frames of their answers; `ids` are concatenated.
+        runs: list[Any],
+        first_seqs: list[int],
+        ids: bytes,
+        head: bytes,
+        tail: bytes,
+        now_ms: int,
+        /,
+    ) -> list[bytes]:
+        """The frames of the answers of each run; `ids` are concatenated.
 
-        A payload is `head`, the position, which begins with `first_seq`, and `tail`.
+        A payload is `head`, the position, which begins with the first of the run, and `tail`.
         """

@@ -13,7 +13,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,9 +22,9 @@ from signalhub.core.limits.quotas import NOBODY, Holder, Quotas, Resource
 from signalhub.core.rendezvous import Node, Ring
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
-    Bodies,
     Body,
     Entry,
+    EntryRun,
     Kind,
     MessageBody,
     StoredEntry,
@@ -76,26 +76,28 @@ def _blank() -> MessageBody:
 class HeldRun(msgspec.Struct, frozen=True, gc=False):
     """Committed messages with consecutive positions, which are decoded when they are read."""
 
-    first_seq: int
+    entry: EntryRun
     first_offset: int
-    at_ms: int
-    bodies: Bodies
 
     def held(self, seq: int) -> Held:
         """One of them."""
-        at = seq - self.first_seq
-        body = self.bodies.body(at)
+        entry = self.entry
+        at = seq - entry.seq
+        body = entry.body.body(at)
         message = decode_body(MessageBody, body)
-        return Held(seq, self.first_offset + at, self.at_ms, message, len(body))
+        return Held(seq, self.first_offset + at, entry.at_ms, message, len(body))
 
 
 class Recent(dict[int, Held]):
     """Messages by position; those of a run are decoded on first use."""
 
-    def add_run(self, run: HeldRun) -> None:
+    def add_run(self, entry: EntryRun, offset: int) -> None:
         """Add the messages of a run."""
-        end = run.first_seq + run.bodies.count
-        self.update(dict.fromkeys(range(run.first_seq, end), run))  # type: ignore[arg-type]
+        run: Any = HeldRun(entry, offset)
+        if entry.count == 1:
+            self[entry.seq] = run
+        else:
+            self.update(dict.fromkeys(range(entry.seq, entry.seq + entry.count), run))
 
     def get(self, seq: int, default: Held | None = None) -> Held | None:  # type: ignore[override]
         found = super().get(seq, default)
@@ -168,11 +170,14 @@ class Stream:
         self.next_seq = seq + 1
         return seq
 
-    def keep_run(self, run: HeldRun) -> None:
-        """Cache the messages of a run."""
-        if not isinstance(self.recent, Recent):
-            self.recent = Recent(self.recent)
-        self.recent.add_run(run)
+    def keep_runs(self, runs: list[EntryRun], offset: int) -> None:
+        """Cache the messages of runs, the first of which has this offset."""
+        recent = self.recent
+        if not isinstance(recent, Recent):
+            recent = self.recent = Recent(recent)
+        for entry in runs:
+            recent.add_run(entry, offset)
+            offset += entry.count
 
     def assign_many(self, count: int) -> int:
         """Assign the next positions; return the first."""
@@ -279,13 +284,14 @@ class Topic(Stream):
             self.bytes_marks.append((seq, self.bytes))
         self.bytes += size
 
-    def grew_by(self, first_seq: int, bodies: Bodies) -> None:
-        """Count the bytes of committed messages."""
-        if self.bytes // _BYTES_MARK == (self.bytes + len(bodies)) // _BYTES_MARK:
-            self.bytes += len(bodies)
+    def grew_by(self, runs: list[EntryRun], size: int) -> None:
+        """Count the bytes of committed messages, which have this size together."""
+        if self.bytes // _BYTES_MARK == (self.bytes + size) // _BYTES_MARK:
+            self.bytes += size
             return
-        for seq, size in enumerate(bodies.sizes(), first_seq):
-            self.grew(seq, size)
+        for entry in runs:
+            for seq, one in enumerate(entry.body.sizes(), entry.seq):
+                self.grew(seq, one)
 
     def first_within(self, bytes_max: int) -> int:
         """The oldest position to keep when limited to `bytes_max`, to the nearest megabyte."""
@@ -579,12 +585,14 @@ class Streams:
             stream.grew(held.seq, held.size)
         self.keep(stream, held)
 
-    def committed_run(self, topic: Topic, run: HeldRun) -> None:
-        """Messages of a topic are on disk."""
-        topic.committed(run.first_seq, run.bodies.count)
-        topic.grew_by(run.first_seq, run.bodies)
-        topic.keep_run(run)
-        self._keep(topic, run.bodies.count, run.first_seq, len(run.bodies))
+    def committed_runs(self, topic: Topic, runs: list[EntryRun], offset: int) -> None:
+        """Messages of a topic are on disk, the first of them at this offset."""
+        first_seq, count = runs[0].seq, sum([one.count for one in runs])
+        size = sum([len(one.body) for one in runs])
+        topic.committed(first_seq, count)
+        topic.grew_by(runs, size)
+        topic.keep_runs(runs, offset)
+        self._keep(topic, count, first_seq, size)
 
     def keep(self, stream: Stream, held: Held) -> None:
         """Cache a committed message and evict the oldest ones beyond the budget."""
