@@ -1,8 +1,9 @@
 """`python -m bench.compare BEFORE`: the cost of a message now and in another checkout.
 
-BEFORE is the folder of that checkout; it runs with this one's interpreter and packages. Without it,
-the hub is compared with itself without charging: what counting frames and bytes costs, both without
-the native part. With `--native` it is compared with itself without the native part.
+BEFORE is the folder of that checkout; it runs with its own interpreter and packages if it has been
+set up, and else with this one's. Without BEFORE the hub is compared with itself without charging:
+what counting frames and bytes costs, both without the native part. With `--native` it is compared
+with itself without the native part.
 
 Each round starts both hubs anew, because two processes of the same program differ by some percent
 for as long as they live. They carry short loads by turns. Other work on the machine only adds to
@@ -108,7 +109,12 @@ def from_checkout(folder: Path) -> tuple[Server, Server]:
     if not (source / "signalhub").is_dir():
         raise ValueError(f"{folder} is not a checkout of the project")
     environment = HUB.environment | {"PYTHONPATH": str(source)}
-    return replace(HUB, name="before", environment=environment), HUB
+    before = replace(HUB, name="before", environment=environment)
+    python = folder.resolve() / ".venv" / "bin" / "python"
+    if python.exists():
+        # Its native part may be another one.
+        before = replace(before, command=lambda data: [str(python), *HUB.command(data)[1:]])
+    return before, HUB
 
 
 def native_and_not() -> tuple[Server, Server]:

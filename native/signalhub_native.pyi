@@ -14,29 +14,23 @@ class Reader:
 
     def __new__(cls, frame_bytes_max: int, run_bytes_max: int) -> Reader: ...
     @property
-    def units(self) -> int:
-        """Units of the last `read`: one for each frame, and more for large ones."""
-
-    @property
-    def extra_units(self) -> int:
-        """Those of them that large frames took besides their first."""
-
-    @property
-    def is_plain(self) -> bool:
-        """Had the last `read` no large frames, and left none?"""
-
-    @property
-    def has_more(self) -> bool:
-        """Is there a whole frame that was not handed over yet?"""
-
-    @property
     def held_bytes(self) -> int:
         """The memory it holds."""
 
     def read(
-        self, data: bytes, units: int
-    ) -> list[Tells | Publishes | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]]:
-        """Take what was read; return what up to `units` units hold."""
+        self, data: bytes, units: int, share: int
+    ) -> tuple[
+        list[Tells | Publishes | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]],
+        int,
+        int,
+        int,
+        bool,
+    ]:
+        """Take what was read; return (items, units, spared units, extra units, is there more?).
+
+        The items are what up to `units` units hold. Each frame takes one, and large ones take extra
+        units; of the messages of runs only one in `share` does, the others are spared.
+        """
 
 @final
 class Tells:

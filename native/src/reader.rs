@@ -16,6 +16,8 @@ use crate::template::Template;
 
 /// A frame counts once for each of these bytes.
 const UNIT_BYTES: usize = 2048;
+/// The most messages of a run that take one unit together.
+const SHARE_MAX: usize = 64;
 /// Runs to more targets than this in a row begin a new group.
 const TARGETS_MAX: usize = 16;
 /// Larger messages are rare, and copying them again would cost.
@@ -45,8 +47,6 @@ pub struct Reader {
     is_fragmented: bool,
     is_broken: bool,
     has_more: bool,
-    units: usize,
-    extra_units: usize,
     template: Option<Template>,
     misses: u32,
     /// The last sender and target, so that a socket makes few strings.
@@ -69,36 +69,10 @@ impl Reader {
             is_fragmented: false,
             is_broken: false,
             has_more: false,
-            units: 0,
-            extra_units: 0,
             template: None,
             misses: 0,
             names: [None, None],
         })
-    }
-
-    /// Units of the last `read`: one for each frame, and more for large ones.
-    #[getter]
-    fn units(&self) -> usize {
-        self.units
-    }
-
-    /// Those of them that large frames took besides their first.
-    #[getter]
-    fn extra_units(&self) -> usize {
-        self.extra_units
-    }
-
-    /// Had the last `read` no large frames, and left none?
-    #[getter]
-    fn is_plain(&self) -> bool {
-        self.extra_units == 0 && !self.has_more
-    }
-
-    /// Is there a whole frame that was not handed over yet?
-    #[getter]
-    fn has_more(&self) -> bool {
-        self.has_more
     }
 
     /// The memory it holds.
@@ -107,20 +81,24 @@ impl Reader {
         self.bytes.capacity()
     }
 
-    /// Take what was read; return what up to `units` units hold.
+    /// Take what was read; return (items, units, spared units, extra units, is there more?).
     ///
-    /// Runs; whole texts as `bytes`; other frames as (opcode, is final, reserved bits, payload); a
-    /// violation as (close code, reason), after which nothing is read.
+    /// The items are what up to `units` units hold: runs; whole texts as `bytes`; other frames as
+    /// (opcode, is final, reserved bits, payload); a violation as (close code, reason), after which
+    /// nothing is read. Each frame takes a unit, and large ones take extra units; of the messages
+    /// of runs only one in `share` does, and the others are counted as spared.
     fn read<'py>(
         &mut self,
         py: Python<'py>,
         bytes: &[u8],
         units: isize,
-    ) -> PyResult<Bound<'py, PyList>> {
+        share: usize,
+    ) -> PyResult<(Bound<'py, PyList>, usize, usize, usize, bool)> {
         if !self.is_broken {
             self.bytes.extend_from_slice(bytes);
         }
-        let items = self.items(py, units)?;
+        let mut count = Count::new(units, share);
+        let items = self.items(py, &mut count)?;
         let list = PyList::empty(py);
         for item in items {
             match item {
@@ -137,18 +115,62 @@ impl Reader {
             }
         }
         self.tidy();
-        Ok(list)
+        let used = count.used();
+        Ok((list, used, count.units - used, count.extra, self.has_more))
+    }
+}
+
+/// How much of a grant was used.
+struct Count {
+    /// What is left of it, in parts of a unit.
+    left: isize,
+    /// Parts in a unit.
+    share: usize,
+    parts: usize,
+    /// One for each frame, and the extra ones.
+    units: usize,
+    extra: usize,
+}
+
+impl Count {
+    fn new(units: isize, share: usize) -> Self {
+        let share = share.clamp(1, SHARE_MAX);
+        let left = units.saturating_mul(share as isize);
+        Self { left, share, parts: 0, units: 0, extra: 0 }
+    }
+
+    /// Count a frame, if the grant has room for it.
+    fn take(&mut self, size: usize) -> bool {
+        let extra = size.saturating_sub(1) / UNIT_BYTES;
+        // The first frame of a call needs one unit only, or a large one would never be read.
+        let needed = if self.units == 0 { self.share } else { (1 + extra) * self.share };
+        if self.left < needed as isize {
+            return false;
+        }
+        self.parts += (1 + extra) * self.share;
+        self.left -= ((1 + extra) * self.share) as isize;
+        self.units += 1 + extra;
+        self.extra += extra;
+        true
+    }
+
+    /// The frame that was counted last is part of a run.
+    fn spare(&mut self) {
+        self.parts -= self.share - 1;
+        self.left += (self.share - 1) as isize;
+    }
+
+    /// Units of the grant.
+    fn used(&self) -> usize {
+        self.parts.div_ceil(self.share)
     }
 }
 
 impl Reader {
-    fn items(&mut self, py: Python<'_>, units: isize) -> PyResult<Vec<Item>> {
+    fn items(&mut self, py: Python<'_>, count: &mut Count) -> PyResult<Vec<Item>> {
         let mut items = Vec::new();
         // Where the tells in a row begin; only these are sorted by target.
         let mut row = 0;
-        let mut left = units;
-        self.units = 0;
-        self.extra_units = 0;
         self.has_more = false;
         while !self.is_broken {
             let frame = match next(&self.bytes, self.at, self.frame_bytes_max) {
@@ -167,16 +189,10 @@ impl Reader {
                 }
                 Found::Frame(frame) => frame,
             };
-            let extra = frame.payload.len().saturating_sub(1) / UNIT_BYTES;
-            // The first frame of a call needs one unit only, or a large one would never be read.
-            let needed = if self.units == 0 { 1 } else { 1 + extra as isize };
-            if left < needed {
+            if !count.take(frame.payload.len()) {
                 self.has_more = true;
                 break;
             }
-            left -= 1 + extra as isize;
-            self.units += 1 + extra;
-            self.extra_units += extra;
             self.at = frame.payload.end;
             frame.unmask(&mut self.bytes);
             let is_message = frame.is_text() && !self.is_fragmented;
@@ -187,6 +203,7 @@ impl Reader {
                 items.push(Item::Other(frame));
                 row = items.len();
             } else if let Some(message) = self.message(&frame.payload) {
+                count.spare();
                 let Message { envelope, content } = &message;
                 match content {
                     Content::Send(send) => {
@@ -243,7 +260,10 @@ impl Reader {
             *row = items.len();
         }
         let [sender, to] = [self.name(py, 0, sender)?, self.name(py, 1, to)?];
-        let mut tells = Tells::new(sender, to);
+        // Mostly one run takes all of the input.
+        let rest = if items.len() == *row { self.bytes.len() - self.at } else { 0 };
+        let size = tell.text.len() + rest.min(RUN_BYTES_MAX);
+        let mut tells = Tells::new(sender, to, size);
         tells.push(&self.bytes, tell);
         items.push(Item::Tells(tells));
         Ok(())

@@ -78,8 +78,8 @@ pub struct Tells {
 }
 
 impl Tells {
-    pub fn new(sender: Py<PyString>, to: Py<PyString>) -> Self {
-        Self { sender, to, text: Vec::new(), tells: Vec::new() }
+    pub fn new(sender: Py<PyString>, to: Py<PyString>, size: usize) -> Self {
+        Self { sender, to, text: Vec::with_capacity(size), tells: Vec::new() }
     }
 
     pub fn is_between(&self, py: Python<'_>, sender: &[u8], to: &[u8]) -> PyResult<bool> {

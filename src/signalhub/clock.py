@@ -147,6 +147,8 @@ class Ids:
 
     def many(self, count: int) -> bytes:
         """Return so many ids, concatenated."""
+        if count == 1:
+            return self.next()
         return b"".join(islice(self._all, count))
 
     def secret(self) -> str:

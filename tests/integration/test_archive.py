@@ -377,7 +377,7 @@ class TestHealth:
             assert await it.health() == ["pipeline_down"]
 
             it.say()
-            it.clock.advance(10 * HOUR)
+            it.clock.advance(HOUR / 2)
             await it.turns(16)
             assert await it.health() == [], "with nothing to do it is well"
             assert await it.metric("pipeline_lag_seconds") == 0

@@ -21,6 +21,8 @@ from tests.support.memory.room_sockets import RoomStage, Visitor
 from tests.support.memory.write_path import EVERYTHING
 from tests.support.volume import SEEDS, volume
 
+pytestmark = pytest.mark.usefixtures("picows_reads")
+
 RUNS = volume(SEEDS, 900)
 GROUPS = 3
 STEPS_MIN, STEPS_MAX = 20, 120

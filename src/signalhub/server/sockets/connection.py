@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -134,6 +134,7 @@ class Connection(WSListener, Generic[P]):
         "_added",
         "_assembler",
         "_backlog",
+        "_buffered",
         "_buffered_total",
         "_door",
         "_extra_units",
@@ -143,6 +144,7 @@ class Connection(WSListener, Generic[P]):
         "_grants",
         "_is_close_held",
         "_is_ending",
+        "_is_gone",
         "_ledger",
         "_looked_added",
         "_looked_units",
@@ -233,6 +235,9 @@ class Connection(WSListener, Generic[P]):
     def _attach(self, transport: Any) -> None:
         """The WebSocket is open."""
         self._transport = transport
+        # Called for every write.
+        self._is_gone: Callable[[], bool] = transport.is_closing
+        self._buffered: Callable[[], int] = transport.get_write_buffer_size
         self._fd = transport.get_extra_info("socket").fileno()
         # So that `pause_writing` reports any byte the kernel does not accept at once.
         transport.set_write_buffer_limits(high=0)
@@ -577,20 +582,20 @@ class Connection(WSListener, Generic[P]):
         `data` is all pieces in one. Returns `CLOSED` if the socket is closing and nothing more can
         be written.
         """
-        transport = self._transport
-        if transport.is_closing() or self._is_close_sent or self._is_close_held:
+        if self._is_gone() or self._is_close_sent or self._is_close_held:
             return CLOSED
         written = 0
-        if transport.get_write_buffer_size() == 0:
+        if not self._buffered():
             try:
                 written = os.write(self._fd, data)
             except BlockingIOError:
                 pass
             except OSError:
-                transport.abort()
+                self._transport.abort()
                 return CLOSED
             if written == len(data):
                 return written
+        transport = self._transport
         if len(data) - written > _TRANSPORT_BYTES_MAX:
             self._keep(pieces, written)
             self.push()

@@ -65,17 +65,26 @@ class FanBatch:
 
     def render(self, address_json: bytes, into: list[bytes]) -> None:
         """Append all frames for one recipient."""
-        self.is_open = False
-        size = len(address_json)
-        if self._size >= SHARED_BYTES:
-            for head, tail in self._copies:
-                header = text_header(len(head) + size + len(tail))
-                into += (header, head, address_json, tail)
+        pieces = self.closed(len(address_json))
+        if pieces is not None:
+            into.append(address_json.join(pieces))
             return
-        pieces = self._pieces.get(size)
+        for head, tail in self._copies:
+            header = text_header(len(head) + len(address_json) + len(tail))
+            into += (header, head, address_json, tail)
+
+    def closed(self, address_size: int) -> list[bytes] | None:
+        """Close it; return the bytes before, between and after addresses of this length.
+
+        `None` if the copies are large: they are not joined, so that recipients share them.
+        """
+        self.is_open = False
+        if self._size >= SHARED_BYTES:
+            return None
+        pieces = self._pieces.get(address_size)
         if pieces is None:
-            pieces = self._pieces[size] = self._cut(size)
-        into.append(address_json.join(pieces))
+            pieces = self._pieces[address_size] = self._cut(address_size)
+        return pieces
 
     def _cut(self, address_size: int) -> list[bytes]:
         """Return the bytes between the addresses, for addresses of one length."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     # A run, a text, another frame, or a close code with its reason.
     Item = Tells | Publishes | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]
 
+# So many messages of a run cost about as much as one that is handled by itself.
+_SHARE: Final = 4
 _SWITCHING: Final = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Accept: %b\r\n"
@@ -40,12 +42,13 @@ _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 class NativeConnection(Connection[P], asyncio.BufferedProtocol):
     """A connection that takes the runs and frames of a read together."""
 
-    __slots__ = ("_gave_way", "_is_close_sent", "_reader")
+    __slots__ = ("_gave_way", "_is_close_sent", "_reader", "_share")
 
     def __init__(self, owner: Owner[P], door: Door | None) -> None:
         super().__init__(owner, door)
         self._reader = Reader(owner.frame_bytes_max, owner.run_bytes_max)
         self._is_close_sent = False
+        self._share = 1
         # A message took long, while others of the same read may wait behind it.
         self._gave_way = False
 
@@ -68,7 +71,7 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
         if self._backlog is None:
             self._take(data)
         else:
-            self._reader.read(data, 0)
+            self._reader.read(data, 0, 1)
         if nbytes == READ_BYTES:
             self._finish_read()
 
@@ -77,22 +80,30 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
 
     def _take(self, data: bytes) -> None:
         """Handle what was read as far as grants allow."""
-        reader = self._reader
         while True:
-            items = reader.read(data, self._units_left)
-            self._units_left -= reader.units
-            is_plain = reader.is_plain
-            if not is_plain:
-                self._extra_units += reader.extra_units
+            items, units, spared, extra, has_more = self._reader.read(
+                data, self._units_left, self._share
+            )
+            self._units_left -= units
+            if spared or extra:
+                # They are charged, but leave the grant to others.
+                self._granted_units += spared
+                self._extra_units += extra
             if len(items) == 1 and type(items[0]) in _RUNS:
-                self._handle_run(items[0])  # type: ignore[arg-type]
-                if is_plain:
-                    return
-            elif not self._handle_all(items) or is_plain:
+                run: Any = items[0]
+                # The usual case, without another call.
+                if (
+                    self._assembler is None
+                    and self._door is None
+                    and not self.is_closing
+                    and self.owner.received_run(self, run)
+                ):
+                    self._share = _SHARE
+                else:
+                    self._handle_singly(run)
+            elif not self._handle_all(items):
                 return
-            if not reader.has_more:
-                return
-            if not self._is_granted():
+            if not has_more or not self._is_granted():
                 return
             data = b""
 
@@ -127,7 +138,13 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
             and not self.is_closing
             and self.owner.received_run(self, run)
         ):
-            return
+            self._share = _SHARE
+        else:
+            self._handle_singly(run)
+
+    def _handle_singly(self, run: Run) -> None:
+        # What follows is probably as it is, and costs more.
+        self._share = 1
         for message in run.messages():
             self._hear(message)
 

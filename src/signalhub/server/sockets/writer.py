@@ -17,7 +17,7 @@ import heapq
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from signalhub.clock import SteadyClock
@@ -29,6 +29,7 @@ from signalhub.core.subscriptions.window import Attempt
 from signalhub.engine.port import Unwritten
 from signalhub.server.sockets.buffers import ReadBuffers
 from signalhub.server.sockets.connection import CLOSED, Connection, Party
+from signalhub.server.sockets.fan_out import FanBatch
 from signalhub.server.sockets.ledger import Ledger
 from signalhub.server.sockets.meter import charge_of, grant_of, limits_of
 from signalhub.server.sockets.pieces import Draft, Marks
@@ -119,6 +120,8 @@ class Writer:
         self._ending = ending
         self._flushed = flushed
         self.dirty: list[Connection[Party]] = []
+        # What all queues held that were written.
+        self._offered_bytes = 0
         # Connections waiting for a large fan-out, each once; a receipt marks a broadcast's end.
         self._bulk: deque[Connection[Party] | FanReceipt] = deque()
         self._handed_over: list[AskReceipt | Attempt] = []
@@ -241,14 +244,16 @@ class Writer:
         if not self._bulk and at_once < len(connections):
             self._is_bulk_new = True
         for connection in connections[:at_once]:
-            self.mark(connection)
+            if not connection.is_dirty:
+                connection.is_dirty = True
+                self.dirty.append(connection)
         for connection in connections[at_once:]:
             if not connection.is_in_bulk:
                 connection.is_in_bulk = True
                 self._bulk.append(connection)
         if broadcast is not None:
             self._bulk.append(broadcast)
-        if self._bulk and not self.tick_ms:
+        if (self._bulk or self.dirty) and not self.tick_ms:
             self.begin_tick()
 
     def _flush(self) -> None:
@@ -282,10 +287,55 @@ class Writer:
         dirty, self.dirty = self.dirty, []
         for connection in dirty:
             connection.is_dirty = False
+        self._write_each(dirty)
+
+    def _write_each(self, connections: Iterable[Connection[Party]]) -> None:
+        """Write the queues of many connections.
+
+        For those with nothing but a fan-out or a run it does the same as `write_out`, with fewer
+        calls.
+        """
+        sent = 0
+        batch: FanBatch | None = None
+        pieces: list[bytes] | None = None
+        address_size = -1
+        data: bytes | None
+        for connection in connections:
+            queue = connection.queue
+            data = None
             try:
-                self.write_out(connection)
+                if len(queue) == 1:
+                    # A message is queued as header and body, so this is a fan-out.
+                    fan, address_json = queue[0]
+                    assert isinstance(fan, FanBatch)
+                    assert isinstance(address_json, bytes)
+                    if fan is not batch or len(address_json) != address_size:
+                        batch, address_size = fan, len(address_json)
+                        pieces = fan.closed(address_size)
+                    if pieces is not None:
+                        count = fan.count
+                        data = address_json.join(pieces)
+                        connection.fan = None
+                        connection.has_fans = False
+                elif len(queue) == 2 and not queue[0]:
+                    count = 1 + connection.queued_in_runs
+                    connection.queued_in_runs = 0
+                    data = queue[1]  # type: ignore[assignment]
+                if data is None:
+                    self._offered_bytes += self.write_out(connection)
+                    continue
+                queue.clear()
+                size = len(data)
+                self._offered_bytes += size
+                written = connection.write(data, [data])
+                if written == size:
+                    connection.session.sent += count
+                    sent += count
+                else:
+                    self._wrote(connection, written, size, [data], count, count, None)
             except Exception:
                 self._give_up(connection)
+        self._tally.sent += sent
 
     def _give_up(self, connection: Connection[Party]) -> None:
         """Log an exception and abort the connection, so that others are not affected."""
@@ -295,6 +345,11 @@ class Writer:
         connection.abort()
 
     def _write_bulk(self) -> None:
+        if self._bulk:
+            self._write_each(self._next_in_bulk())
+
+    def _next_in_bulk(self) -> Iterator[Connection[Party]]:
+        """Connections that wait for a large fan-out, as many as a tick may write."""
         budget = self._bulk_budget
         while self._bulk and budget > 0:
             next_one = self._bulk.popleft()
@@ -304,11 +359,9 @@ class Writer:
                 continue
             next_one.is_in_bulk = False
             if next_one.queue:
-                budget -= 1
-                try:
-                    budget -= self.write_out(next_one) // _BULK_BYTES
-                except Exception:
-                    self._give_up(next_one)
+                before = self._offered_bytes
+                yield next_one
+                budget -= 1 + (self._offered_bytes - before) // _BULK_BYTES
 
     def write_out(self, connection: Connection[Party]) -> int:
         """Write the queue of a connection; block it if the kernel accepts only part.
@@ -324,20 +377,26 @@ class Writer:
             queue.clear()
         else:
             pieces, count = queue, len(queue) >> 1  # type: ignore[assignment]
-        marks, connection.marks = connection.marks, None
         count += connection.queued_in_runs
-        tells = count - connection.queued_replies - (len(marks) if marks else 0)
-        connection.queued_replies = connection.queued_in_runs = 0
         # A run is complete already.
         data = pieces[1] if len(pieces) == 2 and not pieces[0] else b"".join(pieces)
-        self._write(connection, data, pieces, count, tells, marks)
+        size = len(data)
+        written = connection.write(data, pieces)
+        marks = connection.marks
+        if written == size and marks is None:
+            connection.session.sent += count
+            self._tally.sent += count
+        else:
+            connection.marks = None
+            tells = count - connection.queued_replies - len(marks or ())
+            self._wrote(connection, written, size, pieces, count, tells, marks)
+        connection.queued_replies = connection.queued_in_runs = 0
         pieces.clear()
-        return len(data)
+        return size
 
     def _write(
         self,
         connection: Connection[Party],
-        data: bytes,
         pieces: list[bytes],
         count: int,
         tells: int,
@@ -345,9 +404,23 @@ class Writer:
     ) -> bool:
         """Write `count` messages, `tells` of them tells; report the receipts of what was written.
 
-        `data` is all pieces in one. Returns `False` unless the kernel accepted everything.
+        Returns `False` unless the kernel accepted everything.
         """
+        data = b"".join(pieces)
         written = connection.write(data, pieces)
+        return self._wrote(connection, written, len(data), pieces, count, tells, marks)
+
+    def _wrote(
+        self,
+        connection: Connection[Party],
+        written: int,
+        size: int,
+        pieces: list[bytes],
+        count: int,
+        tells: int,
+        marks: Marks | None,
+    ) -> bool:
+        """The kernel accepted `written` of `size` bytes of these pieces."""
         if written == CLOSED:
             # Asks are reported as undelivered when the connection is removed.
             connection.held += [(math.inf, receipt) for _, receipt in marks or ()]
@@ -355,7 +428,7 @@ class Writer:
             return False
         connection.session.sent += count
         self._tally.sent += count
-        if written == len(data):
+        if written == size:
             if marks:
                 self._handed_over.extend([receipt for _, receipt in marks])
             return True
@@ -369,7 +442,7 @@ class Writer:
         # Queued frames go first; otherwise later ones could overtake them if the pong blocks.
         self.write_out(connection)
         if connection.is_writable:
-            self._write(connection, frame, [frame], 0, 0, None)
+            self._write(connection, [frame], 0, 0, None)
 
     def block(self, connection: Connection[Party]) -> None:
         """Mark as blocked: the transport holds bytes, so further frames have to wait."""
@@ -399,12 +472,7 @@ class Writer:
         while connection.waiting:
             draft = self._take_waiting(connection, outbound)
             if draft.messages and not self._write(
-                connection,
-                b"".join(draft.pieces),
-                draft.pieces,
-                draft.messages,
-                draft.tells,
-                draft.marks,
+                connection, draft.pieces, draft.messages, draft.tells, draft.marks
             ):
                 return
         connection.session.outbound = None
