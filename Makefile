@@ -13,10 +13,10 @@ WORKERS = $(shell $(BIN)/python -c 'import os; print(1 + max(2, os.cpu_count() o
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench compare soak shape lock sbom notices clean
+.PHONY: help setup run test test-python check format bench compare soak shape lock sbom notices clean
 
 help: ## print this menu
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## create .venv from the pinned versions
 
@@ -39,6 +39,15 @@ run: $(READY) ## set up on first use, then start the hub on 127.0.0.1:8787 and i
 
 test: $(READY) ## set up on first use, then run every test with few repetitions
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+# What the native part takes part in, without it.
+PLAIN = tests/spec tests/compliance/test_framing.py tests/compliance/test_text.py tests/fuzz/test_frames.py \
+	tests/integration/test_debts.py tests/integration/test_fairness.py tests/integration/test_floods.py \
+	tests/integration/test_write_path.py tests/property/test_router.py tests/property/test_writer.py \
+	tests/unit/server tests/unit/test_native.py
+
+test-python: $(READY) ## the tests of what the native part does, once more in Python alone
+	@SIGNALHUB_NATIVE=off $(BIN)/python -m pytest -n $(WORKERS) $(PLAIN) $(ARGS)
 
 check: $(READY) ## format, lint and types
 	@$(BIN)/ruff format --check .
@@ -72,10 +81,10 @@ shape: $(READY) ## sizes, names, ownership and tests in figures, next to the tar
 lock: ## write the hashes of all pinned packages into requirements/; needs uv
 	@$(BIN)/python tools/lock.py
 
-sbom: $(READY) ## write dist/sbom.json (CycloneDX): every package and JAR with its version and hash
-	@mkdir -p dist && $(BIN)/python tools/sbom.py > dist/sbom.json && echo dist/sbom.json
+sbom: $(READY) ## write dist/sbom.json (CycloneDX): every package, crate and JAR with its version and hash
+	@mkdir -p dist && $(BIN)/python -m tools.sbom > dist/sbom.json && echo dist/sbom.json
 
-notices: $(READY) ## write THIRD-PARTY-NOTICES.md: the license of every package and JAR
+notices: $(READY) ## write THIRD-PARTY-NOTICES.md: the license of every package, crate and JAR
 	@$(BIN)/python -m tools.notices
 
 clean: ## remove .venv and caches

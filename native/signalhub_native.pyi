@@ -13,6 +13,9 @@ class Reader:
     """The input of one socket."""
 
     def __new__(cls, frame_bytes_max: int, run_bytes_max: int) -> Reader: ...
+    def doubt(self) -> None:
+        """A run of publishes was of no use: the next ones are handed over as texts."""
+
     @property
     def held_bytes(self) -> int:
         """The memory it holds."""

@@ -1,9 +1,10 @@
-"""Write `THIRD-PARTY-NOTICES.md`: every package and JAR that Signal Hub runs with, and its license.
+"""Write `THIRD-PARTY-NOTICES.md`: all that Signal Hub runs with and is built from, and its license.
 
     python tools/notices.py
 
 Licenses of packages are what the installed packages say about themselves, so run it after
 `make setup`. JARs do not all say it; theirs are listed here by group, as their projects state them.
+Crates do, but only cargo can tell, which need not be there; a test compares both.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from signalhub.pipeline.run.java import expected_jars
+from tools.native import pinned
 from tools.sbom import jar_of, locked
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -26,7 +28,8 @@ _INTRODUCTION: Final = """\
 Signal Hub is licensed under the Apache License 2.0 ([LICENSE](LICENSE)). It contains no code of
 others, but runs with the packages below, which are installed beside it and keep their own licenses.
 Each brings the text of its license and its copyright notices in the folder `*.dist-info` of its
-installation, each JAR in its `META-INF`.
+installation, each JAR in its `META-INF`. Only the optional native part (`signalhub-native`) is
+compiled together with code of others, that of the crates below.
 
 Written by `make notices`.
 """
@@ -38,6 +41,14 @@ contains JARs of its own, listed in the files `LICENSE` and `NOTICE` of its inst
 
 | package | version | license | for |
 |---|---|---|---|
+"""
+_CRATES: Final = """
+## Crates
+
+The native part is built from them, where cargo is installed.
+
+| crate | version | license |
+|---|---|---|
 """
 _JARS: Final = """
 ## JARs
@@ -67,6 +78,16 @@ _OF_GROUPS: Final = {
     "org.slf4j": "MIT",
     "org.xerial.snappy": _APACHE,
 }
+_EITHER: Final = "MIT OR Apache-2.0"
+OF_CRATES: Final = {
+    **dict.fromkeys(("heck", "libc", "once_cell", "proc-macro2", "quote", "syn"), _EITHER),
+    **dict.fromkeys(("pyo3", "pyo3-build-config", "pyo3-ffi", "pyo3-macros"), _EITHER),
+    "pyo3-macros-backend": _EITHER,
+    "memchr": "Unlicense OR MIT",
+    "portable-atomic": "Apache-2.0 OR MIT",
+    "target-lexicon": "Apache-2.0 WITH LLVM-exception",
+    "unicode-ident": "(MIT OR Apache-2.0) AND Unicode-3.0",
+}
 # What some packages write instead of an SPDX expression.
 _SPOKEN: Final = {
     "Apache Software License": _APACHE,
@@ -88,7 +109,11 @@ def page() -> str:
         for key in packages
         for name, version in [key]
     ]
-    return "".join([_INTRODUCTION, _PACKAGES, *rows, _JARS, *_jar_rows()])
+    crates = [
+        f"| {name} | {version} | {OF_CRATES[name]} |\n"
+        for name, (version, _) in sorted(pinned().items())
+    ]
+    return "".join([_INTRODUCTION, _PACKAGES, *rows, _CRATES, *crates, _JARS, *_jar_rows()])
 
 
 def license_of(name: str) -> str:

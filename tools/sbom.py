@@ -1,6 +1,6 @@
-"""Print a software bill of materials (CycloneDX 1.6): the locked packages and the JARs.
+"""Print a software bill of materials (CycloneDX 1.6): the locked packages, crates and JARs.
 
-    python tools/sbom.py > dist/sbom.json
+    python -m tools.sbom > dist/sbom.json
 
 A package has one hash per file of its release, so they are listed as properties.
 """
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from signalhub import __version__
 from signalhub.pipeline.run.java import expected_jars
+from tools.native import pinned
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _PINNED: Final = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==(\S+)")
@@ -33,7 +34,7 @@ def locked(path: Path) -> dict[tuple[str, str], list[str]]:
 
 
 def bill() -> dict[str, Any]:
-    """Return what an installation with the pipeline consists of."""
+    """Return what an installation with the pipeline and the native part consists of."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     packages = locked(ROOT / "requirements" / "pipeline.txt")
     return {
@@ -50,6 +51,7 @@ def bill() -> dict[str, Any]:
         },
         "components": [
             *(_package(*key, hashes) for key, hashes in sorted(packages.items())),
+            *(_crate(name, *pin) for name, pin in sorted(pinned().items())),
             *(_jar(name, digest) for name, digest in sorted(expected_jars().items())),
         ],
     }
@@ -65,6 +67,18 @@ def _package(name: str, version: str, hashes: list[str]) -> dict[str, Any]:
         "version": version,
         "purl": address,
         "properties": properties,
+    }
+
+
+def _crate(name: str, version: str, digest: str) -> dict[str, Any]:
+    address = f"pkg:cargo/{name}@{version}"
+    return {
+        "type": "library",
+        "bom-ref": address,
+        "name": name,
+        "version": version,
+        "purl": address,
+        "hashes": [{"alg": "SHA-256", "content": digest}],
     }
 
 

@@ -20,7 +20,7 @@ pub struct Frame {
     pub is_final: bool,
     /// Is one of the three reserved bits set?
     pub rsv: bool,
-    /// Four bits, not checked.
+    /// One of the six of RFC 6455.
     pub opcode: u8,
     /// Where the payload is.
     pub payload: Range<usize>,
@@ -32,6 +32,10 @@ const FIN: u8 = 0x80;
 const RSV: u8 = 0x70;
 const MASKED: u8 = 0x80;
 const KEY_BYTES: usize = 4;
+/// A bit for each opcode that there is.
+const OPCODES: u16 = 0b0000_0111_0000_0111;
+const CONTROL: u8 = 8;
+const CONTROL_BYTES_MAX: u8 = 125;
 const PROTOCOL_ERROR: u16 = 1002;
 const TOO_BIG: u16 = 1009;
 
@@ -43,7 +47,7 @@ impl Frame {
 
     /// Is it part of a message, and not a control frame?
     pub fn is_data(&self) -> bool {
-        self.opcode < 8
+        self.opcode < CONTROL
     }
 
     /// Unmask the payload; to be called once.
@@ -58,20 +62,36 @@ pub fn next(bytes: &[u8], at: usize, payload_max: usize) -> Found {
     let [first, second, ..] = *rest else {
         return Found::Part(2);
     };
-    if second & MASKED == 0 {
-        return Found::Violation(PROTOCOL_ERROR, "frames of a client must be masked");
+    let broken = |reason| Found::Violation(PROTOCOL_ERROR, reason);
+    let (opcode, short) = (first & 0x0f, second & !MASKED);
+    if OPCODES >> opcode & 1 == 0 {
+        return broken("the opcode is unknown");
     }
-    let (size, head) = match second & !MASKED {
+    if opcode >= CONTROL && first & FIN == 0 {
+        return broken("control frames must not be fragmented");
+    }
+    if second & MASKED == 0 {
+        return broken("frames of a client must be masked");
+    }
+    if opcode >= CONTROL && short > CONTROL_BYTES_MAX {
+        return broken("control frames carry at most 125 bytes");
+    }
+    let (size, head, least) = match short {
         126 => match rest.get(2..4) {
-            Some(digits) => (u64::from(u16::from_be_bytes([digits[0], digits[1]])), 4),
+            Some(digits) => (u64::from(u16::from_be_bytes([digits[0], digits[1]])), 4, 126),
             None => return Found::Part(4),
         },
         127 => match rest.get(2..10) {
-            Some(digits) => (u64::from_be_bytes(digits.try_into().expect("eight bytes")), 10),
+            Some(digits) => {
+                (u64::from_be_bytes(digits.try_into().expect("eight bytes")), 10, 65_536)
+            }
             None => return Found::Part(10),
         },
-        short => (u64::from(short), 2),
+        short => (u64::from(short), 2, 0),
     };
+    if size < least || size >> 63 != 0 {
+        return broken("the length is not written in the shortest way");
+    }
     if size > payload_max as u64 {
         return Found::Violation(TOO_BIG, "the frame is too large");
     }
@@ -86,7 +106,7 @@ pub fn next(bytes: &[u8], at: usize, payload_max: usize) -> Found {
     Found::Frame(Frame {
         is_final: first & FIN != 0,
         rsv: first & RSV != 0,
-        opcode: first & 0x0f,
+        opcode,
         payload: begin..begin + size,
         key,
     })
@@ -175,7 +195,27 @@ mod tests {
         assert!(matches!(found, Found::Violation(1002, _)));
         let found = next(&[FIN | TEXT, MASKED | 126, 1, 0], 0, 255);
         assert!(matches!(found, Found::Violation(1009, _)));
-        let huge = [0xff; 10];
+        let huge = [0x81, 0xff, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
         assert!(matches!(next(&huge, 0, usize::MAX >> 2), Found::Violation(1009, _)));
+    }
+
+    #[test]
+    fn refuses_heads_that_the_protocol_forbids() {
+        let mut long = vec![FIN | TEXT, MASKED | 127];
+        long.extend(65_535u64.to_be_bytes());
+        for head in [
+            vec![FIN | 3, MASKED],
+            vec![FIN | 0xb, MASKED],
+            vec![9, MASKED],
+            vec![FIN | 9, MASKED | 126],
+            vec![FIN | TEXT, MASKED | 126, 0, 125],
+            vec![0xff; 10],
+            long,
+        ] {
+            assert!(matches!(next(&head, 0, 1 << 20), Found::Violation(1002, _)), "{head:?}");
+        }
+        for opcode in [0, 1, 2, 8, 9, 10] {
+            assert!(matches!(next(&masked(FIN | opcode, b""), 0, 9), Found::Frame(_)));
+        }
     }
 }

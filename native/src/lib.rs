@@ -10,6 +10,7 @@ mod frames;
 mod json;
 mod message;
 mod msgpack;
+mod panics;
 mod publish;
 mod publishes;
 mod reader;

@@ -10,6 +10,7 @@ use crate::blake2b::blake2b;
 use crate::envelope::Envelope;
 use crate::frames::{put_text_head, text_head_bytes};
 use crate::msgpack::{put_array, put_bytes, put_integer, put_null, put_text};
+use crate::panics::caught;
 use crate::publish::Publish;
 
 /// The bytes of an id that the hub gives to a copy or an answer.
@@ -115,17 +116,40 @@ impl Publishes {
 
     /// Their keys for de-duplication, as `fingerprint` makes them.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let sender = self.sender.to_str(py)?;
-        let head = format!("{} {sender}", sender.len());
-        let key_of = |part: &Part| {
-            let key = blake2b::<KEY_BYTES>(&[head.as_bytes(), self.part(&part.id)]);
-            PyBytes::new(py, &key)
-        };
-        Ok(self.parts.iter().map(key_of).collect())
+        caught(|| {
+            let sender = self.sender.to_str(py)?;
+            let head = format!("{} {sender}", sender.len());
+            let key_of = |part: &Part| {
+                let key = blake2b::<KEY_BYTES>(&[head.as_bytes(), self.part(&part.id)]);
+                PyBytes::new(py, &key)
+            };
+            Ok(self.parts.iter().map(key_of).collect())
+        })
     }
 
     /// The bodies of their entries; `ids` are concatenated, `ahead_ms` is added to deadlines.
     fn bodies(&self, py: Python<'_>, ids: &[u8], ahead_ms: i64) -> PyResult<Bodies> {
+        caught(|| self.encoded(py, ids, ahead_ms))
+    }
+
+    /// The frames of the answers of each run; `ids` are concatenated.
+    ///
+    /// A payload is `head`, the position, which begins with the first of the run, and `tail`.
+    #[staticmethod]
+    fn answers<'py>(
+        runs: Vec<Bound<'py, Self>>,
+        first_seqs: Vec<u64>,
+        ids: &[u8],
+        head: &[u8],
+        tail: &[u8],
+        now_ms: i64,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        caught(|| answered(&runs, &first_seqs, ids, head, tail, now_ms))
+    }
+}
+
+impl Publishes {
+    fn encoded(&self, py: Python<'_>, ids: &[u8], ahead_ms: i64) -> PyResult<Bodies> {
         let sender = self.sender.to_str(py)?.as_bytes();
         let size_of = |part: &Part| {
             let key = part.key.as_ref().map_or(0, Range::len);
@@ -163,55 +187,50 @@ impl Publishes {
         }
         Ok(Bodies { bytes, ends })
     }
+}
 
-    /// The frames of the answers of each run; `ids` are concatenated.
-    ///
-    /// A payload is `head`, the position, which begins with the first of the run, and `tail`.
-    #[staticmethod]
-    fn answers<'py>(
-        runs: Vec<Bound<'py, Self>>,
-        first_seqs: Vec<u64>,
-        ids: &[u8],
-        head: &[u8],
-        tail: &[u8],
-        now_ms: i64,
-    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let stamp = now_ms.to_string();
-        let mut ids = ids.chunks_exact(ID_BYTES);
-        let mut answers = Vec::with_capacity(runs.len());
-        let mut out = Vec::new();
-        for (run, first_seq) in runs.iter().zip(first_seqs) {
-            out.clear();
-            let to = run.get().sender.to_str(run.py())?.as_bytes();
-            let fixed =
-                [ID, TO, to, PAYLOAD, head, tail, CORRELATION, STAMP, stamp.as_bytes(), END];
-            let fixed = fixed.iter().map(|one| one.len()).sum::<usize>() + ID_BYTES;
-            for (seq, part) in (first_seq..).zip(&run.get().parts) {
-                let id = ids.next().ok_or_else(|| PyIndexError::new_err("too few ids"))?;
-                let (seq, original) = (seq.to_string(), run.get().part(&part.id));
-                push_text_head(fixed + seq.len() + original.len(), &mut out);
-                for bytes in [
-                    ID,
-                    id,
-                    TO,
-                    to,
-                    PAYLOAD,
-                    head,
-                    seq.as_bytes(),
-                    tail,
-                    CORRELATION,
-                    original,
-                    STAMP,
-                    stamp.as_bytes(),
-                    END,
-                ] {
-                    out.extend_from_slice(bytes);
-                }
+fn answered<'py>(
+    runs: &[Bound<'py, Publishes>],
+    first_seqs: &[u64],
+    ids: &[u8],
+    head: &[u8],
+    tail: &[u8],
+    now_ms: i64,
+) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    let stamp = now_ms.to_string();
+    let mut ids = ids.chunks_exact(ID_BYTES);
+    let mut answers = Vec::with_capacity(runs.len());
+    let mut out = Vec::new();
+    for (run, first_seq) in runs.iter().zip(first_seqs) {
+        out.clear();
+        let to = run.get().sender.to_str(run.py())?.as_bytes();
+        let fixed = [ID, TO, to, PAYLOAD, head, tail, CORRELATION, STAMP, stamp.as_bytes(), END];
+        let fixed = fixed.iter().map(|one| one.len()).sum::<usize>() + ID_BYTES;
+        for (seq, part) in (*first_seq..).zip(&run.get().parts) {
+            let id = ids.next().ok_or_else(|| PyIndexError::new_err("too few ids"))?;
+            let (seq, original) = (seq.to_string(), run.get().part(&part.id));
+            push_text_head(fixed + seq.len() + original.len(), &mut out);
+            for bytes in [
+                ID,
+                id,
+                TO,
+                to,
+                PAYLOAD,
+                head,
+                seq.as_bytes(),
+                tail,
+                CORRELATION,
+                original,
+                STAMP,
+                stamp.as_bytes(),
+                END,
+            ] {
+                out.extend_from_slice(bytes);
             }
-            answers.push(PyBytes::new(run.py(), &out));
         }
-        Ok(answers)
+        answers.push(PyBytes::new(run.py(), &out));
     }
+    Ok(answers)
 }
 
 fn push_text_head(size: usize, out: &mut Vec<u8>) {

@@ -9,6 +9,7 @@ use pyo3::types::{PyBytes, PyList, PyString};
 use crate::envelope::Envelope;
 use crate::frames::{Found, Frame, next};
 use crate::message::{Content, Message, scan_message};
+use crate::panics::caught;
 use crate::publish::Publish;
 use crate::publishes::Publishes;
 use crate::tells::{Tell, Tells};
@@ -24,6 +25,8 @@ const TARGETS_MAX: usize = 16;
 const RUN_BYTES_MAX: usize = 1 << 16;
 /// Of messages that are not as the last ones, only some are worth learning.
 const LEARNED_EVERY: u32 = 4;
+/// Publishes to other topics than durable ones are many, too.
+const DOUBTED: u32 = 256;
 /// Storage beyond this is given back when nothing is in it.
 const KEPT_BYTES: usize = 1 << 12;
 
@@ -49,6 +52,8 @@ pub struct Reader {
     has_more: bool,
     template: Option<Template>,
     misses: u32,
+    /// How many publishes are handed over as texts.
+    doubted: u32,
     /// The last sender and target, so that a socket makes few strings.
     names: [Option<Py<PyString>>; 2],
 }
@@ -71,8 +76,14 @@ impl Reader {
             has_more: false,
             template: None,
             misses: 0,
+            doubted: 0,
             names: [None, None],
         })
+    }
+
+    /// A run of publishes was of no use: the next ones are handed over as texts.
+    fn doubt(&mut self) {
+        self.doubted = DOUBTED;
     }
 
     /// The memory it holds.
@@ -94,29 +105,31 @@ impl Reader {
         units: isize,
         share: usize,
     ) -> PyResult<(Bound<'py, PyList>, usize, usize, usize, bool)> {
-        if !self.is_broken {
-            self.bytes.extend_from_slice(bytes);
-        }
-        let mut count = Count::new(units, share);
-        let items = self.items(py, &mut count)?;
-        let list = PyList::empty(py);
-        for item in items {
-            match item {
-                Item::Tells(tells) => list.append(Bound::new(py, tells)?)?,
-                Item::Publishes(publishes) => list.append(Bound::new(py, publishes)?)?,
-                Item::Text(range) => list.append(PyBytes::new(py, &self.bytes[range]))?,
-                Item::Other(frame) => list.append((
-                    frame.opcode,
-                    frame.is_final,
-                    frame.rsv,
-                    PyBytes::new(py, &self.bytes[frame.payload]),
-                ))?,
-                Item::Violation(code, reason) => list.append((code, reason))?,
+        caught(|| {
+            if !self.is_broken {
+                self.bytes.extend_from_slice(bytes);
             }
-        }
-        self.tidy();
-        let used = count.used();
-        Ok((list, used, count.units - used, count.extra, self.has_more))
+            let mut count = Count::new(units, share);
+            let items = self.items(py, &mut count)?;
+            let list = PyList::empty(py);
+            for item in items {
+                match item {
+                    Item::Tells(tells) => list.append(Bound::new(py, tells)?)?,
+                    Item::Publishes(publishes) => list.append(Bound::new(py, publishes)?)?,
+                    Item::Text(range) => list.append(PyBytes::new(py, &self.bytes[range]))?,
+                    Item::Other(frame) => list.append((
+                        frame.opcode,
+                        frame.is_final,
+                        frame.rsv,
+                        PyBytes::new(py, &self.bytes[frame.payload]),
+                    ))?,
+                    Item::Violation(code, reason) => list.append((code, reason))?,
+                }
+            }
+            self.tidy();
+            let used = count.used();
+            Ok((list, used, count.units - used, count.extra, self.has_more))
+        })
     }
 }
 
@@ -169,7 +182,7 @@ impl Count {
 impl Reader {
     fn items(&mut self, py: Python<'_>, count: &mut Count) -> PyResult<Vec<Item>> {
         let mut items = Vec::new();
-        // Where the tells in a row begin; only these are sorted by target.
+        // Where the tells of one sender in a row begin; only these are sorted by target.
         let mut row = 0;
         self.has_more = false;
         while !self.is_broken {
@@ -230,14 +243,19 @@ impl Reader {
         }
         let text = &self.bytes[payload.clone()];
         let known = self.template.as_ref().and_then(|template| template.read(text));
-        known.or_else(|| {
+        let message = known.or_else(|| {
             let message = scan_message(text)?;
             if self.misses % LEARNED_EVERY == 0 {
                 self.template = Template::new(text, &message);
             }
             self.misses = self.misses.wrapping_add(1);
             Some(message)
-        })
+        })?;
+        if self.doubted > 0 && matches!(message.content, Content::Publish(_)) {
+            self.doubted -= 1;
+            return None;
+        }
+        Some(message)
     }
 
     /// Add a tell to those of the same sender and target since `row`, or begin a new run.
@@ -248,9 +266,15 @@ impl Reader {
         row: &mut usize,
         (sender, to, tell): (Range<usize>, Range<usize>, Tell),
     ) -> PyResult<()> {
+        // What a socket sends to one target stays in order, whoever it says it is from.
+        if let Some(Item::Tells(first)) = items.get(*row)
+            && !first.is_from(py, &self.bytes[sender.clone()])?
+        {
+            *row = items.len();
+        }
         for item in &mut items[*row..] {
             if let Item::Tells(tells) = item
-                && tells.is_between(py, &self.bytes[sender.clone()], &self.bytes[to.clone()])?
+                && tells.is_to(py, &self.bytes[to.clone()])?
             {
                 tells.push(&self.bytes, tell);
                 return Ok(());

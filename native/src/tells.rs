@@ -7,6 +7,7 @@ use pyo3::types::{PyBytes, PyString};
 
 use crate::envelope::{Envelope, Send};
 use crate::frames::{put_text_head, text_head_bytes};
+use crate::panics::caught;
 
 /// The bytes of an id that the hub gives to a copy.
 const ID_BYTES: usize = 36;
@@ -82,9 +83,12 @@ impl Tells {
         Self { sender, to, text: Vec::with_capacity(size), tells: Vec::new() }
     }
 
-    pub fn is_between(&self, py: Python<'_>, sender: &[u8], to: &[u8]) -> PyResult<bool> {
-        let is_same = self.to.to_str(py)?.as_bytes() == to;
-        Ok(is_same && self.sender.to_str(py)?.as_bytes() == sender)
+    pub fn is_from(&self, py: Python<'_>, sender: &[u8]) -> PyResult<bool> {
+        Ok(self.sender.to_str(py)?.as_bytes() == sender)
+    }
+
+    pub fn is_to(&self, py: Python<'_>, to: &[u8]) -> PyResult<bool> {
+        Ok(self.to.to_str(py)?.as_bytes() == to)
     }
 
     /// Add one that is in `bytes`.
@@ -147,12 +151,26 @@ impl Tells {
     }
 
     /// The messages as they were received.
-    fn messages<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
-        self.tells.iter().map(|tell| PyBytes::new(py, self.part(&tell.text))).collect()
+    fn messages<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let copy = |tell: &Tell| PyBytes::new(py, self.part(&tell.text));
+        caught(|| Ok(self.tells.iter().map(copy).collect()))
     }
 
     /// The frames of their copies; `ids` are concatenated, both addresses are JSON.
     fn copies<'py>(
+        &self,
+        py: Python<'py>,
+        ids: &[u8],
+        sender: &[u8],
+        to: &[u8],
+        now_ms: i64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        caught(|| self.composed(py, ids, sender, to, now_ms))
+    }
+}
+
+impl Tells {
+    fn composed<'py>(
         &self,
         py: Python<'py>,
         ids: &[u8],

@@ -76,15 +76,13 @@ impl Template {
         if cursor.at() != text.len() || cursor.has_wide() && std::str::from_utf8(text).is_err() {
             return None;
         }
+        // White space before a value may differ, too, so what counts is where the value before ends.
         let place = |range: &mut Range<usize>| {
-            let (mut longer, mut shorter) = (0, 0);
-            for (hole, new) in self.holes.iter().zip(&found) {
-                if hole.range.end <= range.start {
-                    longer += new.len();
-                    shorter += hole.range.len();
-                }
+            let mut values = self.holes.iter().zip(&found);
+            if let Some((hole, new)) = values.rfind(|(hole, _)| hole.range.end <= range.start) {
+                let moved = |at: usize| at - hole.range.end + new.end;
+                *range = moved(range.start)..moved(range.end);
             }
-            *range = range.start + longer - shorter..range.end + longer - shorter;
         };
         let Message { mut envelope, mut content } = self.message.clone();
         for range in [
@@ -148,13 +146,17 @@ mod tests {
     fn finds_the_same_as_a_whole_scan() {
         let first = tell("m1", "[1]", "17");
         let template = learned(&first);
-        for (id, data, timestamp) in
-            [("m1", "[1]", "17"), ("", r#"{"x":"é\n"}"#, "-1"), ("m100", "null", "1234567")]
-        {
+        for (id, data, timestamp) in [
+            ("m1", "[1]", "17"),
+            ("", r#"{"x":"é\n"}"#, "-1"),
+            ("m100", "null", "1234567"),
+            ("m1", "  [1]", "\n 17"),
+        ] {
             finds_the_same(&template, &tell(id, data, timestamp));
         }
         let template = learned(&publish("m1", "k", "17"));
-        for (id, key, timestamp) in [("m1", "k", "17"), ("m22", "", "-1"), ("", "other", "1234")] {
+        for (id, key, timestamp) in [("m1", "k", "17"), ("m22", "", "-1"), ("", "other", "\n 1234")]
+        {
             finds_the_same(&template, &publish(id, key, timestamp));
         }
     }

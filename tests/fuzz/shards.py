@@ -53,6 +53,10 @@ ROOM_API = _volume((2, 1_500), (28, 50_000))  # 3 500
 PARCELS = _volume((2, 300), (40, 10_000))  # 450
 SEGMENTS = _volume((2, 200), (40, 5_000))  # 230
 
+# Both ways side by side, in a million cases. In `make soak` a thousand times as many, beside the
+# others: seven hours of a core.
+TELLS = _volume((8, 125_000), (1_000, 1_000_000))  # 39 000
+
 
 def attack(
     seed: int,

@@ -137,7 +137,11 @@ class HubRunner:
     def received_run(self, connection: Connection[Session], run: Run) -> bool:
         """Handle messages of one read; `False` if they have to be handled one by one."""
         now = self.writer.tick_ms or self.writer.begin_tick()
-        effects = self._receive_run(connection.session, run, now)
+        try:
+            effects = self._receive_run(connection.session, run, now)
+        except Exception:
+            log.exception("a run could not be handled")
+            return False
         if effects is None:
             return False
         for effect in effects:

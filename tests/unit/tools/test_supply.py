@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -11,7 +13,9 @@ from zipfile import ZipFile
 
 import pytest
 
+from signalhub import native
 from tools import notices
+from tools.native import CRATE, PINNED, pinned
 from tools.sbom import bill, locked
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -59,6 +63,7 @@ def test_the_bill_of_materials_names_packages_and_jars_once() -> None:
     assert len(addresses) == len(set(addresses))
     assert any(one.startswith("pkg:pypi/uvloop@") for one in addresses)
     assert "pkg:maven/io.delta/delta-spark_4.2_2.13@4.4.0" in addresses
+    assert {f"pkg:cargo/{name}@{pin[0]}" for name, pin in pinned().items()} <= set(addresses)
 
 
 def test_the_notices_name_every_package_and_jar_with_its_license() -> None:
@@ -67,6 +72,55 @@ def test_the_notices_name_every_package_and_jar_with_its_license() -> None:
     assert notices.TARGET.read_text() == page, "write it again with `make notices`"
     assert "unknown" not in page
     assert page.count("\n| ") >= len(bill()["components"])
+
+
+def test_the_crates_are_pinned_by_version_and_hash() -> None:
+    manifest = tomllib.loads((CRATE / "Cargo.toml").read_text())
+    crates = pinned()
+
+    for line in PINNED.read_text().splitlines()[1:]:
+        assert re.fullmatch(r"[\w-]+==[\w.+-]+ sha256:[0-9a-f]{64}", line)
+    for name, wanted in manifest["dependencies"].items():
+        version = wanted if isinstance(wanted, str) else wanted["version"]
+        assert version == f"={crates[name][0]}", f"{name} is not exactly the one that is pinned"
+    assert "://" not in PINNED.read_text()
+
+
+def test_the_native_part_has_one_version_and_fits_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    versions = {
+        tomllib.loads((CRATE / "Cargo.toml").read_text())["package"]["version"],
+        tomllib.loads((CRATE / "pyproject.toml").read_text())["project"]["version"],
+        native.VERSION,
+    }
+
+    assert len(versions) == 1
+    assert project["optional-dependencies"]["native"] == [f"signalhub-native=={native.VERSION}"]
+
+
+def test_the_licenses_of_crates_are_those_that_they_declare() -> None:
+    if shutil.which("cargo") is None:
+        pytest.skip("only cargo can tell")
+    command = ("cargo", "metadata", "--format-version", "1", "--offline", "--locked")
+    done = subprocess.run(command, cwd=CRATE, capture_output=True)
+    if done.returncode:
+        pytest.skip("the crates are not here: run `make setup`")
+    declared = {
+        one["name"]: (one["version"], one["license"])
+        for one in json.loads(done.stdout)["packages"]
+        if one["source"]
+    }
+
+    listed = {name: (pin[0], notices.OF_CRATES[name]) for name, pin in pinned().items()}
+    assert listed == declared
+
+
+def test_the_native_part_cannot_do_what_is_unsafe() -> None:
+    manifest = tomllib.loads((CRATE / "Cargo.toml").read_text())
+
+    assert manifest["lints"]["rust"]["unsafe_code"] == "forbid"
+    for path in CRATE.glob("src/**/*.rs"):
+        assert not re.search(r"\bunsafe\b|allow\(", path.read_text()), path
 
 
 def test_the_setup_installs_only_what_has_a_listed_hash() -> None:

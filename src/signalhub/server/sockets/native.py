@@ -71,7 +71,8 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
         if self._backlog is None:
             self._take(data)
         else:
-            self._reader.read(data, 0, 1)
+            # Nothing is handed over but a violation, if that comes next.
+            self._backlog += self._reader.read(data, 0, 1)[0]  # type: ignore[arg-type]
         if nbytes == READ_BYTES:
             self._finish_read()
 
@@ -145,6 +146,8 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
     def _handle_singly(self, run: Run) -> None:
         # What follows is probably as it is, and costs more.
         self._share = 1
+        if type(run) is Publishes:
+            self._reader.doubt()
         for message in run.messages():
             self._hear(message)
 

@@ -1,0 +1,87 @@
+"""The native way and the Python way, with the same input; see `twins.py`, and `shards.py` for how
+much of it."""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+
+import pytest
+
+from signalhub import native
+from tests.fuzz.shards import TELLS, TIMEOUT_S
+from tests.fuzz.tells import Tells
+from tests.fuzz.twins import FOUND, SENDER, Difference, Kernel, Twins, fire
+from tests.support.memory.shell import envelope
+from tests.support.socket.frames import TEXT, masked_frame
+
+pytestmark = pytest.mark.skipif(not native.IS_ON, reason="needs the native part")
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize("seed", TELLS.seeds)
+def test_tells_have_the_same_effects_both_ways(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    print(f"seed {seed}")
+
+    fire(Tells(), seed, TELLS.cases)
+
+    assert not caplog.records, "nothing is worth a line in the log"
+
+
+def test_the_same_seed_gives_the_same_reads() -> None:
+    first, second, other = (Tells().maker(Random(seed), 0) for seed in (1, 1, 2))
+
+    reads = [first() for _ in range(50)]
+
+    assert reads == [second() for _ in range(50)]
+    assert reads != [other() for _ in range(50)]
+
+
+def test_the_reads_reach_everything() -> None:
+    """Rubbish alone would only test the parser."""
+    counters: dict[str, int] = {}
+    kernel = Kernel()
+    with kernel.in_place():
+        for number in range(60):
+            twins = Twins(Tells(), number, kernel)
+            make = Tells().maker(Random(number), number)
+            for _ in range(20):
+                for data in make()[0]:
+                    twins.read(data)
+            tally = twins.native.tally
+            for name in ("deliveries", "unknown_targets", "expired_tells", "dropped_tells"):
+                counters[name] = counters.get(name, 0) + getattr(tally, name)
+            for code, count in tally.errors.items():
+                counters[code] = counters.get(code, 0) + count
+            counters["closed"] = counters.get("closed", 0) + twins.native.closed
+
+    assert counters["deliveries"] > 10_000
+    assert counters["unknown_targets"] > 100
+    assert counters["expired_tells"] > 20
+    assert counters["dropped_tells"] > 20
+    assert counters["internal_error"] > 500
+    assert counters["unauthorized"] > 500
+    assert counters["rate_limited"] > 500
+    assert counters["malformed_message"] > 20
+    assert counters["closed"] > 50
+
+
+def test_a_difference_is_found() -> None:
+    kernel = Kernel()
+    with kernel.in_place():
+        twins = Twins(Tells(), 0, kernel)
+        payload = {"to": SENDER, "type": "news", "data": 1}
+        tell = envelope("hub:send", payload, sender=SENDER, pattern="tell")
+        twins.read(masked_frame(TEXT, tell))
+        twins.python.tally.deliveries += 1
+
+        with pytest.raises(Difference, match="deliveries"):
+            twins.finish()
+
+
+def test_what_was_found_is_kept_in_small_files() -> None:
+    sizes = [path.stat().st_size for path in FOUND.glob("*.txt")]
+
+    assert sizes
+    assert max(sizes) < 20_000
