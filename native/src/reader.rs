@@ -26,7 +26,7 @@ const RUN_BYTES_MAX: usize = 1 << 16;
 /// Of messages that are not as the last ones, only some are worth learning.
 const LEARNED_EVERY: u32 = 4;
 /// Publishes to other topics than durable ones are many, too.
-const DOUBTED: u32 = 256;
+const DOUBTED: u32 = 32;
 /// Storage beyond this is given back when nothing is in it.
 const KEPT_BYTES: usize = 1 << 12;
 

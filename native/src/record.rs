@@ -5,6 +5,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
+use crate::panics::caught;
 use crate::publishes::Bodies;
 
 const SALT_BYTES: usize = 16;
@@ -67,7 +68,7 @@ impl Records {
     ) -> PyResult<()> {
         if let Some(last) = self.groups.last_mut()
             && last.stream_epoch == head.stream_epoch
-            && last.first_seq + last.positions.len() as u64 == seq
+            && last.first_seq.checked_add(last.positions.len() as u64) == Some(seq)
             && last.stream.to_str(py)? == head.stream
         {
             last.max_ms = last.max_ms.max(head.at_ms);
@@ -85,14 +86,8 @@ impl Records {
     }
 }
 
-/// A group as Python gets it.
-type Shown<'py> = (Py<PyString>, u32, u64, u64, Bound<'py, PyBytes>);
-
-#[pymethods]
 impl Records {
-    /// Encode entries and runs of entries; `salts` are concatenated.
-    #[new]
-    fn new(py: Python<'_>, entries: &Bound<'_, PyList>, salts: &[u8]) -> PyResult<Self> {
+    fn encoded(py: Python<'_>, entries: &Bound<'_, PyList>, salts: &[u8]) -> PyResult<Self> {
         let mut records = Self { bytes: Vec::new(), count: 0, groups: Vec::new() };
         let mut salts = salts.chunks_exact(SALT_BYTES);
         let mut salt = || salts.next().ok_or_else(|| PyValueError::new_err("too few salts"));
@@ -119,6 +114,18 @@ impl Records {
             }
         }
         Ok(records)
+    }
+}
+
+/// A group as Python gets it.
+type Shown<'py> = (Py<PyString>, u32, u64, u64, Bound<'py, PyBytes>);
+
+#[pymethods]
+impl Records {
+    /// Encode entries and runs of entries; `salts` are concatenated.
+    #[new]
+    fn new(py: Python<'_>, entries: &Bound<'_, PyList>, salts: &[u8]) -> PyResult<Self> {
+        caught(|| Self::encoded(py, entries, salts))
     }
 
     /// The bytes of all of them.

@@ -313,13 +313,15 @@ class Writer:
                         batch, address_size = fan, len(address_json)
                         pieces = fan.closed(address_size)
                     if pieces is not None:
-                        count = fan.count
+                        count = tells = fan.count
                         data = address_json.join(pieces)
                         connection.fan = None
                         connection.has_fans = False
                 elif len(queue) == 2 and not queue[0]:
                     count = 1 + connection.queued_in_runs
-                    connection.queued_in_runs = 0
+                    # All of them are replies, or none.
+                    tells = 0 if connection.queued_replies else count
+                    connection.queued_replies = connection.queued_in_runs = 0
                     data = queue[1]  # type: ignore[assignment]
                 if data is None:
                     self._offered_bytes += self.write_out(connection)
@@ -332,7 +334,7 @@ class Writer:
                     connection.session.sent += count
                     sent += count
                 else:
-                    self._wrote(connection, written, size, [data], count, count, None)
+                    self._wrote(connection, written, size, [data], count, tells, None)
             except Exception:
                 self._give_up(connection)
         self._tally.sent += sent
