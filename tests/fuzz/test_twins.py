@@ -103,7 +103,7 @@ def test_the_publishes_reach_everything() -> None:
                 counters["runs"] = counters.get("runs", 0) + in_runs
 
     assert counters["published"] > 3_000
-    assert counters["runs"] > 1_500
+    assert counters["runs"] > 1_000
     assert counters["duplicates"] > 200
     assert counters["deliveries"] > 100
     assert counters["expired_asks"] > 5
