@@ -36,10 +36,12 @@ class TokenBucket:
         """Take one token; `False` if there is none."""
         if not self.rate_s:
             return True
-        self._refill(now_ms)
-        if self.tokens < _ONE:
+        if now_ms != self._at_ms:
+            self._refill(now_ms)
+        tokens = self.tokens
+        if tokens < _ONE:
             return False
-        self.tokens = max(0.0, self.tokens - 1.0)
+        self.tokens = tokens - 1.0 if tokens > 1.0 else 0.0
         return True
 
     def take_many(self, count: int, now_ms: int) -> int:

@@ -232,7 +232,8 @@ class Dedup:
             self._skew_ms = self._now_ms - now_ms
 
     def _oldest_kept_ms(self) -> int:
-        return max(self._now_ms - self._window_ms, self._lost_until_ms + 1)
+        oldest_ms, lost_ms = self._now_ms - self._window_ms, self._lost_until_ms
+        return oldest_ms if oldest_ms > lost_ms else lost_ms + 1
 
     def _skew_ms_at(self, accepted_at_ms: int) -> int:
         for one in self._slices:

@@ -193,6 +193,8 @@ class Publisher:
         )
         self._tally.published += 1
         # Searched now and not at the commit of many messages, so that its sender pays for it.
+        if not self._topics.audience(topic.name).visited:
+            return [self.append(topic, stored, now, message, session, key)]
         _, pauses = self._topics.charged(session, topic.name, now)
         return [*pauses, self.append(topic, stored, now, message, session, key)]
 
