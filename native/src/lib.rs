@@ -3,13 +3,20 @@
 //! Rules stay in Python: this turns bytes into runs of messages, and runs into bytes. Whatever it
 //! does not fully understand is handed over as it came.
 
+mod blake2b;
+mod dedup;
 mod envelope;
 mod frames;
 mod http;
 mod json;
+mod message;
+mod msgpack;
 mod page;
 mod panics;
+mod publish;
+mod publishes;
 mod reader;
+mod record;
 mod rooms;
 mod sha1;
 mod tells;
@@ -22,11 +29,17 @@ use pyo3::prelude::*;
 #[pymodule]
 mod signalhub_native {
     #[pymodule_export]
+    use crate::dedup::DedupTable;
+    #[pymodule_export]
     use crate::http::Requests;
     #[pymodule_export]
     use crate::page::listed;
     #[pymodule_export]
+    use crate::publishes::{Bodies, Publishes};
+    #[pymodule_export]
     use crate::reader::Reader;
+    #[pymodule_export]
+    use crate::record::Records;
     #[pymodule_export]
     use crate::rooms::RoomMessages;
     #[pymodule_export]

@@ -6,9 +6,12 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
-use crate::envelope::{scan, scan_send};
+use crate::envelope::Envelope;
 use crate::frames::{Found, Frame, next};
+use crate::message::{Content, Message, scan_message};
 use crate::panics::caught;
+use crate::publish::Publish;
+use crate::publishes::Publishes;
 use crate::tells::{Tell, Tells};
 use crate::template::Template;
 
@@ -22,12 +25,15 @@ const TARGETS_MAX: usize = 16;
 const RUN_BYTES_MAX: usize = 1 << 16;
 /// Of messages that are not as the last ones, only some are worth learning.
 const LEARNED_EVERY: u32 = 4;
+/// Publishes to other topics than durable ones are many, too.
+const DOUBTED: u32 = 32;
 /// Storage beyond this is given back when nothing is in it.
 const KEPT_BYTES: usize = 1 << 12;
 
 /// A part of the input that is handed to Python.
 enum Item {
     Tells(Tells),
+    Publishes(Publishes),
     /// A whole text; it may be invalid UTF-8.
     Text(Range<usize>),
     Other(Frame),
@@ -46,6 +52,8 @@ pub struct Reader {
     has_more: bool,
     template: Option<Template>,
     misses: u32,
+    /// How many publishes are handed over as texts.
+    doubted: u32,
     /// The last sender and target, so that a socket makes few strings.
     names: [Option<Py<PyString>>; 2],
 }
@@ -68,8 +76,14 @@ impl Reader {
             has_more: false,
             template: None,
             misses: 0,
+            doubted: 0,
             names: [None, None],
         })
+    }
+
+    /// A run of publishes was of no use: the next ones are handed over as texts.
+    fn doubt(&mut self) {
+        self.doubted = DOUBTED;
     }
 
     /// The memory it holds.
@@ -101,6 +115,7 @@ impl Reader {
             for item in items {
                 match item {
                     Item::Tells(tells) => list.append(Bound::new(py, tells)?)?,
+                    Item::Publishes(publishes) => list.append(Bound::new(py, publishes)?)?,
                     Item::Text(range) => list.append(PyBytes::new(py, &self.bytes[range]))?,
                     Item::Other(frame) => list.append((
                         frame.opcode,
@@ -200,25 +215,18 @@ impl Reader {
             if !is_message {
                 items.push(Item::Other(frame));
                 row = items.len();
-            } else if let Some((sender, to, tell)) = self.tell(&frame.payload) {
+            } else if let Some(message) = self.message(&frame.payload) {
                 count.spare();
-                // What a socket sends to one target stays in order, whoever it says it is from.
-                if let Some(Item::Tells(first)) = items.get(row)
-                    && !first.is_from(py, &self.bytes[sender.clone()])?
-                {
-                    row = items.len();
-                }
-                if !self.add(py, &mut items[row..], &to, &tell)? {
-                    if items.len() - row >= TARGETS_MAX {
+                let Message { envelope, content } = &message;
+                match content {
+                    Content::Send(send) => {
+                        let parts = Tell::of(envelope, send, &frame.payload);
+                        self.add_tell(py, &mut items, &mut row, parts)?;
+                    }
+                    Content::Publish(publish) => {
+                        self.add_publish(py, &mut items, &frame.payload, envelope, publish)?;
                         row = items.len();
                     }
-                    let [sender, to] = [self.name(py, 0, sender)?, self.name(py, 1, to)?];
-                    // Mostly one run takes all of the input.
-                    let rest = if items.len() == row { self.bytes.len() - self.at } else { 0 };
-                    let size = tell.text.len() + rest.min(RUN_BYTES_MAX);
-                    let mut tells = Tells::new(sender, to, size);
-                    tells.push(&self.bytes, tell);
-                    items.push(Item::Tells(tells));
                 }
             } else {
                 items.push(Item::Text(frame.payload));
@@ -228,59 +236,87 @@ impl Reader {
         Ok(items)
     }
 
-    /// The sender, the target and the parts of a tell that needs no second look.
-    fn tell(&mut self, payload: &Range<usize>) -> Option<(Range<usize>, Range<usize>, Tell)> {
+    /// A message that needs no second look.
+    fn message(&mut self, payload: &Range<usize>) -> Option<Message> {
         if payload.len() > self.run_bytes_max {
             return None;
         }
         let text = &self.bytes[payload.clone()];
         let known = self.template.as_ref().and_then(|template| template.read(text));
-        let (envelope, send) = match known {
-            Some(known) => known,
-            None => {
-                let envelope = scan(text)?;
-                if envelope.is_ask || &text[envelope.kind.clone()] != b"hub:send" {
-                    return None;
-                }
-                let send = scan_send(text, envelope.payload.clone())?;
-                if self.misses % LEARNED_EVERY == 0 {
-                    self.template = Template::new(text, &envelope, &send);
-                }
-                self.misses = self.misses.wrapping_add(1);
-                (envelope, send)
+        let message = known.or_else(|| {
+            let message = scan_message(text)?;
+            if self.misses % LEARNED_EVERY == 0 {
+                self.template = Template::new(text, &message);
             }
-        };
-        let to = if send.to.is_empty() { envelope.to } else { send.to };
-        let at = |range: Range<usize>| range.start + payload.start..range.end + payload.start;
-        let tell = Tell {
-            text: payload.clone(),
-            id: at(envelope.id),
-            kind: at(send.kind),
-            data: at(send.data),
-            metadata: at(envelope.metadata),
-            deadline: envelope.timestamp + envelope.ttl,
-            ttl: if envelope.ttl > 0 { at(envelope.ttl_text) } else { 0..0 },
-        };
-        Some((at(envelope.sender), at(to), tell))
+            self.misses = self.misses.wrapping_add(1);
+            Some(message)
+        })?;
+        if self.doubted > 0 && matches!(message.content, Content::Publish(_)) {
+            self.doubted -= 1;
+            return None;
+        }
+        Some(message)
     }
 
-    /// Add a tell to those of the same target, if there are any.
-    fn add(
-        &self,
+    /// Add a tell to those of the same sender and target since `row`, or begin a new run.
+    fn add_tell(
+        &mut self,
         py: Python<'_>,
-        items: &mut [Item],
-        to: &Range<usize>,
-        tell: &Tell,
-    ) -> PyResult<bool> {
-        for item in items {
+        items: &mut Vec<Item>,
+        row: &mut usize,
+        (sender, to, tell): (Range<usize>, Range<usize>, Tell),
+    ) -> PyResult<()> {
+        // What a socket sends to one target stays in order, whoever it says it is from.
+        if let Some(Item::Tells(first)) = items.get(*row)
+            && !first.is_from(py, &self.bytes[sender.clone()])?
+        {
+            *row = items.len();
+        }
+        for item in &mut items[*row..] {
             if let Item::Tells(tells) = item
                 && tells.is_to(py, &self.bytes[to.clone()])?
             {
-                tells.push(&self.bytes, tell.clone());
-                return Ok(true);
+                tells.push(&self.bytes, tell);
+                return Ok(());
             }
         }
-        Ok(false)
+        if items.len() - *row >= TARGETS_MAX {
+            *row = items.len();
+        }
+        let [sender, to] = [self.name(py, 0, sender)?, self.name(py, 1, to)?];
+        // Mostly one run takes all of the input.
+        let rest = if items.len() == *row { self.bytes.len() - self.at } else { 0 };
+        let size = tell.text.len() + rest.min(RUN_BYTES_MAX);
+        let mut tells = Tells::new(sender, to, size);
+        tells.push(&self.bytes, tell);
+        items.push(Item::Tells(tells));
+        Ok(())
+    }
+
+    /// Add a publish to the run before it if that has the same sender and topic.
+    fn add_publish(
+        &mut self,
+        py: Python<'_>,
+        items: &mut Vec<Item>,
+        payload: &Range<usize>,
+        envelope: &Envelope,
+        publish: &Publish,
+    ) -> PyResult<()> {
+        let at = |range: &Range<usize>| range.start + payload.start..range.end + payload.start;
+        let (sender, topic) = (at(&envelope.sender), at(&publish.topic));
+        let (from, to) = (&self.bytes[sender.clone()], &self.bytes[topic.clone()]);
+        let is_more = match items.last() {
+            Some(Item::Publishes(publishes)) => publishes.is_of(py, from, to)?,
+            _ => false,
+        };
+        if !is_more {
+            let [sender, topic] = [self.name(py, 0, sender)?, self.name(py, 1, topic)?];
+            items.push(Item::Publishes(Publishes::new(sender, topic)));
+        }
+        if let Some(Item::Publishes(publishes)) = items.last_mut() {
+            publishes.push(&self.bytes[payload.clone()], envelope, publish);
+        }
+        Ok(())
     }
 
     /// A name as a string, the same as last time if it has not changed.

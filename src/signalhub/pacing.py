@@ -36,18 +36,21 @@ class TokenBucket:
         """Take one token; `False` if there is none."""
         if not self.rate_s:
             return True
-        self._refill(now_ms)
-        if self.tokens < _ONE:
+        if now_ms != self._at_ms:
+            self._refill(now_ms)
+        tokens = self.tokens
+        if tokens < _ONE:
             return False
-        self.tokens = max(0.0, self.tokens - 1.0)
+        self.tokens = tokens - 1.0 if tokens > 1.0 else 0.0
         return True
 
     def take_many(self, count: int, now_ms: int) -> int:
         """Take tokens, at most a full bucket; return 0, or the wait until there are enough."""
         if not self.rate_s:
             return 0
-        self._refill(now_ms)
-        wanted = min(float(count), float(self.burst))
+        if now_ms != self._at_ms:
+            self._refill(now_ms)
+        wanted = count if count < self.burst else self.burst
         missing = wanted - self.tokens
         if missing > 1e-9:
             return max(1, int(-(-missing * 1000 // self.rate_s)))

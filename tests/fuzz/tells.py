@@ -165,7 +165,7 @@ class Tells:
             return None, ""
         return Authenticator(_AUTH), PyJWT().encode(_CLAIMS, _SECRET, "HS256")
 
-    def prepare(self, way: Way) -> None:
+    def prepare(self, way: Way, number: int) -> None:
         for address in TARGETS:
             way.say(address, "hub:subscribe", {"topic": "prices/eu"})
 

@@ -9,7 +9,9 @@ from random import Random
 import pytest
 
 from signalhub import native
-from tests.fuzz.shards import TELLS, TIMEOUT_S
+from signalhub.core.streams.streams import HeldRun
+from tests.fuzz.publishes import Publishes
+from tests.fuzz.shards import PUBLISHES, TELLS, TIMEOUT_S
 from tests.fuzz.tells import Tells
 from tests.fuzz.twins import FOUND, SENDER, Difference, Kernel, Twins, fire
 from tests.support.memory.shell import envelope
@@ -25,6 +27,19 @@ def test_tells_have_the_same_effects_both_ways(seed: int, caplog: pytest.LogCapt
     print(f"seed {seed}")
 
     fire(Tells(), seed, TELLS.cases)
+
+    assert not caplog.records, "nothing is worth a line in the log"
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize("seed", PUBLISHES.seeds)
+def test_publishes_have_the_same_effects_both_ways(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    print(f"seed {seed}")
+
+    fire(Publishes(), seed, PUBLISHES.cases)
 
     assert not caplog.records, "nothing is worth a line in the log"
 
@@ -65,6 +80,36 @@ def test_the_reads_reach_everything() -> None:
     assert counters["rate_limited"] > 500
     assert counters["malformed_message"] > 20
     assert counters["closed"] > 50
+
+
+def test_the_publishes_reach_everything() -> None:
+    counters: dict[str, int] = {}
+    kernel = Kernel()
+    with kernel.in_place():
+        for number in range(24):
+            twins = Twins(Publishes(), number, kernel)
+            make = Publishes().maker(Random(number), number)
+            for _ in range(20):
+                for data in make()[0]:
+                    twins.read(data)
+            tally = twins.native.tally
+            for name in ("published", "duplicates", "deliveries", "expired_asks", "lost"):
+                counters[name] = counters.get(name, 0) + getattr(tally, name)
+            for code, count in tally.errors.items():
+                counters[code] = counters.get(code, 0) + count
+            for topic in twins.native.hub.streams.topics.values():
+                kept = dict.values(topic.recent)
+                in_runs = sum(isinstance(one, HeldRun) for one in kept)
+                counters["runs"] = counters.get("runs", 0) + in_runs
+
+    assert counters["published"] > 3_000
+    assert counters["runs"] > 1_000
+    assert counters["duplicates"] > 200
+    assert counters["deliveries"] > 100
+    assert counters["expired_asks"] > 5
+    assert counters["lost"] > 20
+    for code in ("internal_error", "unauthorized", "rate_limited", "backlog_full"):
+        assert counters[code] > 20, code
 
 
 def test_a_difference_is_found() -> None:

@@ -80,7 +80,7 @@ class Kind(Protocol):
     def token(self, number: int) -> tuple[Authenticator | None, str]:
         """Who checks tokens, and the sender's; nobody and nothing if it needs none."""
 
-    def prepare(self, way: Way) -> None:
+    def prepare(self, way: Way, number: int) -> None:
         """Send what a new hub needs first."""
 
     def maker(self, random: Random, number: int) -> Callable[[], tuple[Reads, int]]:
@@ -273,7 +273,8 @@ class Way:
         for address in TARGETS:
             self.join(address)
         self.join(SENDER)
-        kind.prepare(self)
+        self.hub.dedup.keep_fresh()
+        kind.prepare(self, number)
 
     def join(self, address: str) -> Wire:
         """A socket that has registered its address."""
@@ -375,7 +376,20 @@ class Way:
     def state(self) -> dict[str, object]:
         """Counters, sessions, and what was charged."""
         found = _counted(self.tally)
-        found["entries"] = len(self.engine.entries)
+        found["entries"] = self.engine.entries
+        found["pending"] = len(self.hub.pending)
+        remembered = self.hub.dedup.take_fresh()
+        found["ids"] = (remembered, self.hub.dedup.count, self.hub.dedup.memory_bytes)
+        found["topics"] = {
+            name: (
+                topic.head,
+                topic.next_seq,
+                topic.bytes,
+                [topic.recent.get(seq) for seq in topic.recent],
+                {one.name: (one.lag, one.next_seq) for one in topic.subscriptions.values()},
+            )
+            for name, topic in self.hub.streams.topics.items()
+        }
         found["sessions"] = len([*self.hub.sessions])
         for address, wire in self.wires.items():
             session: Session = wire.connection.session

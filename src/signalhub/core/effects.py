@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
-from signalhub.wire.entry import Entry, ErasedBody, StoredEntry
+from signalhub.wire.entry import Entry, EntryRun, ErasedBody, StoredEntry
 
 if TYPE_CHECKING:
     from signalhub.core.messages.ask import AskReceipt, FanReceipt
     from signalhub.core.messages.audience import Audience
     from signalhub.core.messages.dedup import Recalled
+    from signalhub.core.messages.publish import RunReceipt
     from signalhub.core.messages.runs import TellRun
     from signalhub.core.rooms.values import Archived, Guest, Result
     from signalhub.core.sessions.registry import Registration
@@ -33,6 +34,14 @@ class Reply(msgspec.Struct, gc=False):
 
     session: Session
     frame: bytes
+
+
+class ReplyRun(msgspec.Struct, gc=False):
+    """Send several of the hub's own messages; their frames are complete with their headers."""
+
+    session: Session
+    frames: bytes
+    count: int
 
 
 class Deliver(msgspec.Struct, gc=False):
@@ -106,13 +115,14 @@ def nothing_refused(refusal: Refusal, now: int) -> list[Effect]:
 
 
 class Append(msgspec.Struct, gc=False):
-    """Write an entry to the log; commits are reported in the order of appending.
+    """Write an entry or a run to the log; commits are reported in the order of appending.
 
-    `committed` is called with the offset once the entry is as durable as the settings require;
-    `refused` is called with the reason, which says whether a retry makes sense. Both get the time.
+    `committed` is called with the offset, of a run that of its first entry, once it is as durable
+    as the settings require; `refused` is called with the reason, which says whether a retry makes
+    sense. Both get the time.
     """
 
-    entry: Entry
+    entry: Entry | EntryRun
     committed: Committed = nothing_committed
     refused: Refused = nothing_refused
 
@@ -133,6 +143,12 @@ def _both(
     now: int,
 ) -> list[Effect]:
     return first(outcome, now) + then(outcome, now)
+
+
+class AppendRun(Append, kw_only=True):
+    """Write messages that are committed together with the runs beside them."""
+
+    receipt: RunReceipt
 
 
 class Dispatch(msgspec.Struct, gc=False):
@@ -285,6 +301,7 @@ class Note(msgspec.Struct, gc=False):
 
 Effect = (
     Reply
+    | ReplyRun
     | Deliver
     | DeliverRun
     | FanOut

@@ -9,14 +9,22 @@ import msgspec
 from msgspec import Raw
 
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Append, Effect, FanOut, Reply
+from signalhub.core.effects import Append, AppendRun, Effect, FanOut, Reply, ReplyRun
 from signalhub.core.messages.ask import FanReceipt
 from signalhub.core.messages.dedup import KnownAck
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.streams import Held, Topic
 from signalhub.core.subscriptions import send
 from signalhub.wire import envelope as wire
-from signalhub.wire.entry import Entry, Kind, MessageBody, Outcome, encode_body
+from signalhub.wire.entry import (
+    Entry,
+    EntryRun,
+    Kind,
+    MessageBody,
+    Outcome,
+    decode_body,
+    encode_body,
+)
 from signalhub.wire.envelope import NULL, Envelope
 from signalhub.wire.errors import Refusal
 
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
     from signalhub.core.messages.ask import Pending
     from signalhub.core.messages.audience import Topics
     from signalhub.core.messages.dedup import Dedup
+    from signalhub.core.messages.runs import PublishRun
     from signalhub.core.replies import Replies
     from signalhub.core.streams.retention import Pruning
     from signalhub.core.streams.streams import Streams
@@ -65,6 +74,61 @@ class PublishReceipt(msgspec.Struct, eq=False):
         return self.publisher.refused(self, refusal, now)
 
 
+class RunReceipt(msgspec.Struct, eq=False):
+    """Durable publishes of one run that are being written to the log."""
+
+    publisher: Publisher
+    run: PublishRun
+    session: Session
+    topic: Topic
+    entry: EntryRun
+    keys: list[bytes]
+    # Whoever repeated one of them meanwhile, by its key.
+    repeated: dict[bytes, list[Session]] | None = None
+    offset: int = -1
+
+    def askers_of(self, key: bytes) -> list[Session]:
+        """The sessions to answer, for a repeat."""
+        if self.repeated is None:
+            self.repeated = {}
+        return self.repeated.setdefault(key, [self.session])
+
+    def singly(self) -> list[PublishReceipt]:
+        """Its messages, each for itself."""
+        repeated = self.repeated or {}
+        receipts = []
+        for at, (key, text) in enumerate(zip(self.keys, self.run.messages(), strict=True)):
+            body = self.entry.body.body(at)
+            receipts.append(
+                PublishReceipt(
+                    self.publisher,
+                    wire.decode(text),
+                    repeated.get(key, [self.session]),
+                    self.topic,
+                    self.entry.seq + at,
+                    decode_body(MessageBody, body),
+                    self.entry.at_ms,
+                    len(body),
+                    key,
+                )
+            )
+        return receipts
+
+    def committed(self, offset: int, now: int) -> list[Effect]:
+        """The messages are on disk."""
+        return self.publisher.committed_runs([self], offset, now)
+
+    def refused(self, refusal: Refusal, now: int) -> list[Effect]:
+        """The log rejected the messages."""
+        refused = self.publisher.refused
+        return [effect for one in self.singly() for effect in refused(one, refusal, now)]
+
+
+def _are_some_known(keys: list[bytes], pending: Pending) -> bool:
+    """Is one of them pending, or there twice?"""
+    return len(set(keys)) < len(keys) or not pending.keys().isdisjoint(keys)
+
+
 class Publisher:
     """Writes messages of durable topics to the log."""
 
@@ -91,6 +155,7 @@ class Publisher:
         self._storage = storage
         self._replies = replies
         self._next_id = ids.next
+        self._many_ids = ids.many
         self._fanout_batch = settings.fanout_batch
         self._tally = tally
         self._durability = storage.durability.encode()
@@ -128,6 +193,8 @@ class Publisher:
         )
         self._tally.published += 1
         # Searched now and not at the commit of many messages, so that its sender pays for it.
+        if not self._topics.audience(topic.name).visited:
+            return [self.append(topic, stored, now, message, session, key)]
         _, pauses = self._topics.charged(session, topic.name, now)
         return [*pauses, self.append(topic, stored, now, message, session, key)]
 
@@ -150,6 +217,103 @@ class Publisher:
             self._pending[key] = receipt
         entry = Entry(Kind.PUBLISHED, topic.name, topic.id, seq, now, body)
         return Append(entry, receipt.committed, receipt.refused)
+
+    def publish_run(
+        self, session: Session, run: PublishRun, topic: Topic, now: int
+    ) -> list[Effect] | None:
+        """Append messages, as `publish` does with each; `None` if one may need more.
+
+        The caller has checked all but repeats, the log and subscriptions, and charges nothing
+        before.
+        """
+        storage, pending, name = self._storage, self._pending, topic.name
+        if storage.fault is not None or storage.is_behind():
+            return None
+        for subscription in topic.subscriptions.values():
+            if subscription.definition.backlog_max:
+                return None
+        keys, count = run.keys(), run.count
+        is_known = keys[0] in pending if count == 1 else _are_some_known(keys, pending)
+        if is_known or self._dedup.knows_any(keys, now):
+            return None
+        bucket = session.bucket
+        if bucket.rate_s and (count > bucket.burst or bucket.take_many(count, now)):
+            return None
+        self._tally.published += count
+        pauses: list[Effect] = []
+        if self._topics.audience(name).visited:
+            _, pauses = self._topics.charged(session, name, now)
+        bodies = run.bodies(self._many_ids(count), session.own_ahead_ms(self._replies.wall))
+        first_seq = topic.assign_many(count)
+        entry = EntryRun(Kind.PUBLISHED, name, topic.id, first_seq, now, bodies, count)
+        receipt = RunReceipt(self, run, session, topic, entry, keys)
+        for key in keys:
+            pending[key] = receipt
+        return [*pauses, AppendRun(entry, receipt.committed, receipt.refused, receipt=receipt)]
+
+    def committed_runs(self, receipts: list[RunReceipt], offset: int, now: int) -> list[Effect]:
+        """Runs are on disk, one after the other."""
+        effects: list[Effect] = []
+        begin = 0
+        while begin < len(receipts):
+            topic = receipts[begin].topic
+            end = begin + 1
+            while end < len(receipts) and receipts[end].topic is topic:
+                end += 1
+            some = receipts[begin:end]
+            effects += self._committed_to(topic, some, offset, now)
+            offset += sum([one.entry.count for one in some])
+            begin = end
+        return effects
+
+    def _committed_to(
+        self, topic: Topic, receipts: list[RunReceipt], offset: int, now: int
+    ) -> list[Effect]:
+        """Runs to one topic are on disk."""
+        subscriptions = topic.subscriptions.values()
+        if (
+            self._topics.audience(topic.name).recipients
+            or any([one.definition.backlog_max for one in subscriptions])
+            or any([one.repeated for one in receipts])
+        ):
+            singly = enumerate([one for run in receipts for one in run.singly()], offset)
+            return [effect for at, one in singly for effect in self.committed(one, at, now)]
+        self._streams.committed_runs(topic, [one.entry for one in receipts], offset)
+        for subscription in subscriptions:
+            self._dispatcher.published(subscription)
+        self._remember(topic, receipts, now)
+        told = [one for one in receipts if one.session.state is SessionState.CONNECTED]
+        if not told:
+            return []
+        counts = [one.entry.count for one in told]
+        answers = told[0].run.answers(
+            [one.run for one in told],
+            [one.entry.seq for one in told],
+            self._many_ids(sum(counts)),
+            topic.answer_head,
+            b',"durability":"%b","subscriberCount":%d}' % (self._durability, len(subscriptions)),
+            self._replies.wall.shown(now),
+        )
+        return [
+            ReplyRun(one.session, frames, count)
+            for one, frames, count in zip(told, answers, counts, strict=True)
+        ]
+
+    def _remember(self, topic: Topic, receipts: list[RunReceipt], now: int) -> None:
+        """Remember the ids of the messages, those of the same time together."""
+        pending = self._pending
+        keys: list[bytes] = []
+        at_ms, seq = receipts[0].entry.at_ms, receipts[0].entry.seq
+        for one in receipts:
+            entry = one.entry
+            if entry.at_ms != at_ms:
+                self._dedup.remember_queued(keys, now, at_ms, seq, topic.id)
+                keys, at_ms, seq = [], entry.at_ms, entry.seq
+            keys += one.keys
+        self._dedup.remember_queued(keys, now, at_ms, seq, topic.id)
+        for one in receipts:
+            for key in one.keys:
+                pending.pop(key, None)
 
     def committed(self, receipt: PublishReceipt, offset: int, now: int) -> list[Effect]:
         """The message is on disk: wake subscriptions, send live copies, answer the sender."""

@@ -211,6 +211,10 @@ class Session:
         self.clock_behind_ms = int(behind) if 0 < behind <= CLOCK_BEHIND_MS_MAX else 0
         self.wall_ahead_ms = wall.ahead_ms
 
+    def own_ahead_ms(self, wall: WallTime) -> int:
+        """How far the hub's own time is ahead of the client's clock."""
+        return self.clock_behind_ms - min(wall.ahead_ms, self.wall_ahead_ms)
+
     def own_time(self, timestamp: float, wall: WallTime) -> float:
         """The hub's own time at a time of the client's clock.
 

@@ -13,7 +13,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,6 +24,7 @@ from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
     Body,
     Entry,
+    EntryRun,
     Kind,
     MessageBody,
     StoredEntry,
@@ -70,6 +71,42 @@ def blank(held: Held) -> None:
 
 def _blank() -> MessageBody:
     return MessageBody("", b"", "", "", b"null")
+
+
+class HeldRun(msgspec.Struct, frozen=True, gc=False):
+    """Committed messages with consecutive positions, which are decoded when they are read."""
+
+    entry: EntryRun
+    first_offset: int
+
+    def held(self, seq: int) -> Held:
+        """One of them."""
+        entry = self.entry
+        at = seq - entry.seq
+        body = entry.body.body(at)
+        message = decode_body(MessageBody, body)
+        return Held(seq, self.first_offset + at, entry.at_ms, message, len(body))
+
+
+class Recent(dict[int, Held]):
+    """Messages by position; those of a run are decoded on first use."""
+
+    def add_run(self, entry: EntryRun, offset: int) -> None:
+        """Add the messages of a run."""
+        run: Any = HeldRun(entry, offset)
+        if entry.count == 1:
+            self[entry.seq] = run
+        else:
+            self.update(dict.fromkeys(range(entry.seq, entry.seq + entry.count), run))
+
+    def get(self, seq: int, default: Held | None = None) -> Held | None:  # type: ignore[override]
+        found = super().get(seq, default)
+        if isinstance(found, HeldRun):
+            found = self[seq] = found.held(seq)
+        return found
+
+    def values(self) -> list[Held]:  # type: ignore[override]
+        return [held for seq in self if (held := self.get(seq)) is not None]
 
 
 class Stream:
@@ -133,10 +170,25 @@ class Stream:
         self.next_seq = seq + 1
         return seq
 
-    def committed(self, seq: int) -> None:
-        """Everything up to here is on disk."""
+    def keep_runs(self, runs: list[EntryRun], offset: int) -> None:
+        """Cache the messages of runs, the first of which has this offset."""
+        recent = self.recent
+        if not isinstance(recent, Recent):
+            recent = self.recent = Recent(recent)
+        for entry in runs:
+            recent.add_run(entry, offset)
+            offset += entry.count
+
+    def assign_many(self, count: int) -> int:
+        """Assign the next positions; return the first."""
+        seq = self.next_seq
+        self.next_seq = seq + count
+        return seq
+
+    def committed(self, seq: int, count: int = 1) -> None:
+        """These are on disk, as everything before them."""
         assert seq == self.head + 1, f"{self.name}: expected {self.head + 1}, got {seq}"
-        self.head = seq
+        self.head = seq + count - 1
         if not self.is_dirty:
             self.touch()
 
@@ -231,6 +283,15 @@ class Topic(Stream):
         if self.bytes // _BYTES_MARK != (self.bytes + size) // _BYTES_MARK:
             self.bytes_marks.append((seq, self.bytes))
         self.bytes += size
+
+    def grew_by(self, runs: list[EntryRun], size: int) -> None:
+        """Count the bytes of committed messages, which have this size together."""
+        if self.bytes // _BYTES_MARK == (self.bytes + size) // _BYTES_MARK:
+            self.bytes += size
+            return
+        for entry in runs:
+            for seq, one in enumerate(entry.body.sizes(), entry.seq):
+                self.grew(seq, one)
 
     def first_within(self, bytes_max: int) -> int:
         """The oldest position to keep when limited to `bytes_max`, to the nearest megabyte."""
@@ -360,7 +421,9 @@ class Streams:
         # Streams, and subscriptions of other streams, deleted since the last snapshot.
         self.forgotten: set[int] = set()
         self.deleted_subscriptions: set[tuple[int, str]] = set()
-        self._tail: deque[tuple[Stream, int, int]] = deque()
+        # The oldest ones first: the stream, how many messages with consecutive positions, the
+        # first of these, and their bytes.
+        self._tail: deque[tuple[Stream, int, int, int]] = deque()
         self._tail_bytes = 0
         self._cache_bytes = cache_bytes
 
@@ -522,15 +585,31 @@ class Streams:
             stream.grew(held.seq, held.size)
         self.keep(stream, held)
 
+    def committed_runs(self, topic: Topic, runs: list[EntryRun], offset: int) -> None:
+        """Messages of a topic are on disk, the first of them at this offset."""
+        first_seq, count = runs[0].seq, sum([one.count for one in runs])
+        size = sum([len(one.body) for one in runs])
+        topic.committed(first_seq, count)
+        topic.grew_by(runs, size)
+        topic.keep_runs(runs, offset)
+        self._keep(topic, count, first_seq, size)
+
     def keep(self, stream: Stream, held: Held) -> None:
         """Cache a committed message and evict the oldest ones beyond the budget."""
         stream.recent[held.seq] = held
-        self._tail.append((stream, held.seq, held.size))
-        self._tail_bytes += held.size
+        self._keep(stream, 1, held.seq, held.size)
+
+    def _keep(self, stream: Stream, count: int, first_seq: int, size: int) -> None:
+        self._tail.append((stream, count, first_seq, size))
+        self._tail_bytes += size
         while self._tail_bytes > self._cache_bytes:
-            oldest, seq, size = self._tail.popleft()
-            oldest.recent.pop(seq, None)
+            oldest, count, seq, size = self._tail.popleft()
             self._tail_bytes -= size
+            if count == 1:
+                oldest.recent.pop(seq, None)
+                continue
+            for one in range(seq, seq + count):
+                oldest.recent.pop(one, None)
 
     def take_back(self) -> None:
         """The log rejected all pending entries."""

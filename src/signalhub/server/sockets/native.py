@@ -19,14 +19,17 @@ from signalhub.server.sockets.writer import READ_BYTES
 from signalhub.wire.frames import CloseCode, close_frame
 
 if native.IS_ON or TYPE_CHECKING:
-    from signalhub_native import Reader, Tells
+    from signalhub_native import Publishes, Reader, Tells
+
+    _RUNS: Final = (Tells, Publishes)
 
 
 if TYPE_CHECKING:
+    from signalhub.core.messages.runs import Run
     from signalhub.server.port.door import Door
 
     # A run, a text, another frame, or a close code with its reason.
-    Item = Tells | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]
+    Item = Tells | Publishes | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]
 
 # So many messages of a run cost about as much as one that is handled by itself.
 _SHARE: Final = 4
@@ -91,8 +94,8 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
                 # They are charged, but leave the grant to others.
                 self._granted_units += spared
                 self._extra_units += extra
-            if len(items) == 1 and type(items[0]) is Tells:
-                run = items[0]
+            if len(items) == 1 and type(items[0]) in _RUNS:
+                run: Any = items[0]
                 # The usual case, without another call.
                 if (
                     self._assembler is None
@@ -122,8 +125,8 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
                     self.owner.received(self, item)
                 else:
                     self._hear(item)
-            elif type(item) is Tells:
-                self._handle_run(item)
+            elif type(item) in _RUNS:
+                self._handle_run(item)  # type: ignore[arg-type]
             else:
                 self._handle_other(item)  # type: ignore[arg-type]
             if self._gave_way:
@@ -133,7 +136,7 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
                     return False
         return self._backlog is None
 
-    def _handle_run(self, run: Tells) -> None:
+    def _handle_run(self, run: Run) -> None:
         if (
             self._assembler is None
             and self._door is None
@@ -144,9 +147,11 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
         else:
             self._handle_singly(run)
 
-    def _handle_singly(self, run: Tells) -> None:
+    def _handle_singly(self, run: Run) -> None:
         # What follows is probably as it is, and costs more.
         self._share = 1
+        if type(run) is Publishes:
+            self._reader.doubt()
         for message in run.messages():
             self._hear(message)
 

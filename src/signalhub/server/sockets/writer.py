@@ -306,13 +306,15 @@ class Writer:
                     assert isinstance(only, tuple)
                     batch, recipient, begin = only
                     if not batch.is_large:
-                        count = batch.count - begin
+                        count = tells = batch.count - begin
                         data = batch.rendered(recipient, begin)
                         connection.fan = None
                         connection.has_fans = False
                 elif len(queue) == 2 and not queue[0]:
                     count = 1 + connection.queued_in_runs
-                    connection.queued_in_runs = 0
+                    # All of them are replies, or none.
+                    tells = 0 if connection.queued_replies else count
+                    connection.queued_replies = connection.queued_in_runs = 0
                     data = queue[1]  # type: ignore[assignment]
                 if data is None:
                     self._offered_bytes += self.write_out(connection)
@@ -325,7 +327,7 @@ class Writer:
                     connection.session.sent += count
                     sent += count
                 else:
-                    self._wrote(connection, written, size, [data], count, count, None)
+                    self._wrote(connection, written, size, [data], count, tells, None)
             except Exception:
                 self._give_up(connection)
         self._tally.sent += sent
