@@ -30,6 +30,7 @@ from signalhub.core.effects import (
     DeliverRun,
     Dismiss,
     Dispatch,
+    DispatchRun,
     Effect,
     EraseEntries,
     FanOut,
@@ -55,6 +56,7 @@ from signalhub.settings.model import Settings
 from signalhub.testing import FakeClock
 from signalhub.wire.envelope import RAW_PONG
 from signalhub.wire.errors import Refusal
+from signalhub.wire.frames import text_frames
 from signalhub.wire.names import HUB_ADDRESS
 from signalhub.wire.room_ids import Names
 from tests.support.memory.engine import MemoryEngine, Shelf, restart
@@ -444,6 +446,11 @@ class MemoryShell:
                 self.engine.append(effect)
             case Dispatch(session=session, frame=frame, receipt=receipt):
                 self._send(_peer(session), frame, receipt)
+            case DispatchRun(session=session, frames=frames, count=count):
+                every = list(text_frames(frames))
+                assert len(every) == count
+                for frame in every:
+                    self._send(_peer(session), frame, None)
             case Fetch(then=handle):
                 self.engine.fetch(effect, lambda found: self._carry_out(handle(found, self.now)))
             case FindTime(then=go_on):

@@ -60,6 +60,8 @@ class Settler:
         except requests.UNFIT as error:
             raise requests.unfit(error) from None
         given = self._given(session, message, request)
+        if given.is_first():
+            return self._answer(given, "hub:acked", now)
         for flight in given.flights((SENT, WAITING, READY, EXHAUSTED)):
             given.subscription.settle(flight, Outcome.ACKED, given.consumer.name)
         return self._answer(given, "hub:acked", now)
@@ -197,6 +199,24 @@ class _Given:
         self.ignored: list[int] = []
         self.is_burying = False
 
+    def is_first(self) -> bool:
+        """Acknowledge a single message if it is the oldest of a series; is it?"""
+        request, subscription = self._request, self.subscription
+        seq = request.seq
+        series = subscription.window.series
+        if (
+            seq is None
+            or not series
+            or series[0].first != seq
+            or request.seqs is not None
+            or request.up_to is not None
+            or (request.attempt is not None and request.attempt != 1)
+            or (request.id is not None and not send.is_attempt(subscription, seq, 1, request.id))
+        ):
+            return False
+        self.accepted = subscription.ack_first(seq, seq, self.consumer.name)
+        return True
+
     def flights(
         self, phases: tuple[object, ...], *, is_latest: bool = False, is_own: bool = False
     ) -> list[Flight]:
@@ -218,7 +238,9 @@ class _Given:
                 and (number is None or _fits(number, flight, is_latest))
                 and (
                     attempt is None
-                    or send.is_attempt(self.subscription, flight, attempt, is_latest=is_latest)
+                    or send.is_attempt(
+                        self.subscription, seq, flight.deliveries, attempt, is_latest=is_latest
+                    )
                 )
             ):
                 found.append(flight)

@@ -503,7 +503,7 @@ class Connection(WSListener, Generic[P]):
             self._writer.mark(self)
 
     def queue_run(self, frames: bytes, count: int) -> None:
-        """Queue the frames of so many tells, complete with their headers."""
+        """Queue so many frames, complete with their headers."""
         if self.fan is not None:
             self.fan.is_open = False
             self.fan = None
@@ -518,6 +518,11 @@ class Connection(WSListener, Generic[P]):
         """Queue a frame that does not count as a dropped tell if it is lost."""
         self.queued_replies += 1
         self.queue_message(frame)
+
+    def queue_replies(self, frames: bytes, count: int) -> None:
+        """The same for so many frames, complete with their headers."""
+        self.queued_replies += count
+        self.queue_run(frames, count)
 
     def queue_announcement(self, header: bytes, frame: bytes) -> None:
         """Queue a reply with a shared header; the caller marks the connection as dirty."""
