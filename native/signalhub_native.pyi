@@ -2,7 +2,29 @@
 
 from typing import Final, final
 
+from signalhub.core.streams.streams import Held
+from signalhub.core.subscriptions.window import Acked
+
 VERSION: Final[str]
+
+def first_copies(
+    held: list[Held],
+    begin: int,
+    first: int,
+    address: bytes,
+    metadata: bytes,
+    delivery: bytes,
+    prefix: bytes,
+    stamp_ms: int,
+) -> tuple[bytes, int]:
+    """The frames of the first attempt to deliver messages, and how many they are.
+
+    Of the messages, those from `begin` on are meant; the first of them has the position `first`.
+    It ends before the first one that Python has to compose.
+    """
+
+def acked_body(subscription: str, generation: int, acked: list[Acked]) -> bytes:
+    """The body of an entry of settlements, each of them an acknowledged first attempt."""
 
 @final
 class Reader:

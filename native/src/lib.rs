@@ -3,10 +3,12 @@
 //! Rules stay in Python: this turns bytes into runs of messages, and runs into bytes. Whatever it
 //! does not fully understand is handed over as it came.
 
+mod compose;
 mod envelope;
 mod frames;
 mod json;
 mod reader;
+mod settled;
 mod tells;
 mod template;
 
@@ -16,7 +18,11 @@ use pyo3::prelude::*;
 #[pymodule]
 mod signalhub_native {
     #[pymodule_export]
+    use crate::compose::first_copies;
+    #[pymodule_export]
     use crate::reader::Reader;
+    #[pymodule_export]
+    use crate::settled::acked_body;
     #[pymodule_export]
     use crate::tells::Tells;
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from signalhub import native
 from signalhub.core.effects import Append, Effect
 from signalhub.core.replies import DeferredAnswer
 from signalhub.core.subscriptions.subscription import Settled, Subscription
@@ -19,12 +20,16 @@ from signalhub.wire.entry import (
     Outcome,
     SettledBody,
     Settlement,
+    encode_body,
 )
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.core.subscriptions.dispatcher import Dispatcher
 
+
+if native.IS_ON:
+    from signalhub_native import acked_body
 
 RESERVE: Final = 4_096
 
@@ -68,14 +73,21 @@ def _write(
     settlements: list[Settled],
     now: int,
 ) -> Append:
-    body = SettledBody(subscription.definition.name, generation, each(settlements))
-    written = subscription.stream.entry(Kind.SETTLED, body, now)
+    body = body_of(subscription.definition.name, generation, settlements)
+    written = subscription.stream.entry_of(Kind.SETTLED, body, now)
     subscription.writing += 1
     return Append(
         written,
         partial(_written, subscription, settlements),
         partial(_not_written, dispatcher, subscription, generation, settlements),
     )
+
+
+def body_of(subscription: str, generation: int, settlements: list[Settled]) -> bytes:
+    """The body of their entry."""
+    if native.IS_ON and all(type(one) is Acked for one in settlements):
+        return acked_body(subscription, generation, settlements)  # type: ignore[arg-type]
+    return encode_body(SettledBody(subscription, generation, each(settlements)))
 
 
 def each(settlements: list[Settled]) -> list[Settlement]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from signalhub import native
 from signalhub.core.streams.streams import Held, Mailbox, Stream, Topic
 from signalhub.core.subscriptions.consumers import SHARED, Consumer, KeyQueue
 from signalhub.core.subscriptions.subscription import Subscription
@@ -25,6 +26,9 @@ from signalhub.wire.entry import (
     ReplayOrigin,
 )
 from signalhub.wire.frames import text_header
+
+if native.IS_ON:
+    from signalhub_native import first_copies
 
 PASS_MESSAGES_MAX: Final = 512
 # Its copies are written as one piece.
@@ -303,9 +307,27 @@ def _read_due(subscription: Subscription) -> None:
 def frames_of(subscription: Subscription, series: Series, stamp_ms: int) -> bytes:
     """The frames of a series, complete with their headers."""
     pieces: list[bytes] = []
-    for held in series.held:
-        frame = frame_of(subscription, series.consumer, held, 1, stamp_ms)
-        pieces += text_header(len(frame)), frame
+    done, count = 0, len(series.held)
+    while done < count:
+        if native.IS_ON:
+            frames, composed = first_copies(
+                series.held,
+                done,
+                series.first + done,
+                series.consumer.address_json,
+                subscription.stream.copy_head,
+                subscription.copy_delivery,
+                f"{subscription.tag}.{subscription.position.generation}.".encode(),
+                stamp_ms,
+            )
+            if composed == count:
+                return frames
+            pieces.append(frames)
+            done += composed
+        if done < count:
+            frame = frame_of(subscription, series.consumer, series.held[done], 1, stamp_ms)
+            pieces += text_header(len(frame)), frame
+            done += 1
     return b"".join(pieces)
 
 
