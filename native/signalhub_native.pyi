@@ -1,9 +1,12 @@
 """The byte work of hot paths; `signalhub` works the same without it, only slower."""
 
-from typing import Final, final
+from collections.abc import Sequence
+from typing import ClassVar, Final, final
 
+from signalhub.core.messages.dedup import KnownAck, Remembered, Status
 from signalhub.core.streams.streams import Held
 from signalhub.core.subscriptions.window import Acked
+from signalhub.wire.entry import Entry, EntryRun
 
 VERSION: Final[str]
 
@@ -53,12 +56,15 @@ class Reader:
 
     def read(
         self, data: bytes, units: int
-    ) -> list[Tells | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]]:
+    ) -> list[Tells | Publishes | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]]:
         """Take what was read; return what up to `units` units hold."""
 
 @final
 class Tells:
     """Tells of one sender to one target, in the order in which they came."""
+
+    KIND: ClassVar[str]
+    """The type of its messages."""
 
     @property
     def sender(self) -> str: ...
@@ -78,3 +84,107 @@ class Tells:
 
     def copies(self, ids: bytes, sender: bytes, to: bytes, now_ms: int) -> bytes:
         """The frames of their copies; `ids` are concatenated, both addresses are JSON."""
+
+@final
+class Publishes:
+    """Publishes of one sender to one topic, in the order in which they came."""
+
+    KIND: ClassVar[str]
+    """The type of its messages."""
+
+    @property
+    def sender(self) -> str: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def deadline(self) -> int | None:
+        """When the first of them expires, by the clock of their sender; `None` if none does."""
+
+    def messages(self) -> list[bytes]:
+        """The messages as they were received."""
+
+    def keys(self) -> list[bytes]:
+        """Their keys for de-duplication, as `fingerprint` makes them."""
+
+    def bodies(self, ids: bytes, ahead_ms: int) -> Bodies:
+        """The bodies of their entries; `ids` are concatenated, `ahead_ms` is added to deadlines."""
+
+    def answers(self, ids: bytes, head: bytes, first_seq: int, tail: bytes, now_ms: int) -> bytes:
+        """The frames of their answers; `ids` are concatenated.
+
+        A payload is `head`, the position, which begins with `first_seq`, and `tail`.
+        """
+
+@final
+class Bodies:
+    """The bodies of log entries, one after the other."""
+
+    @property
+    def count(self) -> int: ...
+    def __len__(self) -> int:
+        """The bytes of all of them."""
+
+    def sizes(self) -> list[int]:
+        """The bytes of each."""
+
+    def body(self, at: int) -> bytes:
+        """One of them."""
+
+@final
+class Records:
+    """Encoded entries of one batch."""
+
+    def __new__(cls, entries: Sequence[Entry | EntryRun], salts: bytes) -> Records:
+        """Encode entries and runs of entries; `salts` are concatenated."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def data(self) -> bytes:
+        """The bytes of all of them."""
+
+    def groups(self, begin: int) -> list[tuple[str, int, int, int, bytes]]:
+        """Consecutive entries of a stream: its name and epoch, the first position, the latest time,
+        and the positions in a file in which the first entry begins at `begin`, as an array."""
+
+@final
+class DedupTable:
+    """Records by linear hashing, in each bucket in the order of time."""
+
+    def __new__(cls) -> DedupTable: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    def find(self, key: bytes) -> tuple[int, KnownAck | tuple[int, Status, int, int]] | None:
+        """When it was accepted; its ack, or the delay until the ack, its status and position."""
+
+    def knows_any(self, keys: list[bytes], oldest_kept_ms: int) -> bool:
+        """Does it hold one of these keys, accepted then or later?"""
+
+    def is_aside(self, key: bytes) -> bool:
+        """Does its ack not fit a record?"""
+
+    def load(self, kept: list[Remembered]) -> None:
+        """Fill an empty table with records, oldest first, all at once."""
+
+    def add(
+        self, key: bytes, at_ms: int, ack: KnownAck, delay_ms: int, oldest_kept_ms: int
+    ) -> bytes:
+        """The record that was added."""
+
+    def add_queued(
+        self,
+        keys: list[bytes],
+        at_ms: int,
+        delay_ms: int,
+        stream: int,
+        first_seq: int,
+        oldest_kept_ms: int,
+    ) -> bytes:
+        """Add consecutive messages of a stream that are queued; return their records."""
+
+    def trim(self, buckets: int, oldest_kept_ms: int) -> None:
+        """Cut older records from the next few buckets, going round and round."""

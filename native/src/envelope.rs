@@ -154,9 +154,8 @@ pub fn scan_send(text: &[u8], payload: Range<usize>) -> Option<Send> {
     while let Some(name) = cursor.member(seen == 0)? {
         let bit = match &text[name] {
             b"type" => {
-                found.kind = short(cursor.plain()?)?;
-                let kind = &text[found.kind.clone()];
-                if kind.is_empty() || kind.starts_with(b"hub:") || kind.starts_with(b"actors:") {
+                found.kind = of_users(text, cursor.plain()?)?;
+                if text[found.kind.clone()].starts_with(b"actors:") {
                     return None;
                 }
                 0
@@ -177,6 +176,12 @@ pub fn scan_send(text: &[u8], payload: Range<usize>) -> Option<Send> {
         seen |= 1 << bit;
     }
     (seen & 1 != 0).then_some(found)
+}
+
+/// A type that is neither empty nor the hub's own.
+pub fn of_users(text: &[u8], range: Range<usize>) -> Option<Range<usize>> {
+    let kind = &text[range.clone()];
+    if kind.is_empty() || kind.starts_with(b"hub:") { None } else { short(range) }
 }
 
 /// A name or id that is not too long.

@@ -3,11 +3,18 @@
 //! Rules stay in Python: this turns bytes into runs of messages, and runs into bytes. Whatever it
 //! does not fully understand is handed over as it came.
 
+mod blake2b;
 mod compose;
+mod dedup;
 mod envelope;
 mod frames;
 mod json;
+mod message;
+mod msgpack;
+mod publish;
+mod publishes;
 mod reader;
+mod record;
 mod settled;
 mod tells;
 mod template;
@@ -20,7 +27,13 @@ mod signalhub_native {
     #[pymodule_export]
     use crate::compose::first_copies;
     #[pymodule_export]
+    use crate::dedup::DedupTable;
+    #[pymodule_export]
+    use crate::publishes::{Bodies, Publishes};
+    #[pymodule_export]
     use crate::reader::Reader;
+    #[pymodule_export]
+    use crate::record::Records;
     #[pymodule_export]
     use crate::settled::acked_body;
     #[pymodule_export]

@@ -6,8 +6,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
-use crate::envelope::{scan, scan_send};
+use crate::envelope::Envelope;
 use crate::frames::{Found, Frame, next};
+use crate::message::{Content, Message, scan_message};
+use crate::publish::Publish;
+use crate::publishes::Publishes;
 use crate::tells::{Tell, Tells};
 use crate::template::Template;
 
@@ -25,6 +28,7 @@ const KEPT_BYTES: usize = 1 << 12;
 /// A part of the input that is handed to Python.
 enum Item {
     Tells(Tells),
+    Publishes(Publishes),
     /// A whole text; it may be invalid UTF-8.
     Text(Range<usize>),
     Other(Frame),
@@ -121,6 +125,7 @@ impl Reader {
         for item in items {
             match item {
                 Item::Tells(tells) => list.append(Bound::new(py, tells)?)?,
+                Item::Publishes(publishes) => list.append(Bound::new(py, publishes)?)?,
                 Item::Text(range) => list.append(PyBytes::new(py, &self.bytes[range]))?,
                 Item::Other(frame) => list.append((
                     frame.opcode,
@@ -181,15 +186,17 @@ impl Reader {
             if !is_message {
                 items.push(Item::Other(frame));
                 row = items.len();
-            } else if let Some((sender, to, tell)) = self.tell(&frame.payload) {
-                if !self.add(py, &mut items[row..], &sender, &to, &tell)? {
-                    if items.len() - row >= TARGETS_MAX {
+            } else if let Some(message) = self.message(&frame.payload) {
+                let Message { envelope, content } = &message;
+                match content {
+                    Content::Send(send) => {
+                        let parts = Tell::of(envelope, send, &frame.payload);
+                        self.add_tell(py, &mut items, &mut row, parts)?;
+                    }
+                    Content::Publish(publish) => {
+                        self.add_publish(py, &mut items, &frame.payload, envelope, publish)?;
                         row = items.len();
                     }
-                    let [sender, to] = [self.name(py, 0, sender)?, self.name(py, 1, to)?];
-                    let mut tells = Tells::new(sender, to);
-                    tells.push(&self.bytes, tell);
-                    items.push(Item::Tells(tells));
                 }
             } else {
                 items.push(Item::Text(frame.payload));
@@ -199,60 +206,73 @@ impl Reader {
         Ok(items)
     }
 
-    /// The sender, the target and the parts of a tell that needs no second look.
-    fn tell(&mut self, payload: &Range<usize>) -> Option<(Range<usize>, Range<usize>, Tell)> {
+    /// A message that needs no second look.
+    fn message(&mut self, payload: &Range<usize>) -> Option<Message> {
         if payload.len() > self.run_bytes_max {
             return None;
         }
         let text = &self.bytes[payload.clone()];
         let known = self.template.as_ref().and_then(|template| template.read(text));
-        let (envelope, send) = match known {
-            Some(known) => known,
-            None => {
-                let envelope = scan(text)?;
-                if envelope.is_ask || &text[envelope.kind.clone()] != b"hub:send" {
-                    return None;
-                }
-                let send = scan_send(text, envelope.payload.clone())?;
-                if self.misses % LEARNED_EVERY == 0 {
-                    self.template = Template::new(text, &envelope, &send);
-                }
-                self.misses = self.misses.wrapping_add(1);
-                (envelope, send)
+        known.or_else(|| {
+            let message = scan_message(text)?;
+            if self.misses % LEARNED_EVERY == 0 {
+                self.template = Template::new(text, &message);
             }
-        };
-        let to = if send.to.is_empty() { envelope.to } else { send.to };
-        let at = |range: Range<usize>| range.start + payload.start..range.end + payload.start;
-        let tell = Tell {
-            text: payload.clone(),
-            id: at(envelope.id),
-            kind: at(send.kind),
-            data: at(send.data),
-            metadata: at(envelope.metadata),
-            deadline: envelope.timestamp + envelope.ttl,
-            ttl: if envelope.ttl > 0 { at(envelope.ttl_text) } else { 0..0 },
-        };
-        Some((at(envelope.sender), at(to), tell))
+            self.misses = self.misses.wrapping_add(1);
+            Some(message)
+        })
     }
 
-    /// Add a tell to those of the same sender and target, if there are any.
-    fn add(
-        &self,
+    /// Add a tell to those of the same sender and target since `row`, or begin a new run.
+    fn add_tell(
+        &mut self,
         py: Python<'_>,
-        items: &mut [Item],
-        sender: &Range<usize>,
-        to: &Range<usize>,
-        tell: &Tell,
-    ) -> PyResult<bool> {
-        for item in items {
+        items: &mut Vec<Item>,
+        row: &mut usize,
+        (sender, to, tell): (Range<usize>, Range<usize>, Tell),
+    ) -> PyResult<()> {
+        for item in &mut items[*row..] {
             if let Item::Tells(tells) = item
                 && tells.is_between(py, &self.bytes[sender.clone()], &self.bytes[to.clone()])?
             {
-                tells.push(&self.bytes, tell.clone());
-                return Ok(true);
+                tells.push(&self.bytes, tell);
+                return Ok(());
             }
         }
-        Ok(false)
+        if items.len() - *row >= TARGETS_MAX {
+            *row = items.len();
+        }
+        let [sender, to] = [self.name(py, 0, sender)?, self.name(py, 1, to)?];
+        let mut tells = Tells::new(sender, to);
+        tells.push(&self.bytes, tell);
+        items.push(Item::Tells(tells));
+        Ok(())
+    }
+
+    /// Add a publish to the run before it if that has the same sender and topic.
+    fn add_publish(
+        &mut self,
+        py: Python<'_>,
+        items: &mut Vec<Item>,
+        payload: &Range<usize>,
+        envelope: &Envelope,
+        publish: &Publish,
+    ) -> PyResult<()> {
+        let at = |range: &Range<usize>| range.start + payload.start..range.end + payload.start;
+        let (sender, topic) = (at(&envelope.sender), at(&publish.topic));
+        let (from, to) = (&self.bytes[sender.clone()], &self.bytes[topic.clone()]);
+        let is_more = match items.last() {
+            Some(Item::Publishes(publishes)) => publishes.is_of(py, from, to)?,
+            _ => false,
+        };
+        if !is_more {
+            let [sender, topic] = [self.name(py, 0, sender)?, self.name(py, 1, topic)?];
+            items.push(Item::Publishes(Publishes::new(sender, topic)));
+        }
+        if let Some(Item::Publishes(publishes)) = items.last_mut() {
+            publishes.push(&self.bytes[payload.clone()], envelope, publish);
+        }
+        Ok(())
     }
 
     /// A name as a string, the same as last time if it has not changed.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
+use crate::envelope::{Envelope, Send};
 use crate::frames::{put_text_head, text_head_bytes};
 
 /// The bytes of an id that the hub gives to a copy.
@@ -27,6 +28,26 @@ pub struct Tell {
 }
 
 impl Tell {
+    /// The sender, the target and the parts of a message whose text is at `text`.
+    pub fn of(
+        envelope: &Envelope,
+        send: &Send,
+        text: &Range<usize>,
+    ) -> (Range<usize>, Range<usize>, Self) {
+        let at = |range: &Range<usize>| range.start + text.start..range.end + text.start;
+        let to = if send.to.is_empty() { &envelope.to } else { &send.to };
+        let tell = Self {
+            text: text.clone(),
+            id: at(&envelope.id),
+            kind: at(&send.kind),
+            data: at(&send.data),
+            metadata: at(&envelope.metadata),
+            deadline: envelope.timestamp + envelope.ttl,
+            ttl: if envelope.ttl > 0 { at(&envelope.ttl_text) } else { 0..0 },
+        };
+        (at(&envelope.sender), at(to), tell)
+    }
+
     fn deadline(&self) -> Option<i64> {
         (!self.ttl.is_empty()).then_some(self.deadline)
     }
@@ -95,6 +116,10 @@ const NULL: &[u8] = b"null";
 
 #[pymethods]
 impl Tells {
+    /// The type of its messages.
+    #[classattr]
+    const KIND: &'static str = "hub:send";
+
     #[getter]
     fn sender(&self, py: Python<'_>) -> Py<PyString> {
         self.sender.clone_ref(py)

@@ -10,7 +10,7 @@ from signalhub.core.effects import Deliver, Effect, FanOut, Forget
 from signalhub.core.messages.ask import AskReceipt, FanReceipt
 from signalhub.core.messages.audience import Audience, Topics
 from signalhub.core.messages.dedup import Dedup, KnownAck
-from signalhub.core.messages.publish import PublishReceipt
+from signalhub.core.messages.publish import PublishReceipt, RunReceipt
 from signalhub.core.sessions.registry import Registration, Registry
 from signalhub.core.sessions.session import Session
 from signalhub.pacing import TokenBucket
@@ -162,7 +162,7 @@ def with_forgotten_asks(shell: RecordingShell) -> None:
     hub.pending = hub.asks._pending = hub._router._pending = Amnesia()
 
 
-class Amnesia(dict[bytes, AskReceipt | PublishReceipt | FanReceipt]):
+class Amnesia(dict[bytes, AskReceipt | PublishReceipt | RunReceipt | FanReceipt]):
     def pop(self, *args: object) -> None:  # type: ignore[override]
         pass
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
-from signalhub.wire.entry import Entry, ErasedBody, StoredEntry
+from signalhub.wire.entry import Entry, EntryRun, ErasedBody, StoredEntry
 
 if TYPE_CHECKING:
     from signalhub.core.messages.ask import AskReceipt, FanReceipt
@@ -33,6 +33,14 @@ class Reply(msgspec.Struct, gc=False):
 
     session: Session
     frame: bytes
+
+
+class ReplyRun(msgspec.Struct, gc=False):
+    """Send several of the hub's own messages; their frames are complete with their headers."""
+
+    session: Session
+    frames: bytes
+    count: int
 
 
 class Deliver(msgspec.Struct, gc=False):
@@ -106,13 +114,14 @@ def nothing_refused(refusal: Refusal, now: int) -> list[Effect]:
 
 
 class Append(msgspec.Struct, gc=False):
-    """Write an entry to the log; commits are reported in the order of appending.
+    """Write an entry or a run to the log; commits are reported in the order of appending.
 
-    `committed` is called with the offset once the entry is as durable as the settings require;
-    `refused` is called with the reason, which says whether a retry makes sense. Both get the time.
+    `committed` is called with the offset, of a run that of its first entry, once it is as durable
+    as the settings require; `refused` is called with the reason, which says whether a retry makes
+    sense. Both get the time.
     """
 
-    entry: Entry
+    entry: Entry | EntryRun
     committed: Committed = nothing_committed
     refused: Refused = nothing_refused
 
@@ -296,6 +305,7 @@ class Note(msgspec.Struct, gc=False):
 
 Effect = (
     Reply
+    | ReplyRun
     | Deliver
     | DeliverRun
     | FanOut

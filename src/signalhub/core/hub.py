@@ -11,6 +11,7 @@ Rules that apply to all message types:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import Final
 
 from signalhub.auth.denials import Denials
@@ -30,7 +31,7 @@ from signalhub.core.messages.audience import Topics
 from signalhub.core.messages.dedup import Dedup
 from signalhub.core.messages.publish import Publisher
 from signalhub.core.messages.route import Router
-from signalhub.core.messages.runs import TellRun
+from signalhub.core.messages.runs import Run
 from signalhub.core.placement import Placement, Placements
 from signalhub.core.replay import Replayer, Replays
 from signalhub.core.replies import Handler, Replies
@@ -304,6 +305,7 @@ class Hub:
         self.parts = Parts(streams, mailboxes, asks, dedup, replays, placements, erasures, rooms)
         waiting_max = settings.outbound.total_bytes_max
         self.usage = Usage(quotas, sessions.__iter__, scans, storage, waiting_max)
+        self._run_handlers = self._router.run_handlers()
         self.handlers: Final[dict[str, Handler]] = {
             **control.handlers(),
             **Administration(sessions, replies).handlers(),
@@ -371,11 +373,11 @@ class Hub:
         except Refusal as refusal:
             return [self.replies.refuse(session, message, refusal, now)]
 
-    def received_run(self, session: Session, run: TellRun, now: int) -> list[Effect] | None:
+    def received_run(self, session: Session, run: Run, now: int) -> list[Effect] | None:
         """Messages of one read arrived; `None` if they have to be handled one by one."""
         if session.state is not _CONNECTED:
             return None
-        effects = self._router.send_run(session, run, now)
+        effects = self._run_handlers[run.KIND](session, run, now)
         if effects is not None:
             self.tally.received += run.count
         return effects
@@ -439,12 +441,13 @@ class Hub:
     ) -> list[Effect]:
         """The log rejected all pending entries; the first `unknown` may be on disk nevertheless."""
         self.streams.take_back()
-        self.tally.append_refused += len(appends)
         doubt = refusals.outcome_unknown()
+        ends = list(accumulate(one.entry.count for one in appends))
+        self.tally.append_refused += ends[-1] if ends else 0
         # Undo in reverse order, but answer in the order of the requests.
         effects = [
-            _undone(appends[at], doubt if at < unknown else refusal, now)
-            for at in reversed(range(len(appends)))
+            _undone(one, doubt if end <= unknown else refusal, now)
+            for one, end in zip(reversed(appends), reversed(ends), strict=True)
         ]
         return [effect for some in reversed(effects) for effect in some]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from signalhub.clock import Ids
 from signalhub.core import requests
@@ -16,6 +17,8 @@ from signalhub.wire.errors import Refusal
 from signalhub.wire.names import NOBODY
 
 Handler = Callable[[Session, Envelope, int], list[Effect]]
+# A run's; `None` if its messages have to be handled one by one.
+RunHandler = Callable[[Session, Any, int], "list[Effect] | None"]
 
 
 class Replies:

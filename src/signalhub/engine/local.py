@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -199,7 +199,11 @@ class LocalEngine:
         if isinstance(outcome, Committed):
             pending = self._pending
             self.reported = outcome.end
-            done = [pending.popleft() for _ in range(outcome.end - outcome.first)]
+            done = []
+            left = outcome.end - outcome.first
+            while left > 0:
+                done.append(one := pending.popleft())
+                left -= one.entry.count
             self.unwritten.remove(done)
             self._outcomes.committed(done, outcome.first)
             self._is_written.set()
@@ -212,7 +216,7 @@ class LocalEngine:
         self.unwritten.remove(lost)
         is_full = isinstance(outcome.error, LogFull)
         unknown = outcome.attempted - outcome.first
-        facts = {"reason": str(outcome.error), "entries": len(lost), "unknown": unknown}
+        facts = {"reason": str(outcome.error), "entries": _count(lost), "unknown": unknown}
         log_lines.error("the log refused entries", extra=facts)
         refusal = refusal_of(outcome.error)
         try:
@@ -225,7 +229,7 @@ class LocalEngine:
     @property
     def waiting(self) -> int:
         """The number of entries that are not committed yet."""
-        return len(self._pending) + len(self._taken)
+        return _count(self._pending) + _count(self._taken)
 
     async def wait_until_written(self) -> None:
         """Wait until all entries are committed or refused."""
@@ -418,6 +422,10 @@ class LocalEngine:
             rest.callback(self._threads.shutdown, wait=True)
             rest.callback(self._upkeep.close)
             rest.callback(self._commit.close)
+
+
+def _count(appends: Iterable[Append]) -> int:
+    return sum(one.entry.count for one in appends)
 
 
 def _report(recovery: LogRecovery) -> None:

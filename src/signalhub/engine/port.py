@@ -32,14 +32,16 @@ class Unwritten:
         self.added = self.written = 0
 
     def add(self, append: Append) -> None:
+        entry = append.entry
         self.added += 1
-        self.bytes += len(append.entry.body) + _ENTRY_BYTES
+        self.bytes += len(entry.body) + _ENTRY_BYTES * entry.count
 
     def remove(self, appends: Iterable[Append]) -> None:
         """These were committed or refused."""
         for append in appends:
+            entry = append.entry
             self.written += 1
-            self.bytes -= len(append.entry.body) + _ENTRY_BYTES
+            self.bytes -= len(entry.body) + _ENTRY_BYTES * entry.count
 
     @property
     def share_bytes(self) -> float:
@@ -60,14 +62,14 @@ class Outcomes(Protocol):
     """Receives the outcomes of appends, on the loop and in order."""
 
     def committed(self, appends: list[Append], first: int) -> None:
-        """These were committed; the first one has the offset `first`, the others follow."""
+        """These were committed; the first entry has the offset `first`, the others follow."""
 
     def refused(
         self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0
     ) -> None:
         """All pending entries were refused; `is_final`: so will be all others until a restart.
 
-        The first `unknown` of them may be in the log nevertheless.
+        The first `unknown` entries may be in the log nevertheless.
         """
 
     def damaged(self, refusal: Refusal) -> None:

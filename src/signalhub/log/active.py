@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
 from signalhub.log.disk import Disk, File
 from signalhub.log.positions import LatePositions, Lookup, Positions
+from signalhub.log.record import Records
 from signalhub.log.segment import SegmentInfo
-from signalhub.wire.entry import Entry
 
 
 class Active:
@@ -47,10 +45,10 @@ class Active:
     def sync(self) -> None:
         self._file.sync()
 
-    def keep(self, entries: Sequence[Entry], encoded: Sequence[bytes], time_ms: int) -> None:
+    def keep(self, records: Records, time_ms: int) -> None:
         """Keep the batch just written: readers can now find it."""
         self._max_ms = max(self._max_ms, time_ms)
-        self._positions.add(entries, encoded)
+        self._positions.add(records)
 
     def cut_back(self) -> None:
         """Remove what was written but not kept."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from time import monotonic
@@ -19,7 +19,7 @@ import msgspec
 
 from signalhub.log.errors import LogDamaged, LogFailed, LogFull
 from signalhub.log.log import Log
-from signalhub.wire.entry import Entry
+from signalhub.wire.entry import Entry, EntryRun
 from signalhub.wire.errors import SignalHubError
 
 log_lines = logging.getLogger("signalhub.log")
@@ -69,7 +69,7 @@ class GroupCommit:
         self._interval_s = log.interval_s
         self._sync_due_s = 0.0
         self._changed = threading.Condition(threading.Lock())
-        self._entries: list[Entry] = []
+        self._entries: list[Entry | EntryRun] = []
         self._next = log.head
         self._reported = log.head
         self._is_waiting = False
@@ -78,12 +78,12 @@ class GroupCommit:
         self._thread = threading.Thread(target=self._run, name="signalhub-commit", daemon=True)
         self._thread.start()
 
-    def submit(self, entries: list[Entry]) -> int:
+    def submit(self, entries: Sequence[Entry | EntryRun]) -> int:
         """Queue entries and return the offset of the first, without waiting for the disk."""
         with self._changed:
             assert not self._is_closed, "the log is closed"
             first = self._next
-            self._next += len(entries)
+            self._next += sum([one.count for one in entries])
             if not self._is_refusing:
                 self._entries += entries
                 if self._is_waiting:
@@ -115,7 +115,7 @@ class GroupCommit:
             try:
                 if entries:
                     first = self._log.append(entries)
-                    self._reported = first + len(entries)
+                    self._reported = self._log.head
                     self._tell(Committed(first, self._reported))
                 self._sync_if_due()
             except (LogFull, LogFailed, LogDamaged) as error:
@@ -125,7 +125,7 @@ class GroupCommit:
                 log_lines.exception("the commit thread failed")
                 self._refuse(self._log.fail(repr(error)))
 
-    def _take(self) -> list[Entry] | None:
+    def _take(self) -> list[Entry | EntryRun] | None:
         """The next batch; empty when only a sync is due, None at the end."""
         with self._changed:
             while not self._entries:
@@ -169,12 +169,13 @@ class GroupCommit:
             self._sync_due_s = monotonic() + (self._interval_s or 0.0)
 
 
-def _count_of_batch(entries: list[Entry]) -> int:
-    """How many of the queued entries go into one batch."""
-    size = 0
+def _count_of_batch(entries: list[Entry | EntryRun]) -> int:
+    """How many of the queued entries and runs go into one batch; a run is never divided."""
+    size = total = 0
     for count, entry in enumerate(islice(entries, _BATCH_ENTRIES_MAX)):
         size += len(entry.body)
-        if size > _BATCH_BYTES_MAX:
+        total += entry.count
+        if size > _BATCH_BYTES_MAX or total > _BATCH_ENTRIES_MAX:
             return max(1, count)
     return min(len(entries), _BATCH_ENTRIES_MAX)
 

@@ -24,7 +24,13 @@ from signalhub.log.erasure import Rewritten, SegmentErasure, rewrite
 from signalhub.log.errors import LogDamaged, LogFailed, LogFull, storage_error
 from signalhub.log.head import Head, encode_head, open_head
 from signalhub.log.positions import LatePositions, Lookup
-from signalhub.log.record import HEADER_BYTES, SALT_BYTES, Unreadable, encode_batch, encode_entry
+from signalhub.log.record import (
+    HEADER_BYTES,
+    SALT_BYTES,
+    Unreadable,
+    encode_batch,
+    encode_entries,
+)
 from signalhub.log.recovery import LogRecovery
 from signalhub.log.repair import keep_reserve, with_reserve
 from signalhub.log.retention import keep_footer
@@ -39,21 +45,13 @@ from signalhub.log.segment import (
 )
 from signalhub.log.survey import Damage
 from signalhub.settings import model
-from signalhub.wire.entry import Entry
+from signalhub.wire.entry import Entry, EntryRun
 
 State = Literal["open", "full", "failed", "damaged"]
 Slices = Generator[None, None, None]
 
 _RESERVE_BYTES_MAX: Final = 2 * 2**20
 _DOOMED_SLICE: Final = 500
-
-
-def _encode(entries: Sequence[Entry]) -> list[bytes]:
-    salts = token_bytes(SALT_BYTES * len(entries))
-    return [
-        encode_entry(entry, salts[at : at + SALT_BYTES])
-        for entry, at in zip(entries, range(0, len(salts), SALT_BYTES), strict=True)
-    ]
 
 
 def _damaged(found: Damage | None) -> LogDamaged | None:
@@ -157,28 +155,34 @@ class Log:
         """The look-ups of an unsealed segment; none for others."""
         return self._lookups.get(base, ())
 
-    def append(self, entries: Sequence[Entry]) -> int:
-        """Commit one batch and return its first offset.
+    def append(self, entries: Sequence[Entry | EntryRun]) -> int:
+        """Commit one batch and return its first offset; `head` is the offset after its last.
 
         Raises `LogFull` if it did not happen, or, permanently, `LogFailed` if that is unknown.
         """
         assert entries, "a batch has entries"
         if self._fault:
             raise self._fault
-        encoded = _encode(entries)
-        active = self._room_for(HEADER_BYTES + sum(map(len, encoded)))
+        count = sum([one.count for one in entries])
+        records = encode_entries(list(entries), token_bytes(SALT_BYTES * count))
+        data = records.data
+        active = self._room_for(HEADER_BYTES + len(data))
         first, time_ms = self.head, self._clock.now_ms()
-        self.attempted = first + len(entries)
+        self.attempted = end = first + count
         self._write(
             active,
             encode_batch(
-                encoded, first=first, epoch=self.epoch, durable=self.durable_head, time_ms=time_ms
+                (data,),
+                first=first,
+                epoch=self.epoch,
+                durable=self.durable_head,
+                time_ms=time_ms,
+                count=count,
             ),
         )
-        end = first + len(entries)
         durable = end if self._settings.sync == "always" else self.durable_head
         self._publish(durable, end)
-        active.keep(entries, encoded, time_ms)
+        active.keep(records, time_ms)
         self.head, self.durable_head = end, durable
         self._is_full = False
         self._ask_for_next(active)

@@ -19,9 +19,8 @@ import msgspec
 
 from signalhub.log.disk import Disk
 from signalhub.log.errors import LogDamaged
-from signalhub.log.record import HEADER_BYTES, Unreadable, read_entry_heads
+from signalhub.log.record import HEADER_BYTES, Records, Unreadable, read_entry_heads
 from signalhub.log.segment import BATCHES_BEGIN, LocatedBatch, SegmentInfo, scan_batches
-from signalhub.wire.entry import Entry
 
 BLOCK_BYTES: Final = 2**16
 
@@ -95,16 +94,26 @@ class Positions:
         self._runs: dict[tuple[str, int], Run] = {}
         self._earlier: dict[tuple[str, int], list[Run]] = {}
 
-    def add(self, entries: Sequence[Entry], encoded: Sequence[bytes]) -> None:
+    def add(self, records: Records) -> None:
         """Add a batch just committed, which starts where the last one ended."""
         self.mark()
-        note = self.note
-        position = self.size + HEADER_BYTES
-        for entry, data in zip(entries, encoded, strict=True):
-            if entry.seq:
-                note(entry.stream, entry.stream_epoch, entry.seq, entry.at_ms, position)
-            position += len(data)
-        self.move(self.end + len(entries), position)
+        begin = self.size + HEADER_BYTES
+        for stream, stream_epoch, first_seq, max_ms, positions in records.groups(begin):
+            self._extend((stream, stream_epoch), first_seq, max_ms, array("I", positions))
+        self.move(self.end + records.count, begin + len(records.data))
+
+    def _extend(
+        self, key: tuple[str, int], first_seq: int, max_ms: int, positions: array[int]
+    ) -> None:
+        run = self._runs.get(key)
+        if run is not None and first_seq == run.first_seq + len(run.positions):
+            if max_ms > run.max_ms:
+                run.max_ms = max_ms
+            run.positions.extend(positions)  # type: ignore[union-attr]
+            return
+        if run is not None:
+            self._earlier.setdefault(key, []).append(run)
+        self._runs[key] = Run(first_seq, positions, max_ms)
 
     def add_batch(self, located: LocatedBatch) -> None:
         """Add a batch read from the file."""

@@ -17,15 +17,20 @@ The durable head is the one known when the batch was written: everything below i
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import msgspec
 from crc32c import crc32c
 
-from signalhub.wire.entry import Entry, StoredEntry
+from signalhub import native
+from signalhub.wire.entry import Entry, EntryRun, StoredEntry
+
+if native.IS_ON or TYPE_CHECKING:
+    import signalhub_native
 
 VERSION: Final = 1
 MAGIC: Final = 0x4853  # "SH"
@@ -79,12 +84,93 @@ def encode_entry(entry: Entry, salt: bytes) -> bytes:
     return b"".join((head, salt, stream, body))
 
 
+# Consecutive entries of a stream: its name and epoch, the first position, the latest time, and
+# where each is in the file, as an array of type `I` or its bytes.
+Group: TypeAlias = "tuple[str, int, int, int, array[int]] | tuple[str, int, int, int, bytes]"
+
+
+class Records(Protocol):
+    """The encoded entries of one batch."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of all of them."""
+
+    def groups(self, begin: int, /) -> Sequence[Group]:
+        """Entries with positions in their streams, if the first entry begins at `begin`."""
+
+
+class PlainRecords:
+    """The same, made in Python."""
+
+    def __init__(self, entries: Sequence[Entry | EntryRun], salts: bytes) -> None:
+        self._entries = entries = _singly(entries)
+        self._encoded = [
+            encode_entry(entry, salts[at : at + SALT_BYTES])
+            for entry, at in zip(entries, range(0, len(salts), SALT_BYTES), strict=True)
+        ]
+        self.data = b"".join(self._encoded)
+
+    @property
+    def count(self) -> int:
+        return len(self._entries)
+
+    def groups(self, begin: int) -> list[Group]:
+        groups: list[Group] = []
+        stream, epoch, first, next_seq, max_ms = "", 0, 0, 0, 0
+        positions = array("I")
+        for entry, data in zip(self._entries, self._encoded, strict=True):
+            seq = entry.seq
+            if seq:
+                at_ms = entry.at_ms
+                if seq == next_seq and entry.stream_epoch == epoch and entry.stream == stream:
+                    if at_ms > max_ms:
+                        max_ms = at_ms
+                else:
+                    if positions:
+                        groups.append((stream, epoch, first, max_ms, positions))
+                        positions = array("I")
+                    stream, epoch, first, max_ms = entry.stream, entry.stream_epoch, seq, at_ms
+                positions.append(begin)
+                next_seq = seq + 1
+            begin += len(data)
+        if positions:
+            groups.append((stream, epoch, first, max_ms, positions))
+        return groups
+
+
+def _singly(entries: Sequence[Entry | EntryRun]) -> Sequence[Entry]:
+    if EntryRun not in map(type, entries):
+        return entries  # type: ignore[return-value]
+    singly: list[Entry] = []
+    for one in entries:
+        singly += one.entries() if isinstance(one, EntryRun) else (one,)
+    return singly
+
+
+def encode_entries(entries: list[Entry | EntryRun], salts: bytes) -> Records:
+    """Encode the entries of a batch, with concatenated salts."""
+    if native.IS_ON:
+        return signalhub_native.Records(entries, salts)
+    return PlainRecords(entries, salts)
+
+
 def encode_batch(
-    entries: Sequence[bytes], *, first: int, epoch: int, durable: int, time_ms: int
+    entries: Sequence[bytes],
+    *,
+    first: int,
+    epoch: int,
+    durable: int,
+    time_ms: int,
+    count: int | None = None,
 ) -> bytes:
-    """The bytes of a batch of encoded entries."""
+    """The bytes of a batch of encoded entries; `count` says how many if some are joined."""
     body = b"".join(entries)
-    head = _HEAD.pack(MAGIC, VERSION, 0, len(entries), epoch, first, durable, time_ms)
+    number = len(entries) if count is None else count
+    head = _HEAD.pack(MAGIC, VERSION, 0, number, epoch, first, durable, time_ms)
     guard = _GUARD.pack(HEADER_BYTES + len(body), crc32c(body, crc32c(head)))
     return b"".join((guard, head, body))
 

@@ -37,11 +37,12 @@ from signalhub.core.effects import (
     Persist,
     Recall,
     Reply,
+    ReplyRun,
 )
 from signalhub.core.hub import Hub
 from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import Recalled
-from signalhub.core.messages.runs import TellRun
+from signalhub.core.messages.runs import Run
 from signalhub.core.rooms.values import Archived
 from signalhub.core.sessions.registry import Recipient, Registration
 from signalhub.core.sessions.session import Session, SessionState
@@ -132,7 +133,7 @@ class HubRunner:
             else:
                 self._perform_one(effect, now)
 
-    def received_run(self, connection: Connection[Session], run: TellRun) -> bool:
+    def received_run(self, connection: Connection[Session], run: Run) -> bool:
         """Handle messages of one read; `False` if they have to be handled one by one."""
         now = self.writer.tick_ms or self.writer.begin_tick()
         effects = self._receive_run(connection.session, run, now)
@@ -141,6 +142,9 @@ class HubRunner:
         for effect in effects:
             if type(effect) is DeliverRun:
                 self._deliver_run(effect, now)
+            elif type(effect) is Append:
+                self._engine.append(effect)
+                connection.has_added()
             else:
                 self._perform_one(effect, now)
         return True
@@ -207,6 +211,8 @@ class HubRunner:
         match effect:
             case Reply():
                 self._reply(effect)
+            case ReplyRun():
+                self._reply_run(effect)
             case Deliver():
                 self._deliver(effect, now)
             case DeliverRun():
@@ -283,6 +289,17 @@ class HubRunner:
         else:
             connection.queue_reply(frame)
 
+    def _reply_run(self, effect: ReplyRun) -> None:
+        session = effect.session
+        connection: Connection[Session] = session.link  # type: ignore[assignment]
+        if connection.is_closing:
+            return
+        if session.outbound is None:
+            connection.queue_replies(effect.frames, effect.count)
+            return
+        for frame in text_frames(effect.frames):
+            self._park(connection, WaitingFrame((text_header(len(frame)), frame)))
+
     def _park_message(self, connection: Connection[Session], effect: Deliver, now: int) -> None:
         """Queue a message for a blocked target; report it as undelivered if that is impossible."""
         outbound, receipt = connection.session.outbound, effect.receipt
@@ -323,8 +340,8 @@ class HubRunner:
         now = self.writer.tick_ms or self.writer.begin_tick()
         # First, so that a fault below keeps nobody waiting; they go on later.
         self.writer.log_went_on()
-        self._tally.appended += len(appends)
-        for offset, append in enumerate(appends, first):
+        offset = first
+        for append in appends:
             try:
                 for effect in append.committed(offset, now):
                     if type(effect) is Answer:
@@ -334,6 +351,8 @@ class HubRunner:
             except Exception as error:
                 # The other entries of the commit must still be handled.
                 log.error("a committed entry could not be handled", exc_info=unworded(error))
+            offset += append.entry.count
+        self._tally.appended += offset - first
 
     def refused(
         self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -55,12 +55,59 @@ class Kind(IntEnum):
 class Entry(msgspec.Struct, gc=False):
     """One entry before it is written. Without a position in its stream it has `seq` 0."""
 
+    count: ClassVar[int] = 1
+
     kind: int
     stream: str
     stream_epoch: int
     seq: int
     at_ms: int
     body: bytes
+
+
+class Bodies(Protocol):
+    """The bodies of several entries."""
+
+    @property
+    def count(self) -> int: ...
+
+    def __len__(self) -> int:
+        """The bytes of all of them."""
+
+    def sizes(self) -> list[int]:
+        """The bytes of each."""
+
+    def body(self, at: int, /) -> bytes:
+        """One of them."""
+
+
+class EntryRun(msgspec.Struct, gc=False):
+    """Entries of one stream with consecutive positions, the first of which is `seq`."""
+
+    kind: int
+    stream: str
+    stream_epoch: int
+    seq: int
+    at_ms: int
+    body: Bodies
+
+    @property
+    def count(self) -> int:
+        return self.body.count
+
+    def entries(self) -> list[Entry]:
+        """Each for itself."""
+        return [
+            Entry(
+                self.kind,
+                self.stream,
+                self.stream_epoch,
+                self.seq + at,
+                self.at_ms,
+                self.body.body(at),
+            )
+            for at in range(self.body.count)
+        ]
 
 
 class StoredEntry(msgspec.Struct, frozen=True, gc=False):

@@ -24,7 +24,7 @@ from signalhub.engine.local import LocalEngine
 from signalhub.engine.port import Outcomes, Unwritten
 from signalhub.server.startup import recover
 from signalhub.state.store import KnownIdsWindow, SnapshotRow, StateStore
-from signalhub.wire.entry import Entry, Range, StoredEntry
+from signalhub.wire.entry import Entry, EntryRun, Range, StoredEntry
 from signalhub.wire.errors import Refusal
 
 
@@ -97,7 +97,7 @@ class MemoryEngine:
         first = self.head
         self.unwritten.remove(done)
         for one in done:
-            self._store(one.entry)
+            self._store_all(one.entry)
         self._outcomes.committed(done, first)
         return bool(done)
 
@@ -110,6 +110,10 @@ class MemoryEngine:
             self.fault = refusal
         self.unwritten.remove(lost)
         self._outcomes.refused(lost, refusal, is_final=is_final)
+
+    def _store_all(self, entry: Entry | EntryRun) -> None:
+        for one in entry.entries() if isinstance(entry, EntryRun) else (entry,):
+            self._store(one)
 
     def _store(self, entry: Entry) -> None:
         stored = StoredEntry(
@@ -233,7 +237,7 @@ class MemoryEngine:
         found.entries = list(self.entries)
         found._streams = {key: list(stream) for key, stream in self._streams.items()}
         for one in [*self._pending, *self._taken][:written]:
-            found._store(one.entry)
+            found._store_all(one.entry)
         found.is_prompt, found.is_readable = self.is_prompt, self.is_readable
         found.is_full, found.has_lost = self.is_full, self.has_lost
         return found

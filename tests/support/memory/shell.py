@@ -43,6 +43,7 @@ from signalhub.core.effects import (
     Persist,
     Recall,
     Reply,
+    ReplyRun,
 )
 from signalhub.core.hub import Hub
 from signalhub.core.messages.ask import AskReceipt
@@ -369,9 +370,11 @@ class MemoryShell:
 
     def committed(self, appends: list[Append], first: int) -> None:
         """Entries are safe; the first one has the offset `first`."""
-        self.tally.appended += len(appends)
-        for offset, append in enumerate(appends, first):
+        offset = first
+        for append in appends:
             self._carry_out(append.committed(offset, self.now))
+            offset += append.entry.count
+        self.tally.appended += offset - first
 
     def refused(
         self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0
@@ -423,6 +426,9 @@ class MemoryShell:
         match effect:
             case Reply(session=session, frame=frame):
                 self.write(_peer(session), frame, None)
+            case ReplyRun(session=session, frames=frames):
+                for frame in text_frames(frames):
+                    self.write(_peer(session), frame, None)
             case Deliver():
                 self.deliver(effect)
             case DeliverRun():

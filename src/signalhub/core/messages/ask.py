@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from signalhub.clock import Ids
     from signalhub.core.log_state import LogState
     from signalhub.core.messages.dedup import Dedup
-    from signalhub.core.messages.publish import PublishReceipt
+    from signalhub.core.messages.publish import PublishReceipt, RunReceipt
     from signalhub.core.replies import Replies
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.streams.streams import Streams
@@ -105,7 +105,7 @@ class FanReceipt(msgspec.Struct, eq=False):
 
 
 # Asks, durable publishes and broadcasts in progress, by sender and id.
-Pending: TypeAlias = "dict[bytes, AskReceipt | PublishReceipt | FanReceipt]"
+Pending: TypeAlias = "dict[bytes, AskReceipt | PublishReceipt | RunReceipt | FanReceipt]"
 
 DELIVERED: Final = "delivered"
 QUEUED: Final = "queued"

@@ -18,9 +18,14 @@ from collections import deque
 from collections.abc import Iterable
 from hashlib import blake2b
 from struct import Struct
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
+
+from signalhub import native
+
+if native.IS_ON or TYPE_CHECKING:
+    import signalhub_native
 
 Status = Literal["delivered", "queued"]
 
@@ -68,7 +73,7 @@ class Dedup:
         self._memory_bytes_max = memory_bytes_max
         self._slice_ms_max = max(1, window_ms // SLICES_PER_WINDOW)
         self._slice_count_max = max(1, memory_bytes_max // SLICES_PER_WINDOW // _RECORD.size)
-        self._table = _Table()
+        self._table = signalhub_native.DedupTable() if native.IS_ON else _Table()
         self._slices: deque[_Slice] = deque()  # Newest first.
         self._sliced = 0  # Ids in all slices.
         self._now_ms = 0
@@ -124,6 +129,11 @@ class Dedup:
         at_ms = accepted_at_ms - self._skew_ms_at(accepted_at_ms) + delay_ms
         return KnownAck(at_ms, status, seq=seq, stream=stream)
 
+    def knows_any(self, keys: list[bytes], now_ms: int) -> bool:
+        """Was a message with one of these fingerprints accepted within the window?"""
+        self._advance(now_ms)
+        return self._table.knows_any(keys, self._oldest_kept_ms())
+
     def remember(self, sender: str, message_id: str, now_ms: int, ack: KnownAck) -> None:
         """The message was accepted; `ack` is what its sender is told. Once per message."""
         self.remember_by(fingerprint(sender, message_id), now_ms, ack)
@@ -141,6 +151,36 @@ class Dedup:
                 self._fresh_aside[key] = ack
         if table.memory_bytes > self._memory_bytes_max:
             self._bound()
+
+    def remember_queued(
+        self, keys: list[bytes], now_ms: int, at_ms: int, first_seq: int, stream: int
+    ) -> None:
+        """Messages were accepted and have consecutive positions in a stream."""
+        self._advance(now_ms)
+        table, count = self._table, len(keys)
+        delay_ms = at_ms - (self._now_ms - self._skew_ms)
+        needed_bytes = count * (_RECORD.size + _BUCKET_BYTES)
+        self._count_arrival()
+        newest = self._slices[0]
+        if (
+            not DELAY_MS_MIN <= delay_ms <= _DELAY_MASK + DELAY_MS_MIN
+            or first_seq + count > _SEQ_MAX
+            or stream > _STREAM_MAX
+            or newest.count + count > self._slice_count_max
+            or table.memory_bytes + needed_bytes > self._memory_bytes_max
+        ):
+            # The first one is counted.
+            newest.count -= 1
+            self._sliced -= 1
+            for seq, key in enumerate(keys, first_seq):
+                self.remember_by(key, now_ms, KnownAck(at_ms, "queued", seq=seq, stream=stream))
+            return
+        newest.count += count - 1
+        self._sliced += count - 1
+        oldest_ms = self._oldest_kept_ms()
+        records = table.add_queued(keys, self._now_ms, delay_ms, stream, first_seq, oldest_ms)
+        if self._is_fresh_kept:
+            self._fresh += records
 
     def _bound(self) -> None:
         table = self._table
@@ -307,6 +347,11 @@ class _Table:
         status: Status = "queued" if kind == _QUEUED else "delivered"
         return word >> _TIME_SHIFT, (delay_ms, status, int.from_bytes(seq, "little"), stream)
 
+    def knows_any(self, keys: list[bytes], oldest_kept_ms: int) -> bool:
+        """Does it hold one of these keys, accepted then or later?"""
+        found = map(self.find, keys)
+        return any(one is not None and one[0] >= oldest_kept_ms for one in found)
+
     def is_aside(self, key: bytes) -> bool:
         """Does its ack not fit a record?"""
         return key in self._aside
@@ -353,6 +398,28 @@ class _Table:
         if self.count > len(self._buckets) * _BUCKET_RECORDS_MEAN:
             self._split_one()
         return record
+
+    def add_queued(
+        self,
+        keys: list[bytes],
+        at_ms: int,
+        delay_ms: int,
+        stream: int,
+        first_seq: int,
+        oldest_kept_ms: int,
+    ) -> bytes:
+        """Add consecutive messages of a stream that are queued; return their records."""
+        ack_ms = at_ms + delay_ms
+        return b"".join(
+            self.add(
+                key,
+                at_ms,
+                KnownAck(ack_ms, "queued", seq=seq, stream=stream),
+                delay_ms,
+                oldest_kept_ms,
+            )
+            for seq, key in enumerate(keys, first_seq)
+        )
 
     def trim(self, buckets: int, oldest_kept_ms: int) -> None:
         """Cut older records from the next few buckets, going round and round."""

@@ -9,14 +9,23 @@ import msgspec
 from msgspec import Raw
 
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Append, Effect, FanOut, Reply
+from signalhub.core.effects import Append, Effect, FanOut, Reply, ReplyRun
 from signalhub.core.messages.ask import FanReceipt
 from signalhub.core.messages.dedup import KnownAck
 from signalhub.core.sessions.session import Session, SessionState
-from signalhub.core.streams.streams import Held, Topic
+from signalhub.core.streams.streams import Held, HeldRun, Topic
 from signalhub.core.subscriptions import send
 from signalhub.wire import envelope as wire
-from signalhub.wire.entry import Entry, Kind, MessageBody, Outcome, encode_body
+from signalhub.wire.entry import (
+    Bodies,
+    Entry,
+    EntryRun,
+    Kind,
+    MessageBody,
+    Outcome,
+    decode_body,
+    encode_body,
+)
 from signalhub.wire.envelope import NULL, Envelope
 from signalhub.wire.errors import Refusal
 
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
     from signalhub.core.messages.ask import Pending
     from signalhub.core.messages.audience import Topics
     from signalhub.core.messages.dedup import Dedup
+    from signalhub.core.messages.runs import PublishRun
     from signalhub.core.replies import Replies
     from signalhub.core.streams.retention import Pruning
     from signalhub.core.streams.streams import Streams
@@ -65,6 +75,58 @@ class PublishReceipt(msgspec.Struct, eq=False):
         return self.publisher.refused(self, refusal, now)
 
 
+class RunReceipt(msgspec.Struct, eq=False):
+    """Durable publishes of one run that are being written to the log."""
+
+    publisher: Publisher
+    run: PublishRun
+    session: Session
+    topic: Topic
+    first_seq: int
+    bodies: Bodies
+    at_ms: int
+    keys: list[bytes]
+    # Whoever repeated one of them meanwhile, by its key.
+    repeated: dict[bytes, list[Session]] | None = None
+    offset: int = -1
+
+    def askers_of(self, key: bytes) -> list[Session]:
+        """The sessions to answer, for a repeat."""
+        if self.repeated is None:
+            self.repeated = {}
+        return self.repeated.setdefault(key, [self.session])
+
+    def singly(self) -> list[PublishReceipt]:
+        """Its messages, each for itself."""
+        repeated = self.repeated or {}
+        receipts = []
+        for at, (key, text) in enumerate(zip(self.keys, self.run.messages(), strict=True)):
+            body = self.bodies.body(at)
+            receipts.append(
+                PublishReceipt(
+                    self.publisher,
+                    wire.decode(text),
+                    repeated.get(key, [self.session]),
+                    self.topic,
+                    self.first_seq + at,
+                    decode_body(MessageBody, body),
+                    self.at_ms,
+                    len(body),
+                    key,
+                )
+            )
+        return receipts
+
+    def committed(self, offset: int, now: int) -> list[Effect]:
+        """The messages are on disk."""
+        return self.publisher.committed_run(self, offset, now)
+
+    def refused(self, refusal: Refusal, now: int) -> list[Effect]:
+        """The log rejected the messages."""
+        refused = self.publisher.refused
+        return [effect for one in self.singly() for effect in refused(one, refusal, now)]
+
+
 class Publisher:
     """Writes messages of durable topics to the log."""
 
@@ -91,6 +153,7 @@ class Publisher:
         self._storage = storage
         self._replies = replies
         self._next_id = ids.next
+        self._many_ids = ids.many
         self._fanout_batch = settings.fanout_batch
         self._tally = tally
         self._durability = storage.durability.encode()
@@ -150,6 +213,64 @@ class Publisher:
             self._pending[key] = receipt
         entry = Entry(Kind.PUBLISHED, topic.name, topic.id, seq, now, body)
         return Append(entry, receipt.committed, receipt.refused)
+
+    def publish_run(
+        self, session: Session, run: PublishRun, topic: Topic, now: int
+    ) -> list[Effect] | None:
+        """Append messages, as `publish` does with each; `None` if one may need more.
+
+        The caller has checked all but repeats, the log and subscriptions, and charges nothing
+        before.
+        """
+        storage, pending = self._storage, self._pending
+        if storage.fault is not None or storage.is_behind():
+            return None
+        for subscription in topic.subscriptions.values():
+            if subscription.definition.backlog_max:
+                return None
+        keys, count = run.keys(), run.count
+        if (
+            not pending.keys().isdisjoint(keys)
+            or (count > 1 and len(set(keys)) < count)
+            or self._dedup.knows_any(keys, now)
+        ):
+            return None
+        bucket = session.bucket
+        if bucket.rate_s and (count > bucket.burst or bucket.take_many(count, now)):
+            return None
+        self._tally.published += count
+        _, pauses = self._topics.charged(session, topic.name, now)
+        bodies = run.bodies(self._many_ids(count), int(session.own_time(0, self._replies.wall)))
+        first_seq = topic.assign_many(count)
+        receipt = RunReceipt(self, run, session, topic, first_seq, bodies, now, keys)
+        pending.update(dict.fromkeys(keys, receipt))
+        entry = EntryRun(Kind.PUBLISHED, topic.name, topic.id, first_seq, now, bodies)
+        return [*pauses, Append(entry, receipt.committed, receipt.refused)]
+
+    def committed_run(self, receipt: RunReceipt, offset: int, now: int) -> list[Effect]:
+        """The messages of a run are on disk."""
+        topic, first_seq = receipt.topic, receipt.first_seq
+        subscriptions = topic.subscriptions.values()
+        is_usual = not receipt.repeated and not self._topics.audience(topic.name).recipients
+        if not is_usual or any(one.definition.backlog_max for one in subscriptions):
+            singly = enumerate(receipt.singly(), offset)
+            return [effect for at, one in singly for effect in self.committed(one, at, now)]
+        held = HeldRun(first_seq, offset, receipt.at_ms, receipt.bodies)
+        self._streams.committed_run(topic, held)
+        for subscription in subscriptions:
+            self._dispatcher.published(subscription)
+        keys, pending = receipt.keys, self._pending
+        for key in keys:
+            pending.pop(key, None)
+        self._dedup.remember_queued(keys, now, receipt.at_ms, first_seq, topic.id)
+        session = receipt.session
+        if session.state is not SessionState.CONNECTED:
+            return []
+        tail = b',"durability":"%b","subscriberCount":%d}' % (self._durability, len(subscriptions))
+        count, shown = receipt.run.count, self._replies.wall.shown(now)
+        ids = self._many_ids(count)
+        frames = receipt.run.answers(ids, topic.answer_head, first_seq, tail, shown)
+        return [ReplyRun(session, frames, count)]
 
     def committed(self, receipt: PublishReceipt, offset: int, now: int) -> list[Effect]:
         """The message is on disk: wake subscriptions, send live copies, answer the sender."""

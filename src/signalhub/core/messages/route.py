@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from signalhub.core.messages.audience import Topics
     from signalhub.core.messages.dedup import Dedup
     from signalhub.core.messages.publish import Publisher
-    from signalhub.core.messages.runs import TellRun
+    from signalhub.core.messages.runs import PublishRun, TellRun
     from signalhub.core.placement import Placement
-    from signalhub.core.replies import Handler, Replies
+    from signalhub.core.replies import Handler, Replies, RunHandler
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.streams.catalog import Catalog
     from signalhub.core.streams.streams import Streams
@@ -181,6 +181,10 @@ class Router:
             return wait_behind(ask, deliver)
         return [deliver]
 
+    def run_handlers(self) -> dict[str, RunHandler]:
+        """Those of runs, by the type of their messages."""
+        return {"hub:send": self.send_run, "hub:publish": self.publish_run}
+
     def send_run(self, session: Session, run: TellRun, now: int) -> list[Effect] | None:
         """Forward tells to one actor, as `send` does with each; `None` if one may need more."""
         sender, target, count = run.sender, run.to, run.count
@@ -214,6 +218,29 @@ class Router:
             now + self._wall.ahead_ms,
         )
         return [DeliverRun(registration.session, frames, session, target, run)]
+
+    def publish_run(self, session: Session, run: PublishRun, now: int) -> list[Effect] | None:
+        """Publish to a durable topic, as `publish` does; `None` if one message may need more."""
+        sender, name = run.sender, run.topic
+        topic = self._streams.topics.get(name)
+        if topic is None or topic.is_deleting or self._storage.gap is not None:
+            return None
+        if session.allowance is not EVERYTHING and not (
+            session.speaks_as(sender) and session.allowance.may_publish(name)
+        ):
+            return None
+        is_new = sender != session.claimed
+        if is_new and is_reserved(sender):
+            return None
+        deadline = run.deadline
+        if deadline is not None and session.own_time(deadline, self._wall) < now:
+            return None
+        effects = self._publisher.publish_run(session, run, topic, now)
+        if effects is not None:
+            session.last_seen_ms = now
+            if is_new:
+                session.claim(sender)
+        return effects
 
     def singly(self, effect: DeliverRun) -> list[Deliver]:
         """The same tells, each for itself."""
@@ -338,8 +365,12 @@ class Router:
         pending = self._pending.get(key)
         if pending is not None:
             self._tally.duplicates += 1
-            if session not in pending.askers or message.type == "hub:publish":
-                pending.askers.append(session)
+            if isinstance(pending, publishing.RunReceipt):
+                askers = pending.askers_of(key)
+            else:
+                askers = pending.askers
+            if session not in askers or message.type == "hub:publish":
+                askers.append(session)
             return []
         ack = self._dedup.find_by(key, now)
         if ack is None:

@@ -6,29 +6,60 @@ messages handled one by one instead.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
+
+from signalhub.wire.entry import Bodies
 
 
-class TellRun(Protocol):
-    """Tells of one sender to one target without fences, with usual names and values."""
+class Run(Protocol):
+    """Messages of one type and sender, with usual names and values."""
+
+    KIND: ClassVar[str]
+    """Their type."""
 
     @property
     def sender(self) -> str: ...
 
     @property
-    def to(self) -> str: ...
-
-    @property
     def count(self) -> int: ...
+
     @property
     def deadline(self) -> int | None:
         """When the first of them expires, by the clock of their sender; `None` if none does."""
 
-    def deadlines(self) -> list[int | None]:
-        """When each of them expires."""
-
     def messages(self) -> list[bytes]:
         """The messages as they were received."""
 
+
+class TellRun(Run, Protocol):
+    """Tells to one target without fences."""
+
+    @property
+    def to(self) -> str: ...
+
+    def deadlines(self) -> list[int | None]:
+        """When each of them expires."""
+
     def copies(self, ids: bytes, sender: bytes, to: bytes, now_ms: int) -> bytes:
         """The frames of their copies; `ids` are concatenated, both addresses are JSON."""
+
+
+class PublishRun(Run, Protocol):
+    """Publishes to one topic without headers and delay."""
+
+    @property
+    def topic(self) -> str: ...
+
+    def keys(self) -> list[bytes]:
+        """Their keys for de-duplication."""
+
+    def bodies(self, ids: bytes, ahead_ms: int, /) -> Bodies:
+        """The bodies of their entries; `ids` are concatenated, `ahead_ms` is added to deadlines."""
+
+    def answers(
+        self, ids: bytes, head: bytes, first_seq: int, tail: bytes, now_ms: int, /
+    ) -> bytes:
+        """The frames of their answers; `ids` are concatenated.
+
+        A payload is `head`, the position, which begins with `first_seq`, and `tail`.
+        """

@@ -22,6 +22,7 @@ from signalhub.core.limits.quotas import NOBODY, Holder, Quotas, Resource
 from signalhub.core.rendezvous import Node, Ring
 from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
+    Bodies,
     Body,
     Entry,
     Kind,
@@ -70,6 +71,40 @@ def blank(held: Held) -> None:
 
 def _blank() -> MessageBody:
     return MessageBody("", b"", "", "", b"null")
+
+
+class HeldRun(msgspec.Struct, frozen=True, gc=False):
+    """Committed messages with consecutive positions, which are decoded when they are read."""
+
+    first_seq: int
+    first_offset: int
+    at_ms: int
+    bodies: Bodies
+
+    def held(self, seq: int) -> Held:
+        """One of them."""
+        at = seq - self.first_seq
+        body = self.bodies.body(at)
+        message = decode_body(MessageBody, body)
+        return Held(seq, self.first_offset + at, self.at_ms, message, len(body))
+
+
+class Recent(dict[int, Held]):
+    """Messages by position; those of a run are decoded on first use."""
+
+    def add_run(self, run: HeldRun) -> None:
+        """Add the messages of a run."""
+        end = run.first_seq + run.bodies.count
+        self.update(dict.fromkeys(range(run.first_seq, end), run))  # type: ignore[arg-type]
+
+    def get(self, seq: int, default: Held | None = None) -> Held | None:  # type: ignore[override]
+        found = super().get(seq, default)
+        if isinstance(found, HeldRun):
+            found = self[seq] = found.held(seq)
+        return found
+
+    def values(self) -> list[Held]:  # type: ignore[override]
+        return [held for seq in self if (held := self.get(seq)) is not None]
 
 
 class Stream:
@@ -133,10 +168,22 @@ class Stream:
         self.next_seq = seq + 1
         return seq
 
-    def committed(self, seq: int) -> None:
-        """Everything up to here is on disk."""
+    def keep_run(self, run: HeldRun) -> None:
+        """Cache the messages of a run."""
+        if not isinstance(self.recent, Recent):
+            self.recent = Recent(self.recent)
+        self.recent.add_run(run)
+
+    def assign_many(self, count: int) -> int:
+        """Assign the next positions; return the first."""
+        seq = self.next_seq
+        self.next_seq = seq + count
+        return seq
+
+    def committed(self, seq: int, count: int = 1) -> None:
+        """These are on disk, as everything before them."""
         assert seq == self.head + 1, f"{self.name}: expected {self.head + 1}, got {seq}"
-        self.head = seq
+        self.head = seq + count - 1
         if not self.is_dirty:
             self.touch()
 
@@ -235,6 +282,14 @@ class Topic(Stream):
         if self.bytes // _BYTES_MARK != (self.bytes + size) // _BYTES_MARK:
             self.bytes_marks.append((seq, self.bytes))
         self.bytes += size
+
+    def grew_by(self, first_seq: int, bodies: Bodies) -> None:
+        """Count the bytes of committed messages."""
+        if self.bytes // _BYTES_MARK == (self.bytes + len(bodies)) // _BYTES_MARK:
+            self.bytes += len(bodies)
+            return
+        for seq, size in enumerate(bodies.sizes(), first_seq):
+            self.grew(seq, size)
 
     def first_within(self, bytes_max: int) -> int:
         """The oldest position to keep when limited to `bytes_max`, to the nearest megabyte."""
@@ -364,7 +419,9 @@ class Streams:
         # Streams, and subscriptions of other streams, deleted since the last snapshot.
         self.forgotten: set[int] = set()
         self.deleted_subscriptions: set[tuple[int, str]] = set()
-        self._tail: deque[tuple[Stream, int, int]] = deque()
+        # The oldest ones first: the stream, how many messages with consecutive positions, the
+        # first of these, and their bytes.
+        self._tail: deque[tuple[Stream, int, int, int]] = deque()
         self._tail_bytes = 0
         self._cache_bytes = cache_bytes
 
@@ -526,15 +583,29 @@ class Streams:
             stream.grew(held.seq, held.size)
         self.keep(stream, held)
 
+    def committed_run(self, topic: Topic, run: HeldRun) -> None:
+        """Messages of a topic are on disk."""
+        topic.committed(run.first_seq, run.bodies.count)
+        topic.grew_by(run.first_seq, run.bodies)
+        topic.keep_run(run)
+        self._keep(topic, run.bodies.count, run.first_seq, len(run.bodies))
+
     def keep(self, stream: Stream, held: Held) -> None:
         """Cache a committed message and evict the oldest ones beyond the budget."""
         stream.recent[held.seq] = held
-        self._tail.append((stream, held.seq, held.size))
-        self._tail_bytes += held.size
+        self._keep(stream, 1, held.seq, held.size)
+
+    def _keep(self, stream: Stream, count: int, first_seq: int, size: int) -> None:
+        self._tail.append((stream, count, first_seq, size))
+        self._tail_bytes += size
         while self._tail_bytes > self._cache_bytes:
-            oldest, seq, size = self._tail.popleft()
-            oldest.recent.pop(seq, None)
+            oldest, count, seq, size = self._tail.popleft()
             self._tail_bytes -= size
+            if count == 1:
+                oldest.recent.pop(seq, None)
+                continue
+            for one in range(seq, seq + count):
+                oldest.recent.pop(one, None)
 
     def take_back(self) -> None:
         """The log rejected all pending entries."""

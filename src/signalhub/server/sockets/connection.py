@@ -48,7 +48,7 @@ from signalhub.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from signalhub.core.messages.runs import TellRun
+    from signalhub.core.messages.runs import Run
     from signalhub.server.port.door import Door
     from signalhub.server.sockets.fan_out import FanBatch
     from signalhub.server.sockets.sources import Source
@@ -105,7 +105,7 @@ class Owner(Protocol[P]):
     def received(self, connection: Connection[Any], payload: bytes) -> None:
         """Handle a message."""
 
-    def received_run(self, connection: Connection[Any], run: TellRun) -> bool:
+    def received_run(self, connection: Connection[Any], run: Run) -> bool:
         """Handle several messages; `False` if they have to be handled one by one."""
 
     def unheard(self, connection: Connection[Any]) -> None:
@@ -503,7 +503,7 @@ class Connection(WSListener, Generic[P]):
             self._writer.mark(self)
 
     def queue_run(self, frames: bytes, count: int) -> None:
-        """Queue so many frames, complete with their headers."""
+        """Queue the frames of so many messages, complete with their headers."""
         if self.fan is not None:
             self.fan.is_open = False
             self.fan = None
@@ -520,7 +520,7 @@ class Connection(WSListener, Generic[P]):
         self.queue_message(frame)
 
     def queue_replies(self, frames: bytes, count: int) -> None:
-        """The same for so many frames, complete with their headers."""
+        """Queue the frames of so many replies, complete with their headers."""
         self.queued_replies += count
         self.queue_run(frames, count)
 

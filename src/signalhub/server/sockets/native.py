@@ -19,13 +19,16 @@ from signalhub.server.sockets.writer import READ_BYTES
 from signalhub.wire.frames import CloseCode, close_frame
 
 if native.IS_ON or TYPE_CHECKING:
-    from signalhub_native import Reader, Tells
+    from signalhub_native import Publishes, Reader, Tells
+
+    _RUNS: Final = (Tells, Publishes)
 
 if TYPE_CHECKING:
+    from signalhub.core.messages.runs import Run
     from signalhub.server.port.door import Door
 
     # A run, a text, another frame, or a close code with its reason.
-    Item = Tells | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]
+    Item = Tells | Publishes | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]
 
 _SWITCHING: Final = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -81,8 +84,8 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
             is_plain = reader.is_plain
             if not is_plain:
                 self._extra_units += reader.extra_units
-            if len(items) == 1 and type(items[0]) is Tells:
-                self._handle_run(items[0])
+            if len(items) == 1 and type(items[0]) in _RUNS:
+                self._handle_run(items[0])  # type: ignore[arg-type]
                 if is_plain:
                     return
             elif not self._handle_all(items) or is_plain:
@@ -106,8 +109,8 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
                     self.owner.received(self, item)
                 else:
                     self._hear(item)
-            elif type(item) is Tells:
-                self._handle_run(item)
+            elif type(item) in _RUNS:
+                self._handle_run(item)  # type: ignore[arg-type]
             else:
                 self._handle_other(item)  # type: ignore[arg-type]
             if self._gave_way:
@@ -117,7 +120,7 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
                     return False
         return self._backlog is None
 
-    def _handle_run(self, run: Tells) -> None:
+    def _handle_run(self, run: Run) -> None:
         if (
             self._assembler is None
             and self._door is None
