@@ -56,7 +56,9 @@ class Reader:
 
     def read(
         self, data: bytes, units: int
-    ) -> list[Tells | Publishes | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]]:
+    ) -> list[
+        Tells | Publishes | Settles | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]
+    ]:
         """Take what was read; return what up to `units` units hold."""
 
 @final
@@ -116,6 +118,37 @@ class Publishes:
 
         A payload is `head`, the position, which begins with `first_seq`, and `tail`.
         """
+
+@final
+class Settles:
+    """Acknowledgements that refer to the same subscription, in the order in which they came."""
+
+    KIND: ClassVar[str]
+    """The type of its messages."""
+
+    @property
+    def subscription_id(self) -> str | None: ...
+    @property
+    def topic(self) -> str | None: ...
+    @property
+    def subscription(self) -> str | None: ...
+    @property
+    def stream(self) -> str | None: ...
+    @property
+    def epoch(self) -> str | None: ...
+    @property
+    def count(self) -> int: ...
+    def messages(self) -> list[bytes]:
+        """The messages as they were received."""
+
+    def rows(self) -> list[tuple[int, int]]:
+        """The positions, as the first and the last one of each row without gaps."""
+
+    def pairs(self) -> list[tuple[int, str | None]]:
+        """The positions, each with the id of the attempt, if they have ids."""
+
+    def is_first(self, prefix: bytes) -> bool:
+        """Does it name only first attempts, whose ids begin so, or none in particular?"""
 
 @final
 class Bodies:

@@ -15,7 +15,9 @@ mod publish;
 mod publishes;
 mod reader;
 mod record;
+mod settle;
 mod settled;
+mod settles;
 mod tells;
 mod template;
 
@@ -36,6 +38,8 @@ mod signalhub_native {
     use crate::record::Records;
     #[pymodule_export]
     use crate::settled::acked_body;
+    #[pymodule_export]
+    use crate::settles::Settles;
     #[pymodule_export]
     use crate::tells::Tells;
 

@@ -11,6 +11,8 @@ use crate::frames::{Found, Frame, next};
 use crate::message::{Content, Message, scan_message};
 use crate::publish::Publish;
 use crate::publishes::Publishes;
+use crate::settle::{Acks, Settle};
+use crate::settles::Settles;
 use crate::tells::{Tell, Tells};
 use crate::template::Template;
 
@@ -29,6 +31,7 @@ const KEPT_BYTES: usize = 1 << 12;
 enum Item {
     Tells(Tells),
     Publishes(Publishes),
+    Settles(Settles),
     /// A whole text; it may be invalid UTF-8.
     Text(Range<usize>),
     Other(Frame),
@@ -49,6 +52,7 @@ pub struct Reader {
     extra_units: usize,
     template: Option<Template>,
     misses: u32,
+    acks: Acks,
     /// The last sender and target, so that a socket makes few strings.
     names: [Option<Py<PyString>>; 2],
 }
@@ -73,6 +77,7 @@ impl Reader {
             extra_units: 0,
             template: None,
             misses: 0,
+            acks: Acks::default(),
             names: [None, None],
         })
     }
@@ -126,6 +131,7 @@ impl Reader {
             match item {
                 Item::Tells(tells) => list.append(Bound::new(py, tells)?)?,
                 Item::Publishes(publishes) => list.append(Bound::new(py, publishes)?)?,
+                Item::Settles(settles) => list.append(Bound::new(py, settles)?)?,
                 Item::Text(range) => list.append(PyBytes::new(py, &self.bytes[range]))?,
                 Item::Other(frame) => list.append((
                     frame.opcode,
@@ -186,6 +192,11 @@ impl Reader {
             if !is_message {
                 items.push(Item::Other(frame));
                 row = items.len();
+            } else if frame.payload.len() <= self.run_bytes_max
+                && let Some(settle) = self.acks.again(&self.bytes[frame.payload.clone()])
+            {
+                self.add_settle(py, &mut items, &frame.payload, settle)?;
+                row = items.len();
             } else if let Some(message) = self.message(&frame.payload) {
                 let Message { envelope, content } = &message;
                 match content {
@@ -198,6 +209,9 @@ impl Reader {
                         row = items.len();
                     }
                 }
+            } else if let Some(settle) = self.settle(&frame.payload) {
+                self.add_settle(py, &mut items, &frame.payload, settle)?;
+                row = items.len();
             } else {
                 items.push(Item::Text(frame.payload));
                 row = items.len();
@@ -272,6 +286,34 @@ impl Reader {
         if let Some(Item::Publishes(publishes)) = items.last_mut() {
             publishes.push(&self.bytes[payload.clone()], envelope, publish);
         }
+        Ok(())
+    }
+
+    /// An acknowledgement that needs no second look.
+    fn settle(&mut self, payload: &Range<usize>) -> Option<Settle> {
+        let is_usual = payload.len() <= self.run_bytes_max;
+        is_usual.then(|| self.acks.learn(&self.bytes[payload.clone()]))?
+    }
+
+    /// Add an acknowledgement to the run before it if that refers to the same.
+    fn add_settle(
+        &self,
+        py: Python<'_>,
+        items: &mut Vec<Item>,
+        payload: &Range<usize>,
+        settle: Settle,
+    ) -> PyResult<()> {
+        let Acks { subject, number, .. } = &self.acks;
+        let text = &self.bytes[payload.clone()];
+        if let Some(Item::Settles(settles)) = items.last_mut()
+            && settles.is_of(*number)
+        {
+            settles.push(text, settle);
+            return Ok(());
+        }
+        let mut settles = Settles::new(py, subject, *number)?;
+        settles.push(text, settle);
+        items.push(Item::Settles(settles));
         Ok(())
     }
 

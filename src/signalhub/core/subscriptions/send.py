@@ -317,7 +317,7 @@ def frames_of(subscription: Subscription, series: Series, stamp_ms: int) -> byte
                 series.consumer.address_json,
                 subscription.stream.copy_head,
                 subscription.copy_delivery,
-                f"{subscription.tag}.{subscription.position.generation}.".encode(),
+                delivery_prefix(subscription).encode(),
                 stamp_ms,
             )
             if composed == count:
@@ -345,7 +345,12 @@ def frame_of(
 
 def delivery_id(subscription: Subscription, seq: int, attempt: int) -> str:
     """A unique id of one delivery attempt."""
-    return f"{subscription.tag}.{subscription.position.generation}.{seq}.{attempt}"
+    return f"{delivery_prefix(subscription)}{seq}.{attempt}"
+
+
+def delivery_prefix(subscription: Subscription) -> str:
+    """What these ids begin with in the present generation."""
+    return f"{subscription.tag}.{subscription.position.generation}."
 
 
 def is_attempt(
@@ -356,7 +361,7 @@ def is_attempt(
         return given == delivery_id(subscription, seq, deliveries)
     name, _, attempt = given.rpartition(".")
     return (
-        name == f"{subscription.tag}.{subscription.position.generation}.{seq}"
+        name == f"{delivery_prefix(subscription)}{seq}"
         and attempt.isdecimal()
         and len(attempt) < 10
         and 1 <= int(attempt) <= deliveries

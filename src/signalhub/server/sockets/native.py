@@ -19,16 +19,16 @@ from signalhub.server.sockets.writer import READ_BYTES
 from signalhub.wire.frames import CloseCode, close_frame
 
 if native.IS_ON or TYPE_CHECKING:
-    from signalhub_native import Publishes, Reader, Tells
+    from signalhub_native import Publishes, Reader, Settles, Tells
 
-    _RUNS: Final = (Tells, Publishes)
+    _RUNS: Final = (Tells, Publishes, Settles)
 
 if TYPE_CHECKING:
     from signalhub.core.messages.runs import Run
     from signalhub.server.port.door import Door
 
     # A run, a text, another frame, or a close code with its reason.
-    Item = Tells | Publishes | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]
+    Item = Tells | Publishes | Settles | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]
 
 _SWITCHING: Final = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
