@@ -8,7 +8,7 @@ import pytest
 
 from signalhub.core.subscriptions.window import SENT, WAITING
 from signalhub.settings.model import Settings
-from signalhub.wire.entry import Kind, SettledBody, decode_body
+from signalhub.wire.entry import Kind, SettledBody, Settlement, decode_body
 from tests.support.memory.shell import MemoryShell, Peer
 from tests.support.memory.topics import (
     NAMED,
@@ -20,6 +20,7 @@ from tests.support.memory.topics import (
     subscription_of,
     working,
 )
+from tests.support.memory.turns import TurningShell
 
 
 def stored(messages: int, **options: Any) -> tuple[MemoryShell, Peer]:
@@ -37,6 +38,16 @@ def stored(messages: int, **options: Any) -> tuple[MemoryShell, Peer]:
 
 def ack(reader: Peer, **payload: object) -> None:
     reader.tell("hub:ack", NAMED | payload)
+
+
+def written(shell: MemoryShell) -> list[Settlement]:
+    """The settlements in the log."""
+    return [
+        one
+        for entry in shell.engine.entries
+        if entry.kind == Kind.SETTLED
+        for one in decode_body(SettledBody, entry.body).deliveries
+    ]
 
 
 def test_messages_acknowledged_in_order_stay_in_their_series() -> None:
@@ -63,18 +74,13 @@ def test_settlements_of_a_series_are_written_one_by_one() -> None:
     shell.pass_time(5)
     ack(reader, seq=2)
 
-    written = [
-        one
-        for entry in shell.engine.entries
-        if entry.kind == Kind.SETTLED
-        for one in decode_body(SettledBody, entry.body).deliveries
-    ]
-    assert [(one.seq, one.attempts, one.first_sent, one.last_sent) for one in written] == [
+    settled = written(shell)
+    assert [(one.seq, one.attempts, one.first_sent, one.last_sent) for one in settled] == [
         (1, 1, sent_ms, sent_ms),
         (2, 1, sent_ms, sent_ms),
     ]
     topic = shell.hub.streams.topics["t"]
-    assert [one.offset for one in written] == [topic.recent[seq].offset for seq in (1, 2)]
+    assert [one.offset for one in settled] == [topic.recent[seq].offset for seq in (1, 2)]
 
 
 @pytest.mark.parametrize("named", [{"seq": 3}, {"seqs": [2, 3]}, {"upTo": 3}])
@@ -157,3 +163,53 @@ def test_looking_at_a_window_leaves_its_series_alone() -> None:
     assert len(subscription.window.series) == 1
     assert 2 in subscription.window
     assert subscription.oldest_ms() == seen[1].held.at_ms  # type: ignore[union-attr]
+
+
+def test_messages_sent_at_different_times_are_written_with_their_own() -> None:
+    shell = TurningShell(Settings(message_rate=0.0))
+    writer, reader = working(shell, 1)
+    sent_ms = shell.now
+    shell.pass_time(5)
+    publish(writer)
+
+    with shell.one_turn():
+        for seq in (1, 2):
+            ack(reader, seq=seq)
+
+    assert [(one.seq, one.first_sent) for one in written(shell)] == [(1, sent_ms), (2, sent_ms + 5_000)]
+
+
+def test_a_series_takes_no_more_than_the_credit_in_bytes() -> None:
+    shell = MemoryShell(Settings(message_rate=0.0))
+    writer, reader = working(shell)
+    consumer_id = next(iter(reader.session.consumers))
+    reader.tell("hub:sub_pause", NAMED)
+    for number in range(5):
+        publish(writer, number)
+    size = shell.hub.streams.topics["t"].recent[1].size
+    reader.tell("hub:credit", {"subscriptionId": consumer_id, "bytes": 2 * size + 1})
+
+    reader.tell("hub:sub_resume", NAMED)
+
+    # A consumer has room until its credit is used up.
+    assert seqs(reader) == [1, 2, 3]
+
+
+def test_a_large_series_is_sent_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("signalhub.core.subscriptions.send.SERIES_BYTES_MAX", 300)
+
+    shell, _ = stored(9)
+
+    assert len(subscription_of(shell).window.series) > 1
+
+
+def test_a_hub_that_was_asleep_waits_longer() -> None:
+    shell, reader = stored(1, ackTimeoutMs=8_000, backoffMs=0)
+    shell.perform(shell.hub.tick(shell.now))
+
+    shell.clock.advance(60)
+    shell.perform(shell.hub.tick(shell.now))
+    assert attempts(reader) == []
+    shell.advance(8_000)
+
+    assert attempts(reader) == [(1, 2)]
