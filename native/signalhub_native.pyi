@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, final
 
 from signalhub.core.messages.dedup import KnownAck, Remembered, Status
+from signalhub.core.streams.streams import Held
+from signalhub.core.subscriptions.window import Acked
 from signalhub.wire.entry import Entry, EntryRun
 
 VERSION: Final[str]
@@ -21,6 +23,25 @@ def listed(head: bytes, rest: bytes, begun: int, values: list[bytes], end: bytes
     `head` ends before the length of the body, `rest` with its first `begun` bytes.
     """
 
+def first_copies(
+    held: list[Held],
+    begin: int,
+    first: int,
+    address: bytes,
+    metadata: bytes,
+    delivery: bytes,
+    prefix: bytes,
+    stamp_ms: int,
+) -> tuple[bytes, int]:
+    """The frames of the first attempt to deliver messages, and how many they are.
+
+    Of the messages, those from `begin` on are meant; the first of them has the position `first`.
+    It ends before the first one that Python has to compose.
+    """
+
+def acked_body(subscription: str, generation: int, acked: list[Acked]) -> bytes:
+    """The body of an entry of settlements, each of them an acknowledged first attempt."""
+
 @final
 class Reader:
     """The input of one socket."""
@@ -36,7 +57,7 @@ class Reader:
     def read(
         self, data: bytes, units: int, share: int
     ) -> tuple[
-        list[Tells | Publishes | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]],
+        list[Tells | Publishes | Settles | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]],
         int,
         int,
         int,
@@ -137,6 +158,37 @@ class Publishes:
 
         A payload is `head`, the position, which begins with the first of the run, and `tail`.
         """
+
+@final
+class Settles:
+    """Acknowledgements that refer to the same subscription, in the order in which they came."""
+
+    KIND: ClassVar[str]
+    """The type of its messages."""
+
+    @property
+    def subscription_id(self) -> str | None: ...
+    @property
+    def topic(self) -> str | None: ...
+    @property
+    def subscription(self) -> str | None: ...
+    @property
+    def stream(self) -> str | None: ...
+    @property
+    def epoch(self) -> str | None: ...
+    @property
+    def count(self) -> int: ...
+    def messages(self) -> list[bytes]:
+        """The messages as they were received."""
+
+    def rows(self) -> list[tuple[int, int]]:
+        """The positions, as the first and the last one of each row without gaps."""
+
+    def pairs(self) -> list[tuple[int, str | None]]:
+        """The positions, each with the id of the attempt, if they have ids."""
+
+    def is_first(self, prefix: bytes) -> bool:
+        """Does it name only first attempts, whose ids begin so, or none in particular?"""
 
 @final
 class Bodies:

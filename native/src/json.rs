@@ -18,6 +18,11 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
+/// May this be in a name as it is?
+pub fn is_plain(name: &[u8]) -> bool {
+    name.iter().all(|byte| PLAIN[*byte as usize])
+}
+
 const HIGH: u64 = spread(0x80);
 
 /// The byte in all eight places.

@@ -4,6 +4,8 @@
 //! does not fully understand is handed over as it came.
 
 mod blake2b;
+mod compose;
+mod count;
 mod dedup;
 mod envelope;
 mod frames;
@@ -18,6 +20,9 @@ mod publishes;
 mod reader;
 mod record;
 mod rooms;
+mod settle;
+mod settled;
+mod settles;
 mod sha1;
 mod tells;
 mod template;
@@ -28,6 +33,8 @@ use pyo3::prelude::*;
 /// The module.
 #[pymodule]
 mod signalhub_native {
+    #[pymodule_export]
+    use crate::compose::first_copies;
     #[pymodule_export]
     use crate::dedup::DedupTable;
     #[pymodule_export]
@@ -42,6 +49,10 @@ mod signalhub_native {
     use crate::record::Records;
     #[pymodule_export]
     use crate::rooms::RoomMessages;
+    #[pymodule_export]
+    use crate::settled::acked_body;
+    #[pymodule_export]
+    use crate::settles::Settles;
     #[pymodule_export]
     use crate::tells::Tells;
     #[pymodule_export]

@@ -6,19 +6,18 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
+use crate::count::Count;
 use crate::envelope::Envelope;
 use crate::frames::{Found, Frame, next};
 use crate::message::{Content, Message, scan_message};
 use crate::panics::caught;
 use crate::publish::Publish;
 use crate::publishes::Publishes;
+use crate::settle::{Acks, Settle};
+use crate::settles::Settles;
 use crate::tells::{Tell, Tells};
 use crate::template::Template;
 
-/// A frame counts once for each of these bytes.
-const UNIT_BYTES: usize = 2048;
-/// The most messages of a run that take one unit together.
-const SHARE_MAX: usize = 64;
 /// Runs to more targets than this in a row begin a new group.
 const TARGETS_MAX: usize = 16;
 /// Larger messages are rare, and copying them again would cost.
@@ -34,6 +33,7 @@ const KEPT_BYTES: usize = 1 << 12;
 enum Item {
     Tells(Tells),
     Publishes(Publishes),
+    Settles(Settles),
     /// A whole text; it may be invalid UTF-8.
     Text(Range<usize>),
     Other(Frame),
@@ -54,6 +54,7 @@ pub struct Reader {
     misses: u32,
     /// How many publishes are handed over as texts.
     doubted: u32,
+    acks: Acks,
     /// The last sender and target, so that a socket makes few strings.
     names: [Option<Py<PyString>>; 2],
 }
@@ -77,6 +78,7 @@ impl Reader {
             template: None,
             misses: 0,
             doubted: 0,
+            acks: Acks::default(),
             names: [None, None],
         })
     }
@@ -116,6 +118,7 @@ impl Reader {
                 match item {
                     Item::Tells(tells) => list.append(Bound::new(py, tells)?)?,
                     Item::Publishes(publishes) => list.append(Bound::new(py, publishes)?)?,
+                    Item::Settles(settles) => list.append(Bound::new(py, settles)?)?,
                     Item::Text(range) => list.append(PyBytes::new(py, &self.bytes[range]))?,
                     Item::Other(frame) => list.append((
                         frame.opcode,
@@ -127,55 +130,8 @@ impl Reader {
                 }
             }
             self.tidy();
-            let used = count.used();
-            Ok((list, used, count.units - used, count.extra, self.has_more))
+            Ok((list, count.used(), count.spared(), count.extra, self.has_more))
         })
-    }
-}
-
-/// How much of a grant was used.
-struct Count {
-    /// What is left of it, in parts of a unit.
-    left: isize,
-    /// Parts in a unit.
-    share: usize,
-    parts: usize,
-    /// One for each frame, and the extra ones.
-    units: usize,
-    extra: usize,
-}
-
-impl Count {
-    fn new(units: isize, share: usize) -> Self {
-        let share = share.clamp(1, SHARE_MAX);
-        let left = units.saturating_mul(share as isize);
-        Self { left, share, parts: 0, units: 0, extra: 0 }
-    }
-
-    /// Count a frame, if the grant has room for it.
-    fn take(&mut self, size: usize) -> bool {
-        let extra = size.saturating_sub(1) / UNIT_BYTES;
-        // The first frame of a call needs one unit only, or a large one would never be read.
-        let needed = if self.units == 0 { self.share } else { (1 + extra) * self.share };
-        if self.left < needed as isize {
-            return false;
-        }
-        self.parts += (1 + extra) * self.share;
-        self.left -= ((1 + extra) * self.share) as isize;
-        self.units += 1 + extra;
-        self.extra += extra;
-        true
-    }
-
-    /// The frame that was counted last is part of a run.
-    fn spare(&mut self) {
-        self.parts -= self.share - 1;
-        self.left += (self.share - 1) as isize;
-    }
-
-    /// Units of the grant.
-    fn used(&self) -> usize {
-        self.parts.div_ceil(self.share)
     }
 }
 
@@ -215,6 +171,12 @@ impl Reader {
             if !is_message {
                 items.push(Item::Other(frame));
                 row = items.len();
+            } else if frame.payload.len() <= self.run_bytes_max
+                && let Some(settle) = self.acks.again(&self.bytes[frame.payload.clone()])
+            {
+                count.spare();
+                self.add_settle(py, &mut items, &frame.payload, settle)?;
+                row = items.len();
             } else if let Some(message) = self.message(&frame.payload) {
                 count.spare();
                 let Message { envelope, content } = &message;
@@ -228,6 +190,10 @@ impl Reader {
                         row = items.len();
                     }
                 }
+            } else if let Some(settle) = self.settle(&frame.payload) {
+                count.spare();
+                self.add_settle(py, &mut items, &frame.payload, settle)?;
+                row = items.len();
             } else {
                 items.push(Item::Text(frame.payload));
                 row = items.len();
@@ -316,6 +282,34 @@ impl Reader {
         if let Some(Item::Publishes(publishes)) = items.last_mut() {
             publishes.push(&self.bytes[payload.clone()], envelope, publish);
         }
+        Ok(())
+    }
+
+    /// An acknowledgement that needs no second look.
+    fn settle(&mut self, payload: &Range<usize>) -> Option<Settle> {
+        let is_usual = payload.len() <= self.run_bytes_max;
+        is_usual.then(|| self.acks.learn(&self.bytes[payload.clone()]))?
+    }
+
+    /// Add an acknowledgement to the run before it if that refers to the same.
+    fn add_settle(
+        &self,
+        py: Python<'_>,
+        items: &mut Vec<Item>,
+        payload: &Range<usize>,
+        settle: Settle,
+    ) -> PyResult<()> {
+        let Acks { subject, number, .. } = &self.acks;
+        let text = &self.bytes[payload.clone()];
+        if let Some(Item::Settles(settles)) = items.last_mut()
+            && settles.is_of(*number)
+        {
+            settles.push(text, settle);
+            return Ok(());
+        }
+        let mut settles = Settles::new(py, subject, *number)?;
+        settles.push(text, settle);
+        items.push(Item::Settles(settles));
         Ok(())
     }
 

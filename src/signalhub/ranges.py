@@ -35,6 +35,11 @@ class Ranges:
     def __bool__(self) -> bool:
         return self.count > 0
 
+    @property
+    def last(self) -> int:
+        """The highest position; 0 if there is none."""
+        return self._lasts[-1] if self._lasts else 0
+
     def add(self, position: int) -> bool:
         """Add a position; `False` if it was already present."""
         firsts, lasts = self._firsts, self._lasts

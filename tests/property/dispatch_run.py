@@ -164,14 +164,14 @@ class Run:
             assert watch.subscription.stats.ignored - ignored == len(seqs) - len(expected)
 
     def unsettled(self) -> list[int]:
-        return sorted(self.watch.subscription.window.flights)
+        return sorted(self.watch.subscription.window.seen())
 
     def held_by(self, seat: int) -> list[int]:
         """What a seat has been sent and has not settled."""
         peer = self.seats[seat]
         return [
             seq
-            for seq, flight in self.watch.subscription.window.flights.items()
+            for seq, flight in self.watch.subscription.window.seen().items()
             if flight.phase is SENT
             and flight.consumer is not None
             and flight.consumer.session.link is peer
@@ -386,7 +386,7 @@ class Run:
 
     def stuck(self) -> list[int]:
         """What the poison policy holds; an operator acknowledges it."""
-        flights = self.watch.subscription.window.flights.values()
+        flights = self.watch.subscription.window.seen().values()
         return [one.seq for one in flights if one.phase is EXHAUSTED and not one.is_burying]
 
     def is_done(self) -> bool:
@@ -399,10 +399,10 @@ class Run:
         assert self.is_done(), (
             f"{subscription.lag} were never delivered: floor {position.floor}, head {topic.head},"
             f" next {subscription.next_seq}, parked {position.parked},"
-            f" window { {s: f.phase.value for s, f in subscription.window.flights.items()} }"
+            f" window { {s: f.phase.value for s, f in subscription.window.seen().items()} }"
         )
         assert position.floor == topic.head
-        assert not subscription.window.flights
+        assert not len(subscription.window)
         assert not subscription.settlements
         assert not subscription.letters
         assert not self.acks, "an ack was never confirmed"

@@ -10,12 +10,14 @@ from collections import Counter, defaultdict
 
 import msgspec
 
-from signalhub.core.effects import Dispatch, Effect
+from signalhub.core.effects import Dispatch, DispatchRun, Effect
+from signalhub.core.sessions.session import Session
 from signalhub.core.streams.streams import Topic
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import EXHAUSTED, READY, SENT
 from signalhub.wire.entry import CursorBody, Kind, MessageBody, Outcome, SettledBody, decode_body
+from signalhub.wire.frames import text_frames
 from tests.support.memory.shell import MemoryShell
 from tests.support.memory.shell import Message as Wire
 
@@ -30,7 +32,10 @@ class WatchedShell(MemoryShell):
 
     def _perform_one(self, effect: Effect) -> None:
         if isinstance(effect, Dispatch) and self.watch is not None:
-            self.watch.sending(effect)
+            self.watch.sending(effect.session, effect.frame)
+        elif isinstance(effect, DispatchRun) and self.watch is not None:
+            for frame in text_frames(effect.frames):
+                self.watch.sending(effect.session, frame)
         super()._perform_one(effect)
 
 
@@ -74,16 +79,16 @@ class Watch:
 
     def holder_of(self, seq: int) -> str | None:
         """Who has been sent a message and has not settled it."""
-        flight = self.subscription.window.flights.get(seq)
+        flight = self.subscription.window.seen().get(seq)
         if flight is None or flight.phase is not SENT or flight.consumer is None:
             return None
         return flight.consumer.name
 
     # What is sent.
 
-    def sending(self, effect: Dispatch) -> None:
+    def sending(self, session: Session, frame: bytes) -> None:
         """One copy is about to leave."""
-        copy = msgspec.json.decode(effect.frame)
+        copy = msgspec.json.decode(frame)
         delivery = copy["metadata"]["delivery"]
         if delivery.get("subscription") != NAME or copy["metadata"].get("topic") != TOPIC:
             return
@@ -98,7 +103,7 @@ class Watch:
         assert self.cursor is not None, "sent before it was reserved"
         assert seq <= self.cursor.reserved, f"{seq} was sent before it was reserved"
         assert seq not in self.settled, f"{seq} was settled and sent again"
-        self._check_receiver(effect, seq)
+        self._check_receiver(session, seq)
         self._check_rate()
         if seq not in self.sent_here and self.published[seq].deliver_at is None:
             self._check_order(seq)
@@ -108,17 +113,17 @@ class Watch:
         # Any attempt of this generation names it.
         self.ids.setdefault(seq, delivery["id"])
 
-    def _check_receiver(self, effect: Dispatch, seq: int) -> None:
+    def _check_receiver(self, session: Session, seq: int) -> None:
         subscription = self.subscription
-        mode, flights = subscription.definition.mode, subscription.window.flights
+        mode, flights = subscription.definition.mode, subscription.window.seen()
         flight = flights[seq]
         consumer = flight.consumer
         assert consumer is not None
-        assert consumer.session is effect.session, "sent to somebody else than it says"
+        assert consumer.session is session, "sent to somebody else than it says"
         assert not subscription.position.is_paused, "sent while it is paused"
         assert consumer in list(subscription.consumers), "sent to somebody who has left"
         assert consumer.flights <= consumer.window, "more in flight than the consumer takes"
-        assert effect.session.outbound is None, "sent to a socket that does not read"
+        assert session.outbound is None, "sent to a socket that does not read"
         sent = [other for other in flights.values() if other.phase is SENT]
         if mode in (EXCLUSIVE, FAILOVER):
             active = next(iter(subscription.consumers))
@@ -137,7 +142,7 @@ class Watch:
         self.newest = seq
         waiting = [
             other.seq
-            for other in self.subscription.window.flights.values()
+            for other in self.subscription.window.seen().values()
             if other.phase is READY and other.held is not None and other.seq < seq
         ]
         assert not waiting, f"{seq} was sent before {waiting}, which were ready"
@@ -152,7 +157,7 @@ class Watch:
 
     def _check_key(self, seq: int) -> None:
         key = self.published[seq].key
-        flights = self.subscription.window.flights
+        flights = self.subscription.window.seen()
         for other, message in self.published.items():
             if other == seq or message.key != key or other in self.settled:
                 continue
@@ -211,7 +216,7 @@ class Watch:
 
     def must_accept(self, seq: int) -> bool:
         """Does an ack of this message count? It does if a copy of it is out and unsettled."""
-        flight = self.subscription.window.flights.get(seq)
+        flight = self.subscription.window.seen().get(seq)
         is_burying = flight is not None and flight.is_burying
         is_open = not self.subscription.position.is_settled(seq)
         # What an earlier process may have sent can be acknowledged once it is read again.
@@ -259,7 +264,7 @@ class Watch:
 
     def _check_positions(self) -> None:
         subscription, topic = self.subscription, self.topic
-        position, flights = subscription.position, subscription.window.flights
+        position, flights = subscription.position, subscription.window.seen()
         assert position.floor >= self.floor, "the floor went back"
         self.floor = position.floor
         assert position.floor < subscription.next_seq <= topic.head + 1, "read beyond the head"
@@ -277,7 +282,7 @@ class Watch:
     def _check_window(self) -> None:
         window, consumers = self.subscription.window, self.subscription.consumers
         by_consumer: dict[str, int] = defaultdict(int)
-        for seq, flight in window.flights.items():
+        for seq, flight in window.seen().items():
             assert flight.seq == seq
             if flight.phase is SENT:
                 assert flight.consumer in list(consumers), "in flight to somebody who has left"
@@ -289,7 +294,7 @@ class Watch:
         for consumer in consumers:
             assert consumer.flights == by_consumer[consumer.id], "flights are miscounted"
         assert window.exhausted == sum(
-            flight.phase is EXHAUSTED for flight in window.flights.values()
+            flight.phase is EXHAUSTED for flight in window.seen().values()
         )
 
     def _check_settled(self) -> None:

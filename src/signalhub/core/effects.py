@@ -162,6 +162,17 @@ class Dispatch(msgspec.Struct, gc=False):
     receipt: Attempt | None
 
 
+class DispatchRun(msgspec.Struct, gc=False):
+    """Send several of a subscription's messages to a consumer, without receipts.
+
+    Their frames are complete with their headers.
+    """
+
+    session: Session
+    frames: bytes
+    count: int
+
+
 class Fetch(msgspec.Struct, gc=False):
     """Read entries of a stream from the log and pass them to `then`, with the time.
 
@@ -310,6 +321,7 @@ Effect = (
     | Forget
     | Append
     | Dispatch
+    | DispatchRun
     | Fetch
     | FindTime
     | Locate

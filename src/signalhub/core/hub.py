@@ -308,7 +308,8 @@ class Hub:
         self.parts = Parts(streams, mailboxes, asks, dedup, replays, placements, erasures, rooms)
         waiting_max = settings.outbound.total_bytes_max
         self.usage = Usage(quotas, sessions.__iter__, scans, storage, waiting_max)
-        self._run_handlers = self._router.run_handlers()
+        settler = Settler(streams, subscriptions, dispatcher, replies)
+        self._run_handlers = self._router.run_handlers() | settler.run_handlers()
         self.handlers: Final[dict[str, Handler]] = {
             **control.handlers(),
             **Administration(sessions, replies).handlers(),
@@ -318,7 +319,7 @@ class Hub:
             **self._router.handlers(),
             **catalog.handlers(),
             **Management(streams, subscriptions, dispatcher, scans, storage, replies).handlers(),
-            **Settler(streams, subscriptions, dispatcher, replies).handlers(),
+            **settler.handlers(),
             **self.replayer.handlers(),
             **letters.handlers(),
             **eraser.handlers(),
@@ -379,6 +380,8 @@ class Hub:
     def received_run(self, session: Session, run: Run, now: int) -> list[Effect] | None:
         """Messages of one read arrived; `None` if they have to be handled one by one."""
         if session.state is not _CONNECTED:
+            return None
+        if self.storage.gap is not None and run.KIND in ABOUT_THE_LOG:
             return None
         effects = self._run_handlers[run.KIND](session, run, now)
         if effects is not None:

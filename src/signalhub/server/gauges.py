@@ -134,7 +134,7 @@ def _read(subscription: Subscription, note: _Noted, now: int) -> SubscriptionRea
     capacity = 1 if subscription.definition.strict else consumers.capacity
     sent = [
         flight.first_sent
-        for flight in window.flights.values()
+        for flight in window.seen().values()
         if flight.phase in (SENT, WAITING) and flight.first_sent
     ]
     return SubscriptionReading(

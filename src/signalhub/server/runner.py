@@ -25,6 +25,7 @@ from signalhub.core.effects import (
     DeliverRun,
     Dismiss,
     Dispatch,
+    DispatchRun,
     Effect,
     EraseEntries,
     FanOut,
@@ -233,6 +234,8 @@ class HubRunner:
                 self._append(effect)
             case Dispatch():
                 self._dispatch(effect, now)
+            case DispatchRun():
+                self._dispatch_run(effect)
             case Announce():
                 self._announce(effect)
             case Answer():
@@ -453,6 +456,17 @@ class HubRunner:
             connection.queue_message(frame, receipt)
         else:
             connection.queue_reply(frame)
+
+    def _dispatch_run(self, effect: DispatchRun) -> None:
+        connection = _connection(effect.session)
+        if connection.is_closing:
+            return
+        self._tally.deliveries += effect.count
+        if connection.session.outbound is None:
+            connection.queue_replies(effect.frames, effect.count)
+            return
+        for frame in text_frames(effect.frames):
+            self._park(connection, WaitingFrame((text_header(len(frame)), frame)))
 
     def _told(self, then: Callable[[R, int], list[Effect]]) -> Callable[[R], None]:
         """Return the callback that passes a result of the engine to the core."""

@@ -31,6 +31,7 @@ from signalhub.core.effects import (
     DeliverRun,
     Dismiss,
     Dispatch,
+    DispatchRun,
     Effect,
     EraseEntries,
     FanOut,
@@ -452,6 +453,11 @@ class MemoryShell:
                 self.engine.append(effect)
             case Dispatch(session=session, frame=frame, receipt=receipt):
                 self._send(_peer(session), frame, receipt)
+            case DispatchRun(session=session, frames=frames, count=count):
+                every = list(text_frames(frames))
+                assert len(every) == count
+                for frame in every:
+                    self._send(_peer(session), frame, None)
             case Fetch(then=handle):
                 self.engine.fetch(effect, lambda found: self._carry_out(handle(found, self.now)))
             case FindTime(then=go_on):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from signalhub.core.streams.streams import Mailbox, Topic
-from signalhub.core.subscriptions.subscription import Position, Subscription
+from signalhub.core.subscriptions.position import Position
+from signalhub.core.subscriptions.subscription import Subscription
 from tests.support.memory.shell import MemoryShell, Message, Peer
 
 TOPIC, NAME = "t", "s"

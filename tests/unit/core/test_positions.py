@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from signalhub.core.subscriptions.subscription import Position
+from signalhub.core.subscriptions.position import Position
 from signalhub.wire.entry import CursorBody, Outcome, Settlement, decode_body, encode_body
 
 

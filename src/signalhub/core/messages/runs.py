@@ -12,26 +12,54 @@ from signalhub.wire.entry import Bodies
 
 
 class Run(Protocol):
-    """Messages of one type and sender, with usual names and values."""
+    """Messages of one type, with usual names and values."""
 
     KIND: ClassVar[str]
     """Their type."""
 
     @property
-    def sender(self) -> str: ...
-
-    @property
     def count(self) -> int: ...
-
-    @property
-    def deadline(self) -> int | None:
-        """When the first of them expires, by the clock of their sender; `None` if none does."""
 
     def messages(self) -> list[bytes]:
         """The messages as they were received."""
 
 
-class TellRun(Run, Protocol):
+class SentRun(Run, Protocol):
+    """Messages of one sender."""
+
+    @property
+    def sender(self) -> str: ...
+
+    @property
+    def deadline(self) -> int | None:
+        """When the first of them expires, by the clock of their sender; `None` if none does."""
+
+
+class AckRun(Run, Protocol):
+    """Acknowledgements that refer to the same subscription."""
+
+    @property
+    def subscription_id(self) -> str | None: ...
+    @property
+    def topic(self) -> str | None: ...
+    @property
+    def subscription(self) -> str | None: ...
+    @property
+    def stream(self) -> str | None: ...
+    @property
+    def epoch(self) -> str | None: ...
+
+    def rows(self) -> list[tuple[int, int]]:
+        """The positions, as the first and the last one of each row without gaps."""
+
+    def pairs(self) -> list[tuple[int, str | None]]:
+        """The positions, each with the id of the attempt, if they have ids."""
+
+    def is_first(self, prefix: bytes, /) -> bool:
+        """Does it name only first attempts, whose ids begin so, or none in particular?"""
+
+
+class TellRun(SentRun, Protocol):
     """Tells to one target without fences."""
 
     @property
@@ -44,7 +72,7 @@ class TellRun(Run, Protocol):
         """The frames of their copies; `ids` are concatenated, both addresses are JSON."""
 
 
-class PublishRun(Run, Protocol):
+class PublishRun(SentRun, Protocol):
     """Publishes to one topic without headers and delay."""
 
     @property

@@ -198,7 +198,11 @@ class Stream:
 
     def entry(self, kind: Kind, body: Body, now: int) -> Entry:
         """An entry about the stream, not one of its messages."""
-        return Entry(kind, self.name, self.id, 0, now, encode_body(body))
+        return self.entry_of(kind, encode_body(body), now)
+
+    def entry_of(self, kind: Kind, body: bytes, now: int) -> Entry:
+        """The same with an encoded body."""
+        return Entry(kind, self.name, self.id, 0, now, body)
 
     def drop_before(self, first: int) -> None:
         """Nothing before this can be read any more."""

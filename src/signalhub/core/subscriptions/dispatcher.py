@@ -18,13 +18,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from signalhub.core import refusals
-from signalhub.core.effects import Append, Dispatch, Effect, Fetch, Note
+from signalhub.core.effects import Append, Dispatch, DispatchRun, Effect, Fetch, Note
 from signalhub.core.messages.ask import release
 from signalhub.core.replies import error_payload
 from signalhub.core.streams.streams import Mailbox
 from signalhub.core.subscriptions import progress, send
 from signalhub.core.subscriptions.subscription import Subscription
-from signalhub.core.subscriptions.window import SENT, Attempt, Flight
+from signalhub.core.subscriptions.window import SENT, Attempt, Flight, Series
 from signalhub.wire.entry import Outcome, StoredEntry
 
 if TYPE_CHECKING:
@@ -250,11 +250,10 @@ class Passes:
         if subscription.sends:
             sends, subscription.sends = subscription.sends, []
             stamp_ms = self._wall.shown(now)
-            subscription.stats.delivered += len(sends)
-            if isinstance(stream, Mailbox) and stream.fresh:
-                effects += _sent_asks(subscription, stream, sends, stamp_ms)
+            if isinstance(stream, Mailbox):
+                effects += _mailed(subscription, stream, sends, stamp_ms)
             else:
-                effects += [_sent(subscription, one, flight, stamp_ms) for one, flight in sends]
+                effects += [_sent(subscription, one, stamp_ms) for one in sends]
         appends: list[Append] = []
         if subscription.settlements or subscription.outdated:
             appends += progress.write_settlements(self._dispatcher, subscription, now)
@@ -406,29 +405,39 @@ def _wants_reserve(subscription: Subscription) -> bool:
 
 
 def _sent(
-    subscription: Subscription, consumer: Consumer, flight: Flight, stamp_ms: int
-) -> Dispatch:
+    subscription: Subscription, one: tuple[Consumer, Flight] | Series, stamp_ms: int
+) -> Dispatch | DispatchRun:
+    if type(one) is Series:
+        frames = send.frames_of(subscription, one, stamp_ms)
+        subscription.stats.delivered += len(one.held)
+        return DispatchRun(one.consumer.session, frames, len(one.held))
+    assert type(one) is tuple
+    consumer, flight = one
+    subscription.stats.delivered += 1
     attempt = None
     if consumer.auto_ack or flight.receipt is not None:
         generation = subscription.position.generation
         attempt = Attempt(subscription, flight, flight.deliveries, generation)
-    frame = send.frame_of(subscription, consumer, flight, stamp_ms)
+    assert flight.held is not None
+    frame = send.frame_of(subscription, consumer, flight.held, flight.deliveries, stamp_ms)
     return Dispatch(consumer.session, frame, attempt)
 
 
-def _sent_asks(
+def _mailed(
     subscription: Subscription,
     box: Mailbox,
-    sends: list[tuple[Consumer, Flight]],
+    sends: list[tuple[Consumer, Flight] | Series],
     stamp_ms: int,
 ) -> list[Effect]:
     """Dispatch from a mailbox with asks whose senders wait, and tells held back behind them."""
     effects: list[Effect] = []
-    for consumer, flight in sends:
-        receipt = box.sent(flight.seq)
+    for one in sends:
+        assert type(one) is tuple, "mail is never sent as a series"
+        flight = one[1]
+        receipt = box.sent(flight.seq) if box.fresh else None
         # A redelivered message may still have the receipt of its first attempt.
         flight.receipt = flight.receipt if receipt is None else receipt
-        effects.append(_sent(subscription, consumer, flight, stamp_ms))
+        effects.append(_sent(subscription, one, stamp_ms))
         if receipt is not None:
             effects += release(receipt)
     return effects

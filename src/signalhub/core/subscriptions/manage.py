@@ -21,7 +21,8 @@ from signalhub.core.subscriptions.join import (
     check_options,
     find_start,
 )
-from signalhub.core.subscriptions.subscription import Position, Subscription
+from signalhub.core.subscriptions.position import Position
+from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import SENT, WAITING
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import Kind, StoredEntry

@@ -9,21 +9,27 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from signalhub import native
 from signalhub.core.effects import Append, Effect
 from signalhub.core.replies import DeferredAnswer
-from signalhub.core.subscriptions.subscription import Subscription
+from signalhub.core.subscriptions.subscription import Settled, Subscription
+from signalhub.core.subscriptions.window import Acked
 from signalhub.wire.entry import (
     CursorBody,
     Kind,
     Outcome,
     SettledBody,
     Settlement,
+    encode_body,
 )
 from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.core.subscriptions.dispatcher import Dispatcher
 
+
+if native.IS_ON:
+    from signalhub_native import acked_body
 
 RESERVE: Final = 4_096
 
@@ -64,25 +70,48 @@ def _write(
     dispatcher: Dispatcher,
     subscription: Subscription,
     generation: int,
-    settlements: list[Settlement],
+    settlements: list[Settled],
     now: int,
 ) -> Append:
-    body = SettledBody(subscription.definition.name, generation, settlements)
-    written = subscription.stream.entry(Kind.SETTLED, body, now)
+    body = body_of(subscription.definition.name, generation, settlements)
+    written = subscription.stream.entry_of(Kind.SETTLED, body, now)
     subscription.writing += 1
     return Append(
         written,
         partial(_written, subscription, settlements),
-        partial(_not_written, dispatcher, subscription, body),
+        partial(_not_written, dispatcher, subscription, generation, settlements),
     )
 
 
+def body_of(subscription: str, generation: int, settlements: list[Settled]) -> bytes:
+    """The body of their entry."""
+    if native.IS_ON and all(type(one) is Acked for one in settlements):
+        return acked_body(subscription, generation, settlements)  # type: ignore[arg-type]
+    return encode_body(SettledBody(subscription, generation, each(settlements)))
+
+
+def each(settlements: list[Settled]) -> list[Settlement]:
+    """One settlement for each delivery."""
+    every: list[Settlement] = []
+    for one in settlements:
+        if type(one) is Settlement:
+            every.append(one)
+        else:
+            assert type(one) is Acked
+            every += one.settlements()
+    return every
+
+
 def _written(
-    subscription: Subscription, settlements: list[Settlement], offset: int, now: int
+    subscription: Subscription, settlements: list[Settled], offset: int, now: int
 ) -> list[Effect]:
     stats = subscription.stats
     subscription.writing -= 1
     for one in settlements:
+        if type(one) is Acked:
+            stats.settled += len(one.offsets)
+            continue
+        assert type(one) is Settlement
         if one.outcome != Outcome.FAILED and one.outcome != Outcome.HANDED_OVER:
             stats.settled += 1
             stats.dropped += one.outcome == Outcome.DROPPED
@@ -92,15 +121,16 @@ def _written(
 def _not_written(
     dispatcher: Dispatcher,
     subscription: Subscription,
-    body: SettledBody,
+    generation: int,
+    settlements: list[Settled],
     refusal: Refusal,
     now: int,
 ) -> list[Effect]:
     subscription.writing -= 1
-    if subscription.position.generation == body.generation:
-        subscription.settlements[:0] = body.deliveries
+    if subscription.position.generation == generation:
+        subscription.settlements[:0] = settlements
     else:
-        subscription.outdated.append((body.generation, body.deliveries))
+        subscription.outdated.append((generation, settlements))
     dispatcher.retry(subscription, now)
     return []
 

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from signalhub.core.streams.streams import Held, Mailbox, Stream
-from signalhub.core.subscriptions.consumers import Consumer, KeyQueue
+from signalhub import native
+from signalhub.core.streams.streams import Held, Mailbox, Stream, Topic
+from signalhub.core.subscriptions.consumers import SHARED, Consumer, KeyQueue
 from signalhub.core.subscriptions.subscription import Subscription
-from signalhub.core.subscriptions.window import READY, SENT, Flight
+from signalhub.core.subscriptions.window import READY, SENT, Flight, Series
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import (
     DeadLetterOrigin,
@@ -24,8 +25,14 @@ from signalhub.wire.entry import (
     RedrivenOrigin,
     ReplayOrigin,
 )
+from signalhub.wire.frames import text_header
+
+if native.IS_ON:
+    from signalhub_native import first_copies
 
 PASS_MESSAGES_MAX: Final = 512
+# Its copies are written as one piece.
+SERIES_BYTES_MAX: Final = 2**18
 
 
 def run(subscription: Subscription, now: int, *, may_send_again: bool = True) -> bool:
@@ -55,9 +62,7 @@ def _meet_deadlines(subscription: Subscription, now: int) -> None:
     window = subscription.window
     if window.exhausted:
         subscription.policy_changed()
-    timeouts, due_again = window.timeouts, window.due
-    is_due = (timeouts and timeouts[0][0] <= now) or (due_again and due_again[0][0] <= now)
-    for flight in window.overdue(now) if is_due else ():
+    for flight in window.overdue(now) if window.is_due(now) else ():
         if flight.phase is SENT and _may_be_acked(flight, now):
             window.set_deadline(flight, now + subscription.definition.ack_timeout_ms)
         elif flight.phase is SENT:
@@ -68,7 +73,7 @@ def _meet_deadlines(subscription: Subscription, now: int) -> None:
     due = subscription.parked_due
     while due and due[0][0] <= now and subscription.has_room:
         _, seq = heapq.heappop(due)
-        if seq in subscription.position.parked and seq not in window.flights:
+        if seq in subscription.position.parked and seq not in window:
             window.add(_flight(subscription, seq, None))
 
 
@@ -142,7 +147,13 @@ def _send_new(subscription: Subscription, now: int, budget: int) -> int:
     above, bucket = position.above, subscription.bucket
     stream, head = subscription.stream, subscription.stream.head
     capacity = 1 if definition.strict else subscription.consumers.capacity
-    while budget > 0 and subscription.next_seq <= head and len(window.flights) < capacity:
+    has_series = _has_series(subscription)
+    while budget > 0 and subscription.next_seq <= head and len(window) < capacity:
+        if has_series:
+            sent = _send_series(subscription, now, min(budget, capacity - len(window)))
+            if sent:
+                budget -= sent
+                continue
         seq = subscription.next_seq
         if seq <= position.floor or (above.count and seq in above) or seq in position.parked:
             subscription.next_seq += 1
@@ -170,10 +181,72 @@ def _send_new(subscription: Subscription, now: int, budget: int) -> int:
         if consumer is None or (bucket.rate_s and not bucket.take(now)):
             break
         subscription.next_seq += 1
-        flight = window.flights[seq] = _flight(subscription, seq, held)
+        flight = _flight(subscription, seq, held)
+        window.add_first(flight)
         _send(subscription, flight, consumer, now)
         budget -= 1
     return budget
+
+
+def _has_series(subscription: Subscription) -> bool:
+    """Does one consumer get every message, without a receipt for each or a limited rate?"""
+    consumers = subscription.consumers.all
+    return (
+        isinstance(subscription.stream, Topic)
+        and not subscription.window.is_keyed
+        and not subscription.bucket.rate_s
+        and (subscription.definition.mode != SHARED or len(consumers) == 1)
+        and not consumers[0].auto_ack
+    )
+
+
+def _send_series(subscription: Subscription, now: int, count_max: int) -> int:
+    """Send the next messages as a series; 0 if each has to be looked at for itself."""
+    position, window, stream = subscription.position, subscription.window, subscription.stream
+    first = subscription.next_seq
+    if window.exhausted or first <= position.doubtful:
+        return 0
+    consumer = subscription.consumers.all[0]
+    if not consumer.has_room:
+        return 0
+    count = min(
+        count_max,
+        consumer.window - consumer.flights,
+        position.reserved - first + 1,
+        stream.head - first + 1,
+    )
+    seqs = range(first, first + count)
+    if position.above.last >= first or stream.removed.last >= first:
+        return 0
+    if not (position.parked.keys().isdisjoint(seqs) and position.failures.keys().isdisjoint(seqs)):
+        return 0
+    room = min(consumer.bytes_max - consumer.bytes, SERIES_BYTES_MAX)
+    found: list[Held] = []
+    recent, backlog, name = stream.recent.get, subscription.backlog.get, subscription.name
+    for seq in seqs:
+        held = recent(seq) or backlog(seq)
+        if held is None or held.is_erased:
+            break
+        message = held.message
+        if (
+            (message.expires_at is not None and message.expires_at < now)
+            or (message.deliver_at is not None and message.deliver_at > now)
+            or (message.only_for is not None and message.only_for != name)
+        ):
+            break
+        found.append(held)
+        room -= held.size
+        if room <= 0:
+            break
+    if found:
+        # It is the only choice; others that join later have their turn after it.
+        subscription.consumers.choose()
+        deadline_ms = now + subscription.definition.ack_timeout_ms
+        series = Series(first, found, consumer, now, deadline_ms)
+        window.begin(series)
+        subscription.next_seq = first + len(found)
+        subscription.sends.append(series)
+    return len(found)
 
 
 def _send(subscription: Subscription, flight: Flight, consumer: Consumer, now: int) -> None:
@@ -231,37 +304,67 @@ def _read_due(subscription: Subscription) -> None:
         subscription.found(flight, held)
 
 
+def frames_of(subscription: Subscription, series: Series, stamp_ms: int) -> bytes:
+    """The frames of a series, complete with their headers."""
+    pieces: list[bytes] = []
+    done, count = 0, len(series.held)
+    while done < count:
+        if native.IS_ON:
+            frames, composed = first_copies(
+                series.held,
+                done,
+                series.first + done,
+                series.consumer.address_json,
+                subscription.stream.copy_head,
+                subscription.copy_delivery,
+                delivery_prefix(subscription).encode(),
+                stamp_ms,
+            )
+            if composed == count:
+                return frames
+            pieces.append(frames)
+            done += composed
+        if done < count:
+            frame = frame_of(subscription, series.consumer, series.held[done], 1, stamp_ms)
+            pieces += text_header(len(frame)), frame
+            done += 1
+    return b"".join(pieces)
+
+
 def frame_of(
-    subscription: Subscription, consumer: Consumer, flight: Flight, stamp_ms: int
+    subscription: Subscription, consumer: Consumer, held: Held, attempt: int, stamp_ms: int
 ) -> bytes:
     """The frame of one attempt to deliver a message to a consumer."""
-    held = flight.held
-    assert held is not None
     if isinstance(subscription.stream, Mailbox):
-        metadata = _mail_metadata(subscription.stream, held, flight.deliveries)
+        metadata = _mail_metadata(subscription.stream, held, attempt)
     else:
-        metadata = _topic_metadata(subscription, held, flight.deliveries)
+        metadata = _topic_metadata(subscription, held, attempt)
     head, tail = _split(held.message, metadata, stamp_ms)
     return b"".join((head, consumer.address_json, tail))
 
 
 def delivery_id(subscription: Subscription, seq: int, attempt: int) -> str:
     """A unique id of one delivery attempt."""
-    return f"{subscription.tag}.{subscription.position.generation}.{seq}.{attempt}"
+    return f"{delivery_prefix(subscription)}{seq}.{attempt}"
+
+
+def delivery_prefix(subscription: Subscription) -> str:
+    """What these ids begin with in the present generation."""
+    return f"{subscription.tag}.{subscription.position.generation}."
 
 
 def is_attempt(
-    subscription: Subscription, flight: Flight, given: str, *, is_latest: bool = False
+    subscription: Subscription, seq: int, deliveries: int, given: str, *, is_latest: bool = False
 ) -> bool:
     """Is this the id of a delivery attempt in the present generation, or of the latest one?"""
     if is_latest:
-        return given == delivery_id(subscription, flight.seq, flight.deliveries)
+        return given == delivery_id(subscription, seq, deliveries)
     name, _, attempt = given.rpartition(".")
     return (
-        name == f"{subscription.tag}.{subscription.position.generation}.{flight.seq}"
+        name == f"{delivery_prefix(subscription)}{seq}"
         and attempt.isdecimal()
         and len(attempt) < 10
-        and 1 <= int(attempt) <= flight.deliveries
+        and 1 <= int(attempt) <= deliveries
     )
 
 

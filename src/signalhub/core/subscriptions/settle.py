@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -16,9 +16,11 @@ from signalhub.core.subscriptions.window import EXHAUSTED, READY, SENT, WAITING,
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import Outcome
 from signalhub.wire.envelope import ASK, Envelope
+from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
-    from signalhub.core.replies import Handler, Replies
+    from signalhub.core.messages.runs import AckRun
+    from signalhub.core.replies import Handler, Replies, RunHandler
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.core.subscriptions.join import Subscriptions
@@ -53,14 +55,42 @@ class Settler:
             "hub:credit": self.credit,
         }
 
+    def run_handlers(self) -> dict[str, RunHandler]:
+        """Those of runs, by the type of their messages."""
+        return {"hub:ack": self.ack_run}
+
+    def ack_run(self, session: Session, run: AckRun, now: int) -> list[Effect] | None:
+        """Settle messages, as `ack` does with each; `None` if one may be refused."""
+        try:
+            consumer = self._settler(session, run)
+        except Refusal:
+            return None
+        subscription, name = consumer.subscription, consumer.name
+        if run.epoch is not None and run.epoch != subscription.stream.epoch:
+            return None
+        session.last_seen_ms = now
+        self._dispatcher.wake(subscription)
+        if not run.is_first(send.delivery_prefix(subscription).encode()):
+            for seq, attempt in run.pairs():
+                _ack_one(consumer, seq, attempt)
+            return []
+        for first, last in run.rows():
+            seq = first
+            while seq <= last:
+                # An id of a first attempt fits any later one as well.
+                seq += subscription.ack_first(seq, last, name) or _ack_one(consumer, seq, None)
+        return []
+
     def ack(self, session: Session, message: Envelope, now: int) -> list[Effect]:
-        """`hub:ack`: settle. A late ack counts if the message waits for redelivery."""
+        """`hub:ack`: settle."""
         try:
             request = _decode_settle(message.payload)
         except requests.UNFIT as error:
             raise requests.unfit(error) from None
         given = self._given(session, message, request)
-        for flight in given.flights((SENT, WAITING, READY, EXHAUSTED)):
+        if given.is_first():
+            return self._answer(given, "hub:acked", now)
+        for flight in given.flights(_OPEN):
             given.subscription.settle(flight, Outcome.ACKED, given.consumer.name)
         return self._answer(given, "hub:acked", now)
 
@@ -88,7 +118,7 @@ class Settler:
         """`hub:term`: never redeliver; dead-letter the message if the policy says so."""
         request = requests.parse(requests.SettleRequest, message.payload)
         given = self._given(session, message, request)
-        for flight in given.flights((SENT, WAITING, READY, EXHAUSTED)):
+        for flight in given.flights(_OPEN):
             given.subscription.terminate(flight, (request.reason or "")[:REASON_CHARS_MAX], now)
         return self._answer(given, "hub:termed", now)
 
@@ -135,7 +165,7 @@ class Settler:
         subscription.waiters.append((answer, facts))
         return []
 
-    def _settler(self, session: Session, request: requests.SettleRequest) -> Consumer:
+    def _settler(self, session: Session, request: _Reference) -> Consumer:
         """The consumer that a settling request refers to."""
         if request.subscription_id is not None:
             return _consumer(session, request.subscription_id)
@@ -161,6 +191,58 @@ class Settler:
         owner = "" if found is None else found.definition.owner
         check_may_consume(session, topic, name, owner)
         return self._subscriptions.named(topic, name)
+
+
+class _Reference(Protocol):
+    """What a settling request refers to."""
+
+    @property
+    def subscription_id(self) -> str | None: ...
+    @property
+    def topic(self) -> str | None: ...
+    @property
+    def subscription(self) -> str | None: ...
+    @property
+    def stream(self) -> str | None: ...
+
+
+# A late ack counts if the message waits for redelivery.
+_OPEN: Final = (SENT, WAITING, READY, EXHAUSTED)
+
+
+def _find(
+    subscription: Subscription,
+    seq: int,
+    phases: tuple[object, ...],
+    attempt: str | None,
+    *,
+    is_latest: bool = False,
+) -> Flight | None:
+    """The message at a position, if it is in one of these phases and was sent in this attempt."""
+    flight = subscription.window.flights.get(seq)
+    if (
+        flight is not None
+        and flight.phase in phases
+        and flight.deliveries > 0
+        and not flight.is_burying
+        and (
+            attempt is None
+            or send.is_attempt(subscription, seq, flight.deliveries, attempt, is_latest=is_latest)
+        )
+    ):
+        return flight
+    return None
+
+
+def _ack_one(consumer: Consumer, seq: int, attempt: str | None) -> int:
+    """Acknowledge the message at a position, if it can be; return 1."""
+    subscription = consumer.subscription
+    flight = _find(subscription, seq, _OPEN, attempt)
+    if flight is None:
+        subscription.stats.ignored += 1
+    else:
+        subscription.settle(flight, Outcome.ACKED, consumer.name)
+    return 1
 
 
 def _fits(attempt: int, flight: Flight, is_latest: bool) -> bool:
@@ -197,6 +279,24 @@ class _Given:
         self.ignored: list[int] = []
         self.is_burying = False
 
+    def is_first(self) -> bool:
+        """Acknowledge a single message if it is the oldest of a series; is it?"""
+        request, subscription = self._request, self.subscription
+        seq = request.seq
+        series = subscription.window.series
+        if (
+            seq is None
+            or not series
+            or series[0].first != seq
+            or request.seqs is not None
+            or request.up_to is not None
+            or (request.attempt is not None and request.attempt != 1)
+            or (request.id is not None and not send.is_attempt(subscription, seq, 1, request.id))
+        ):
+            return False
+        self.accepted = subscription.ack_first(seq, seq, self.consumer.name)
+        return True
+
     def flights(
         self, phases: tuple[object, ...], *, is_latest: bool = False, is_own: bool = False
     ) -> list[Flight]:
@@ -208,23 +308,17 @@ class _Given:
         found: list[Flight] = []
         number = self._request.attempt
         for seq, attempt in self._seqs():
-            flight = self.subscription.window.flights.get(seq)
+            flight = _find(self.subscription, seq, phases, attempt, is_latest=is_latest)
             if (
                 flight is not None
-                and flight.phase in phases
-                and flight.deliveries > 0
-                and not flight.is_burying
                 and (not is_own or flight.consumer is self.consumer)
                 and (number is None or _fits(number, flight, is_latest))
-                and (
-                    attempt is None
-                    or send.is_attempt(self.subscription, flight, attempt, is_latest=is_latest)
-                )
             ):
                 found.append(flight)
             else:
                 self.ignored.append(seq)
-                self.is_burying |= flight is not None and flight.is_burying
+                other = self.subscription.window.flights.get(seq)
+                self.is_burying |= other is not None and other.is_burying
         self.accepted = len(found)
         self.subscription.stats.ignored += len(self.ignored)
         return found

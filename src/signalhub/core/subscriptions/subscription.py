@@ -8,7 +8,8 @@ window, in exactly one phase, or settled above the floor. `lag` is for people; d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -16,10 +17,18 @@ from signalhub.core.limits.quotas import NOBODY
 from signalhub.core.streams.streams import Held, Mailbox, Topic, blank
 from signalhub.core.subscriptions.backlog import Backlog
 from signalhub.core.subscriptions.consumers import FAILOVER, KEY_SHARED, Consumer, Consumers
-from signalhub.core.subscriptions.window import EXHAUSTED, SENT, Flight, Window, pause_ms
+from signalhub.core.subscriptions.position import Position
+from signalhub.core.subscriptions.window import (
+    EXHAUSTED,
+    SENT,
+    Acked,
+    Flight,
+    Series,
+    Window,
+    pause_ms,
+)
 from signalhub.counters import SubscriptionTally
 from signalhub.pacing import TokenBucket, grown
-from signalhub.ranges import Ranges
 from signalhub.wire.entry import (
     CursorBody,
     DeadLetterOrigin,
@@ -36,147 +45,13 @@ if TYPE_CHECKING:
     from signalhub.core.subscriptions.progress import Waiter
 
 
-class Position:
-    """Invariant: every position up to `floor` is settled or in `parked`."""
-
-    __slots__ = (
-        "above",
-        "dead_lettered",
-        "doubtful",
-        "failures",
-        "floor",
-        "generation",
-        "is_paused",
-        "letters_through",
-        "parked",
-        "reserved",
-    )
-
-    def __init__(self, floor: int) -> None:
-        self.floor = floor
-        self.above = Ranges()
-        # Delayed messages by the time they are due.
-        self.parked: dict[int, int] = {}
-        # Failed attempts of messages that are not settled.
-        self.failures: dict[int, int] = {}
-        self.reserved = floor
-        # Positions up to here may have been sent by an earlier process.
-        self.doubtful = 0
-        # Each seek starts a new one; acks of older ones are ignored.
-        self.generation = 1
-        self.is_paused = False
-        # The number of its dead letters ever written to the log, and the offset of the last one.
-        self.dead_lettered = 0
-        self.letters_through = -1
-
-    def is_settled(self, seq: int) -> bool:
-        """Is the position settled? Parked positions are not."""
-        return (seq <= self.floor or seq in self.above) and seq not in self.parked
-
-    def unsettled(self, head: int) -> int:
-        """The number of positions up to the head that are neither settled nor parked."""
-        parked_above = sum(seq > self.floor for seq in self.parked)
-        return head - self.floor - self.above.count - parked_above
-
-    @property
-    def first_unsettled(self) -> int:
-        """The oldest position that is neither settled nor parked."""
-        return self.above.end_from(self.floor + 1) + 1
-
-    def settle(self, seq: int) -> None:
-        """Settle a position; idempotent."""
-        if self.parked:
-            self.parked.pop(seq, None)
-        if self.failures:
-            self.failures.pop(seq, None)
-        if seq == self.floor + 1 and not self.above.count and not self.parked:
-            # The common case: settled in order.
-            self.floor = seq
-        elif seq > self.floor:
-            self.above.add(seq)
-            self._advance()
-
-    def park(self, seq: int, due_ms: int) -> None:
-        """Put a delayed message aside; later positions do not wait for it."""
-        self.parked[seq] = due_ms
-        self._advance()
-
-    def _advance(self) -> None:
-        floor = self.floor
-        while True:
-            reached = self.above.end_from(floor + 1)
-            while reached + 1 in self.parked:
-                reached += 1
-            if reached == floor:
-                break
-            floor = reached
-        if floor != self.floor:
-            self.floor = floor
-            self.above.drop_through(floor)
-
-    def skip_to(self, last: int, kept: Sequence[int] = ()) -> None:
-        """Positions up to `last` are gone; only the `kept` ones, in order, stay unsettled."""
-        low = self.floor + 1
-        for seq in (*kept, last + 1):
-            if low < seq:
-                self.above.add_range(low, seq - 1)
-            low = max(low, seq + 1)
-        self._advance()
-
-    def seek(self, floor: int, generation: int) -> None:
-        """Start again after `floor`."""
-        self.generation = generation
-        self.floor = floor
-        self.above = Ranges()
-        self.parked.clear()
-        self.failures.clear()
-        self.doubtful = 0
-
-    def replay(self, one: Settlement) -> None:
-        """Apply a settlement read from the log, unless a snapshot already contains it."""
-        if one.outcome == Outcome.HANDED_OVER or self.is_settled(one.seq):
-            return
-        if one.outcome == Outcome.FAILED:
-            self.failures[one.seq] = one.failures
-        else:
-            self.settle(one.seq)
-
-    def count_letter(self, offset: int) -> None:
-        """A dead letter is in the log, unless it is counted already."""
-        if offset > self.letters_through:
-            self.dead_lettered += 1
-            self.letters_through = offset
-
-    def cursor(self, name: str) -> CursorBody:
-        """The position as an entry."""
-        return CursorBody(
-            name,
-            self.generation,
-            self.floor,
-            self.reserved,
-            list(self.above),
-            dict(self.parked),
-            dict(self.failures),
-            self.is_paused,
-            self.dead_lettered,
-            self.letters_through,
-        )
-
-    def restore(self, cursor: CursorBody) -> None:
-        """Restore the position from an entry."""
-        self.generation = cursor.generation
-        self.floor = cursor.floor
-        self.reserved = cursor.reserved
-        self.above = Ranges(cursor.above)
-        self.parked = dict(cursor.parked)
-        self.failures = dict(cursor.failures)
-        self.is_paused = cursor.is_paused
-        self.dead_lettered = cursor.dead_lettered
-        self.letters_through = cursor.letters_through
-
+# What the log is to say of one delivery, or of several.
+Settled = Settlement | Acked
 
 _EMPTY_READ_MS: Final = 2
 _EMPTY_READ_MS_MAX: Final = 500
+
+_offset_of = attrgetter("offset")
 
 BLOCK: Final = "block"
 DROP: Final = "drop"
@@ -287,10 +162,10 @@ class Subscription:
         # When the last consumer left; 0 while there is one.
         self.idle_since_ms = now_ms
         self.settled_since_cursor = 0
-        self.sends: list[tuple[Consumer, Flight]] = []
-        self.settlements: list[Settlement] = []
+        self.sends: list[tuple[Consumer, Flight] | Series] = []
+        self.settlements: list[Settled] = []
         # Settlements of earlier generations.
-        self.outdated: list[tuple[int, list[Settlement]]] = []
+        self.outdated: list[tuple[int, list[Settled]]] = []
         # Pending changes: paused or not; floor and generation of a seek.
         self.pausing: bool | None = None
         self.pauses = 0  # The number of such requests.
@@ -392,8 +267,7 @@ class Subscription:
     def oldest_ms(self) -> int | None:
         """When the oldest unsettled message was accepted; `None` if it is not in memory."""
         seq = self.position.first_unsettled
-        flight = self.window.flights.get(seq)
-        held = self.stream.recent.get(seq) if flight is None else flight.held
+        held = self.window.held_at(seq) or self.stream.recent.get(seq)
         return None if held is None else held.at_ms
 
     def redefine(self, definition: SubscriptionDefinitionBody, now: int) -> None:
@@ -453,6 +327,23 @@ class Subscription:
         self._settled(flight.seq)
         self.settled_since_cursor += 1
         self.changed()
+
+    def ack_first(self, first: int, last: int, consumer: str) -> int:
+        """Settle these positions as far as they are the oldest of a series; return how many are."""
+        done = self.window.settle_first(first, last)
+        if done is None:
+            return 0
+        series, held = done
+        offsets = list(map(_offset_of, held))
+        last_one = self.settlements[-1] if self.settlements else None
+        if type(last_one) is Acked and last_one.precedes(first, series.sent_ms, consumer):
+            last_one.offsets += offsets
+        else:
+            self.settlements.append(Acked(first, offsets, series.sent_ms, consumer))
+        self.position.settle_through(first, first + len(held) - 1)
+        self.settled_since_cursor += len(held)
+        self.changed()
+        return len(held)
 
     def fail(self, flight: Flight, reason: str, now: int, delay_ms: float = 0) -> None:
         """An attempt failed: redeliver later, or apply the poison policy."""
@@ -722,9 +613,9 @@ class Subscription:
         """A fetch has finished; `found` may be incomplete."""
         if not self.backlog.answered(asked):
             return
-        flight = self.window.flights.get(asked)
+        flight = self.window.unread.get(asked)
         is_found = bool(found) and found[0].seq == asked
-        if flight is not None and flight.held is None:
+        if flight is not None:
             if is_found:
                 self.found(flight, found[0])
             elif asked < self.stream.first:

@@ -18,6 +18,10 @@ first; in the queue of its key; or waiting for a time.
 Deadlines of attempts come in the order of sending, so they are kept in a queue; pauses and extended
 deadlines are kept in a heap. Entries that no longer count are skipped there, and dropped when they
 are the majority, because they keep settled messages in memory.
+
+Most messages are sent once, with their neighbours, to a consumer that acknowledges them in order.
+Such neighbours are one series as long as nothing else happens to them; it becomes flights as soon
+as somebody asks for those.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -34,7 +39,7 @@ import msgspec
 from signalhub.core.streams.streams import Held
 from signalhub.core.subscriptions.consumers import Consumer, KeyQueue
 from signalhub.pacing import grown, spread
-from signalhub.wire.entry import SubscriptionDefinitionBody
+from signalhub.wire.entry import Outcome, Settlement, SubscriptionDefinitionBody
 
 if TYPE_CHECKING:
     from signalhub.core.messages.ask import AskReceipt
@@ -128,6 +133,78 @@ def pause_ms(definition: SubscriptionDefinitionBody, flight: Flight, delay_ms: f
     return min(max(spread(policy, _JITTER, chance), delay_ms), definition.backoff_cap_ms)
 
 
+class Series(msgspec.Struct, eq=False):
+    """Messages with consecutive positions, sent together in their first attempt; never empty."""
+
+    first: int
+    """The position of the first one that is not settled."""
+    held: list[Held]
+    consumer: Consumer
+    sent_ms: int
+    deadline_ms: int
+
+    def __contains__(self, seq: int) -> bool:
+        return self.first <= seq < self.first + len(self.held)
+
+    def take(self, count: int) -> list[Held]:
+        """Take the first messages off."""
+        held = self.held
+        if count >= len(held):
+            self.held = []
+            taken = held
+        else:
+            taken = held[:count]
+            del held[:count]
+        self.first += len(taken)
+        return taken
+
+    def flights(self) -> list[Flight]:
+        """Its messages, each as a flight."""
+        flights = []
+        for seq, held in enumerate(self.held, self.first):
+            flight = Flight(seq, held, 0, False)
+            flight.phase = SENT
+            flight.consumer = self.consumer
+            flight.deliveries = 1
+            flight.first_sent = flight.last_sent = self.sent_ms
+            flight.deadline_ms = self.deadline_ms
+            flights.append(flight)
+        return flights
+
+
+class Acked(msgspec.Struct, eq=False):
+    """Messages of a series that were acknowledged together, for the log."""
+
+    first: int
+    offsets: list[int]
+    sent_ms: int
+    consumer: str
+
+    def precedes(self, first: int, sent_ms: int, consumer: str) -> bool:
+        """May the message at a position be added?"""
+        return (
+            first == self.first + len(self.offsets)
+            and sent_ms == self.sent_ms
+            and consumer == self.consumer
+        )
+
+    def settlements(self) -> list[Settlement]:
+        """What the log says about each."""
+        sent_ms, consumer = self.sent_ms, self.consumer
+        return [
+            Settlement(seq, offset, Outcome.ACKED, 1, 0, sent_ms, sent_ms, consumer)
+            for seq, offset in enumerate(self.offsets, self.first)
+        ]
+
+
+def bytes_of(held: list[Held]) -> int:
+    """The bytes of messages, as a consumer's credit counts them."""
+    return sum(map(_size_of, held))
+
+
+_size_of = attrgetter("size")
+
+
 class Attempt(msgspec.Struct, eq=False):
     """A delivery whose write to the socket settles the message, or answers an ask."""
 
@@ -138,23 +215,31 @@ class Attempt(msgspec.Struct, eq=False):
 
 
 class Window:
-    """Invariant: `exhausted` counts exhausted flights, a consumer's `flights` its sent ones."""
+    """Invariant: `exhausted` counts exhausted flights, a consumer's `flights` its sent ones.
+
+    Series are in the order of positions and of deadlines, and were sent after all flights that were
+    sent; no position is both in one and a flight.
+    """
 
     __slots__ = (
+        "_flights",
+        "_in_series",
         "due",
         "exhausted",
-        "flights",
         "is_keyed",
         "key_queues",
         "keyed",
         "ready",
+        "series",
         "timeouts",
         "unread",
     )
 
     def __init__(self, is_keyed: bool) -> None:
         self.is_keyed = is_keyed
-        self.flights: dict[int, Flight] = {}
+        self._flights: dict[int, Flight] = {}
+        self.series: deque[Series] = deque()
+        self._in_series = 0
         self.exhausted = 0
         self.ready: list[int] = []
         # Delayed messages that are due and not read yet.
@@ -166,11 +251,74 @@ class Window:
         self.timeouts: deque[tuple[int, Flight, int]] = deque()
 
     def __len__(self) -> int:
-        return len(self.flights)
+        return len(self._flights) + self._in_series
+
+    @property
+    def flights(self) -> dict[int, Flight]:
+        """All messages, each as a flight."""
+        if self.series:
+            self._separate()
+        return self._flights
+
+    def seen(self) -> dict[int, Flight]:
+        """The same for looking only: what is in a series stays there."""
+        return self._flights | {
+            flight.seq: flight for series in self.series for flight in series.flights()
+        }
+
+    def __contains__(self, seq: int) -> bool:
+        return seq in self._flights or any(seq in one for one in self.series)
+
+    def held_at(self, seq: int) -> Held | None:
+        """The message at a position, if it is in the window and was read."""
+        flight = self._flights.get(seq)
+        if flight is not None:
+            return flight.held
+        return next((one.held[seq - one.first] for one in self.series if seq in one), None)
 
     def count(self, phase: object) -> int:
-        """The number of flights in a phase."""
-        return sum(flight.phase is phase for flight in self.flights.values())
+        """The number of messages in a phase."""
+        found = sum(flight.phase is phase for flight in self._flights.values())
+        return found + self._in_series if phase is SENT else found
+
+    # Series.
+
+    def begin(self, series: Series) -> None:
+        """Messages are sent together for the first time."""
+        if self.series and self.series[-1].deadline_ms > series.deadline_ms:
+            # The timeout was shortened.
+            self._separate()
+        self.series.append(series)
+        count = len(series.held)
+        self._in_series += count
+        series.consumer.flights += count
+        series.consumer.bytes += bytes_of(series.held)
+
+    def settle_first(self, first: int, last: int) -> tuple[Series, list[Held]] | None:
+        """Settle these positions as far as they are the oldest of a series; `None` if they are not.
+
+        Returns the series with the messages that it lost.
+        """
+        if not self.series or self.series[0].first != first:
+            return None
+        series = self.series[0]
+        taken = series.take(last - first + 1)
+        if not series.held:
+            self.series.popleft()
+        self._in_series -= len(taken)
+        series.consumer.flights -= len(taken)
+        series.consumer.bytes -= bytes_of(taken)
+        return series, taken
+
+    def _separate(self) -> None:
+        """Make flights of all series."""
+        every, self.series, self._in_series = self.series, deque(), 0
+        for series in every:
+            for flight in series.flights():
+                self._flights[flight.seq] = flight
+                self._expect(flight)
+
+    # Flights.
 
     def add(self, flight: Flight) -> None:
         """Add a flight; one without content waits until it is read."""
@@ -196,15 +344,21 @@ class Window:
         """The oldest flight to redeliver."""
         ready = self.ready
         while ready:
-            flight = self.flights.get(ready[0])
+            flight = self._flights.get(ready[0])
             if flight is not None and flight.phase is READY and flight.key_queue is None:
                 return flight
             heapq.heappop(ready)
         return None
 
+    def add_first(self, flight: Flight) -> None:
+        """Add a flight that is sent at once."""
+        self.flights[flight.seq] = flight
+
     def sent(self, flight: Flight, consumer: Consumer, now: int, deadline_ms: int) -> None:
         """A flight is sent to a consumer."""
         assert flight.held is not None
+        if self.series:
+            self._separate()
         flight.phase = _SENT[flight.phase]
         flight.consumer = consumer
         flight.deliveries += 1
@@ -213,6 +367,11 @@ class Window:
         flight.deadline_ms = deadline_ms
         consumer.flights += 1
         consumer.bytes += flight.held.size
+        self._expect(flight)
+
+    def _expect(self, flight: Flight) -> None:
+        """Note when the attempt fails."""
+        deadline_ms = flight.deadline_ms
         if self.timeouts and self.timeouts[-1][0] > deadline_ms:
             # The timeout was shortened, so this deadline is out of order.
             heapq.heappush(self.due, (deadline_ms, flight.seq))
@@ -250,7 +409,7 @@ class Window:
         self.release(flight)
         self.exhausted -= flight.phase is EXHAUSTED
         flight.phase = _REMOVE[flight.phase]
-        self.flights.pop(flight.seq, None)
+        self._flights.pop(flight.seq, None)
         self.unread.pop(flight.seq, None)
         queue = flight.key_queue
         if queue is None:
@@ -278,8 +437,19 @@ class Window:
             if flight.phase is SENT and flight.consumer is consumer
         ]
 
+    def is_due(self, now: int) -> bool:
+        """May an attempt have timed out, or a pause be over?"""
+        timeouts, due, series = self.timeouts, self.due, self.series
+        return bool(
+            (timeouts and timeouts[0][0] <= now)
+            or (due and due[0][0] <= now)
+            or (series and series[0].deadline_ms <= now)
+        )
+
     def overdue(self, now: int) -> Iterator[Flight]:
         """Flights whose attempt has timed out, or whose pause is over."""
+        if self.series and self.series[0].deadline_ms <= now:
+            self._separate()
         timeouts = self.timeouts
         while timeouts and timeouts[0][0] <= now:
             _, flight, deliveries = timeouts.popleft()
@@ -289,21 +459,24 @@ class Window:
                 yield flight
         while self.due and self.due[0][0] <= now:
             _, seq = heapq.heappop(self.due)
-            found = self.flights.get(seq)
+            found = self._flights.get(seq)
             if found is not None and found.deadline_ms <= now and found.phase in (SENT, WAITING):
                 yield found
 
     def next_due_ms(self) -> float:
         """When to call `overdue` again; too early is harmless."""
-        if len(self.timeouts) + len(self.due) > 2 * len(self.flights) + _SPARE_DEADLINES:
+        if len(self.timeouts) + len(self.due) > 2 * len(self._flights) + _SPARE_DEADLINES:
             self._drop_outdated()
+        when = self.series[0].deadline_ms if self.series else math.inf
+        if self.due:
+            when = min(when, self.due[0][0])
         timeouts = self.timeouts
         while timeouts:
-            when, flight, deliveries = timeouts[0]
+            timeout_ms, flight, deliveries = timeouts[0]
             if flight.phase is SENT and flight.deliveries == deliveries:
-                return min(when, self.due[0][0]) if self.due else when
+                return min(when, timeout_ms)
             timeouts.popleft()
-        return self.due[0][0] if self.due else math.inf
+        return when
 
     def _drop_outdated(self) -> None:
         """Drop deadlines of settled messages, and those that were replaced by another one."""
@@ -315,7 +488,7 @@ class Window:
         self.due = [
             (due_ms, seq)
             for due_ms, seq in set(self.due)
-            if (flight := self.flights.get(seq)) is not None
+            if (flight := self._flights.get(seq)) is not None
             and flight.deadline_ms == due_ms
             and flight.phase in (SENT, WAITING)
         ]
@@ -323,17 +496,20 @@ class Window:
 
     def shift(self, by_ms: int) -> None:
         """Move all deadlines and pauses."""
-        for flight in self.flights.values():
+        for series in self.series:
+            series.deadline_ms += by_ms
+        for flight in self._flights.values():
             flight.deadline_ms += by_ms
         self.due = [(due + by_ms, seq) for due, seq in self.due]
         self.timeouts = deque((due + by_ms, one, number) for due, one, number in self.timeouts)
 
     def clear(self) -> None:
         """Remove all flights."""
-        for flight in self.flights.values():
+        flights = self.flights
+        for flight in flights.values():
             self.release(flight)
             flight.phase = SETTLED
-        self.flights.clear()
+        flights.clear()
         self.exhausted = 0
         self.ready.clear()
         self.unread.clear()
