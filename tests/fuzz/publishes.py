@@ -13,6 +13,7 @@ from signalhub.settings.model import AuthSettings, LimitsSettings, Settings
 from tests.fuzz.corpus import ODD_VALUES
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.twins import SENDER, TARGETS, Reads, Way
+from tests.support.memory.shell import envelope
 from tests.support.socket.frames import TEXT, masked_frame
 
 _SECRET: Final = "a shared secret that is long enough for anybody"
@@ -124,16 +125,24 @@ class Publishes:
         reader, listener, _ = TARGETS
         kind = number % _KINDS
         consume = {"subscription": "work", "from": "earliest", "window": 1_000}
+        if kind == 1:
+            way.slow.append(SENDER)
+            way.wires[SENDER].room = 5_000
         if kind in (3, 5):
             way.say(reader, "hub:subscribe", {"topic": "kept/b", **consume}, id="s1")
         if kind in (5, 6):
-            full = {"topic": "kept/full", **consume, "backlogMax": 30, "backlogPolicy": "reject"}
+            full = {"topic": "kept/full", **consume, "backlogMax": 5, "backlogPolicy": "refuse"}
             way.say(reader, "hub:subscribe", full, id="s2")
             way.say(reader, "hub:sub_pause", {"topic": "kept/full", "subscription": "work"})
         if kind in (6, 7):
             way.say(listener, "hub:subscribe", {"topic": "kept/b"}, id="s3")
         if kind == 7:
-            oldest = {"topic": "kept/a", **consume, "backlogMax": 20, "backlogPolicy": "dropOldest"}
+            oldest = {
+                "topic": "kept/a",
+                **consume,
+                "backlogMax": 20,
+                "backlogPolicy": "drop_oldest",
+            }
             way.say(reader, "hub:subscribe", oldest, id="s4")
             way.say(reader, "hub:sub_pause", {"topic": "kept/a", "subscription": "work"})
 
@@ -170,7 +179,17 @@ class _Maker:
         chance = self._random.random()
         if chance < 0.01:
             return self._others.damage(self._publish(0))
+        if chance < 0.015:
+            return self._subscribe()
         return self._publish(0 if chance < 0.85 else 1 + self._below(2))
+
+    def _subscribe(self) -> bytes:
+        """Read what it publishes, all or only the last few."""
+        self._serial += 1
+        name = {"topic": self._topic.strip(b'"').decode(), "subscription": self._pick("ab")}
+        few = {"backlogMax": 3, "backlogPolicy": "drop_oldest"} if self._below(2) else {}
+        payload = {**name, "from": "latest", "window": 5, **few}
+        return envelope("hub:subscribe", payload, id=f"m{self._serial}", sender=SENDER)
 
     def _publish(self, odd: int) -> bytes:
         """One with so many odd members."""

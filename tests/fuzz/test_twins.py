@@ -103,12 +103,12 @@ def test_the_publishes_reach_everything() -> None:
                 counters["runs"] = counters.get("runs", 0) + in_runs
 
     assert counters["published"] > 3_000
-    assert counters["runs"] > 1_000
+    assert counters["runs"] > 700
     assert counters["duplicates"] > 200
     assert counters["deliveries"] > 100
     assert counters["expired_asks"] > 5
     assert counters["lost"] > 20
-    for code in ("internal_error", "unauthorized", "rate_limited", "backlog_full"):
+    for code in ("internal_error", "unauthorized", "rate_limited", "queue_full"):
         assert counters[code] > 20, code
 
 

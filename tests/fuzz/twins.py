@@ -269,6 +269,8 @@ class Way:
         # What picows needs of a running loop.
         self.running = SimpleNamespace(call_later=self.loop.call_later, create_future=_Promise)
         self.wires: dict[str, Wire] = {}
+        # Who reads slowly.
+        self.slow = [SLOW]
         self.closed = 0
         for address in TARGETS:
             self.join(address)
@@ -296,7 +298,7 @@ class Way:
         self.say(address, "hub:connect", metadata=hello)
         payload = {"actorAddress": address, "capabilities": ["x"], "ttlSeconds": 3_600}
         self.say(address, "hub:register", payload)
-        if address == SLOW:
+        if address in self.slow:
             wire.room = _SLOW_BYTES
         return wire
 
@@ -346,7 +348,8 @@ class Way:
     def pass_time(self) -> None:
         """A little, in which the slow one reads a little."""
         self.clock.advance(self._read_s)
-        self.wires[SLOW].read_more(_SLOW_BYTES)
+        for address in self.slow:
+            self.wires[address].read_more(_SLOW_BYTES)
         self.writer_sweeps()
 
     def writer_sweeps(self) -> None:

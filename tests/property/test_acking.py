@@ -62,7 +62,7 @@ class Side:
                     self.shell.receive(peer, text)
                 return
             data = b"".join(masked_frame(TEXT, text) for text in texts)
-            for item in self.readers[number].read(data, 10_000):
+            for item in self.readers[number].read(data, 10_000, 1)[0]:
                 if isinstance(item, bytes):
                     if is_text(item):
                         self.shell.receive(peer, item)
@@ -211,7 +211,7 @@ def test_a_run_that_would_be_refused_is_left_to_python() -> None:
         {"topic": TOPIC, "subscription": NAME, "epoch": "9.9", "seq": 1},
     ):
         text = envelope("hub:ack", payload, pattern="tell")
-        (run,) = reader.read(masked_frame(TEXT, text), 100)
+        (run,) = reader.read(masked_frame(TEXT, text), 100, 1)[0]
 
         assert side.shell.hub.received_run(session, run, side.shell.now) is None
         assert run.messages() == [text]
