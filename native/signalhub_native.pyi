@@ -42,6 +42,9 @@ def first_copies(
 def acked_body(subscription: str, generation: int, acked: list[Acked]) -> bytes:
     """The body of an entry of settlements, each of them an acknowledged first attempt."""
 
+def fingerprint(sender: str, message_id: str) -> bytes:
+    """The key of a message for de-duplication."""
+
 @final
 class Reader:
     """The input of one socket."""

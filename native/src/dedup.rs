@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
+use crate::blake2b::blake2b;
 use crate::publishes::KEY_BYTES;
 
 const RECORD_BYTES: usize = 27;
@@ -158,6 +159,29 @@ impl DedupTable {
             self.split = 0;
         }
     }
+}
+
+/// The key of a message; lone surrogates count as Python encodes them.
+#[pyfunction]
+pub fn fingerprint<'py>(
+    sender: &Bound<'py, PyString>,
+    message_id: &Bound<'py, PyString>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let head = format!("{} ", sender.len()?);
+    let key = match (sender.to_str(), message_id.to_str()) {
+        (Ok(sender), Ok(id)) => {
+            blake2b::<KEY_BYTES>(&[head.as_bytes(), sender.as_bytes(), id.as_bytes()])
+        }
+        _ => {
+            let encoded = |text: &Bound<'py, PyString>| {
+                let bytes = text.call_method1("encode", ("utf-8", "surrogatepass"))?;
+                Ok::<_, PyErr>(bytes.cast_into::<PyBytes>()?)
+            };
+            let (sender, id) = (encoded(sender)?, encoded(message_id)?);
+            blake2b::<KEY_BYTES>(&[head.as_bytes(), sender.as_bytes(), id.as_bytes()])
+        }
+    };
+    Ok(PyBytes::new(sender.py(), &key))
 }
 
 #[pymethods]

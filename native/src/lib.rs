@@ -36,7 +36,7 @@ mod signalhub_native {
     #[pymodule_export]
     use crate::compose::first_copies;
     #[pymodule_export]
-    use crate::dedup::DedupTable;
+    use crate::dedup::{DedupTable, fingerprint};
     #[pymodule_export]
     use crate::http::Requests;
     #[pymodule_export]

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from signalhub import native
-from signalhub.core.messages.dedup import Dedup, KnownAck, Remembered, fingerprint
+from signalhub.core.messages.dedup import (
+    Dedup,
+    KnownAck,
+    Remembered,
+    fingerprint,
+    plain_fingerprint,
+)
 
 pytestmark = pytest.mark.skipif(not native.IS_ON, reason="needs the native part")
 
@@ -124,3 +130,16 @@ def test_a_key_has_ten_bytes() -> None:
     for call in (table.find, table.is_aside, lambda key: table.knows_any([key], 0)):
         with pytest.raises(ValueError, match="ten bytes"):
             call(b"short")
+
+
+texts = st.text(st.characters(), max_size=300)
+
+
+@given(texts, texts)
+@example("\ud800", "a")
+@example("a", "\udfff")
+@example("a" * 126, "")
+@example("a" * 60, "b" * 65)
+def test_keys_are_the_same(sender: str, message_id: str) -> None:
+    assert fingerprint is not plain_fingerprint
+    assert fingerprint(sender, message_id) == plain_fingerprint(sender, message_id)

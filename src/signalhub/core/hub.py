@@ -407,11 +407,15 @@ class Hub:
 
     # Outcomes of effects.
 
-    def handed_over(self, receipt: AskReceipt | Attempt, now: int) -> list[Effect]:
-        """An ask or a dispatched message was written to its socket."""
-        if isinstance(receipt, Attempt):
-            return self._passes.handed_over(receipt, now)
-        return self.asks.handed_over(receipt, now)
+    def handed_over(self, receipts: list[AskReceipt | Attempt], now: int) -> list[Effect]:
+        """Asks or dispatched messages were written to their sockets."""
+        effects: list[Effect] = []
+        for receipt in receipts:
+            if isinstance(receipt, Attempt):
+                effects += self._passes.handed_over(receipt, now)
+            else:
+                effects += self.asks.handed_over(receipt, now)
+        return effects
 
     def undelivered(self, receipt: AskReceipt | Attempt, now: int) -> list[Effect]:
         """The socket closed, or the message expired, before the message was written."""

@@ -408,7 +408,7 @@ class MemoryShell:
         has_moved = bool(self._handed_over)
         while self._handed_over:
             receipt = self._handed_over.popleft()
-            self._carry_out(self.hub.handed_over(receipt, self.now))
+            self._carry_out(self.hub.handed_over([receipt], self.now))
         if self.hub.next_dispatch_ms <= self.now:
             has_moved = True
             self._carry_out(self.hub.dispatch(self.now))

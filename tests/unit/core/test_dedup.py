@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 
 import pytest
 
+from signalhub import native
 from signalhub.core.messages.dedup import Dedup, KnownAck, _Table
 
 WINDOW_MS = 300_000
@@ -106,7 +109,8 @@ def test_an_id_costs_at_most_32_bytes(count: int) -> None:
     assert dedup.memory_bytes / count <= 32
 
 
-def test_the_memory_reported_is_the_memory_used() -> None:
+def test_the_memory_reported_is_the_memory_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "IS_ON", False)
     tracemalloc.start()
     try:
         before_bytes, _ = tracemalloc.get_traced_memory()
@@ -118,6 +122,37 @@ def test_the_memory_reported_is_the_memory_used() -> None:
 
     assert used_bytes / dedup.count <= 32
     assert 0.9 <= dedup.memory_bytes / used_bytes <= 1.1
+
+
+_NATIVELY = """
+import sys
+from signalhub.core.messages.dedup import Dedup, KnownAck, fingerprint
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4_096
+
+count = 200_000
+keys = [fingerprint("@(local/a)", str(number)) for number in range(count)]
+dedup = Dedup(3_600_000, 2**30)
+before = resident()
+for number in range(0, count, 16):
+    at_ms = 1_000_000 + number
+    dedup.remember_queued(keys[number : number + 16], at_ms, at_ms, number + 1, 3)
+print(resident() - before, dedup.memory_bytes, dedup.count)
+"""
+
+
+@pytest.mark.skipif(not native.IS_ON, reason="needs the native part")
+def test_the_memory_reported_is_what_the_native_part_uses() -> None:
+    """Its allocations are not traced, so what counts is the memory of a process."""
+    done = subprocess.run(
+        [sys.executable, "-c", _NATIVELY], capture_output=True, text=True, timeout=60, check=True
+    )
+    used_bytes, reported_bytes, count = map(int, done.stdout.split())
+
+    assert count == 200_000
+    assert used_bytes / count <= 34
+    assert 0.9 <= reported_bytes / used_bytes <= 1.1
 
 
 def test_without_memory_for_the_window_the_oldest_go_and_it_says_so() -> None:

@@ -109,6 +109,7 @@ Pending: TypeAlias = "dict[bytes, AskReceipt | PublishReceipt | RunReceipt | Fan
 
 DELIVERED: Final = "delivered"
 QUEUED: Final = "queued"
+_STATUS: Final[dict[Status, bytes]] = {DELIVERED: b"delivered", QUEUED: b"queued"}
 _UNKNOWN_RESOLUTION: Final = (
     "Check the address with hub:discover, or wait until the actor registers."
 )
@@ -164,9 +165,10 @@ class Asks:
         elif not mailbox.subscription.consumers:
             self.check_room(mailbox, 1, now)
         # An actor that is there can be reached without a log that is merely damaged.
-        is_unrecorded = mailbox is None and self._storage.is_damaged
+        storage = self._storage
+        is_unrecorded = mailbox is None and storage.fault is not None and storage.is_damaged
         if not is_unrecorded:
-            self._storage.check()
+            storage.check()
         stored = MessageBody(
             message.id,
             self._next_id(),
@@ -181,7 +183,7 @@ class Asks:
             session, message, [session], target, now, expires_at, stored, key, mailbox
         )
         self._pending[key] = receipt
-        orphan = self.orphans.pop((message.sender, message.id), None)
+        orphan = self.orphans.pop((message.sender, message.id), None) if self.orphans else None
         if orphan is not None:
             # An earlier process wrote it to the log; whether it was delivered is unknown.
             stored.copy_id = orphan.copy_id
@@ -354,7 +356,8 @@ class Asks:
         self._dedup.remember_by(receipt.key, now, ack)
         return [
             self.delivery_ack(asker, message, ack, now, is_duplicate=asker is not receipt.session)
-            for asker in receipt.listening
+            for asker in receipt.askers
+            if asker.state is SessionState.CONNECTED
         ]
 
     def delivery_ack(
@@ -367,18 +370,21 @@ class Asks:
         is_duplicate: bool = False,
     ) -> Reply:
         """The answer to an ask, the first time and for every repeat."""
-        payload: dict[str, object] = {
-            "messageId": message.id,
-            "deliveredAt": ack.at_ms,
-            "status": ack.status,
-        }
+        place = b""
         if ack.seq:
-            payload["epoch"] = self._streams.epoch_of(ack.stream)
-            payload["seq"] = ack.seq
-        payload["durability"] = self._storage.durability
-        if is_duplicate:
-            payload["duplicate"] = True
-        return self._replies.reply(session, message, "hub:delivery_ack", wire.encode(payload), now)
+            place = b',"epoch":%b,"seq":%d' % (
+                wire.encode(self._streams.epoch_of(ack.stream)),
+                ack.seq,
+            )
+        payload = b'{"messageId":%b,"deliveredAt":%d,"status":"%b"%b,"durability":"%b"%b' % (
+            wire.encode(message.id),
+            ack.at_ms,
+            _STATUS[ack.status],
+            place,
+            self._storage.durability.encode(),
+            b',"duplicate":true}' if is_duplicate else b"}",
+        )
+        return self._replies.reply(session, message, "hub:delivery_ack", payload, now)
 
     def handed_over(self, receipt: AskReceipt, now: int) -> list[Effect]:
         """Settle an ask to an actor without a mailbox: it was written to the socket."""

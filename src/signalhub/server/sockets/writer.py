@@ -278,8 +278,7 @@ class Writer:
         while self._handed_over:
             receipts, self._handed_over = self._handed_over, []
             now = self._now_ms()
-            for receipt in receipts:
-                self._perform(self._hub.handed_over(receipt, now), now)
+            self._perform(self._hub.handed_over(receipts, now), now)
             self._write_dirty()
 
     def _write_dirty(self) -> None:
