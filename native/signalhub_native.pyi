@@ -23,6 +23,22 @@ def listed(head: bytes, rest: bytes, begun: int, values: list[bytes], end: bytes
     `head` ends before the length of the body, `rest` with its first `begun` bytes.
     """
 
+def entry_starts(data: bytes, batches: list[tuple[int, int, int]]) -> bytes | None:
+    """Where the entries of verified batches start, as 64-bit numbers.
+
+    A batch is its position, its length and its count. `None` if the entries do not fill it.
+    """
+
+def entry_columns(
+    data: bytes, starts: bytes, layouts: bytes
+) -> list[list[bytes | None]] | None:
+    """The columns of the entries that start at `starts`, each as its Arrow buffers.
+
+    Kind, stream, its epoch, seq, id, accepted at, expires at, body, is erased. `layouts` says for
+    every kind what its bodies are: 0 is unknown, 1 nothing to look at, 2 a message, 3 a room
+    message, 4 a broadcast. `None` if Python has to look at an entry.
+    """
+
 def first_copies(
     held: list[Held],
     begin: int,

@@ -4,6 +4,7 @@
 //! does not fully understand is handed over as it came.
 
 mod blake2b;
+mod columns;
 mod compose;
 mod count;
 mod dedup;
@@ -26,6 +27,7 @@ mod settles;
 mod sha1;
 mod tells;
 mod template;
+mod unpack;
 mod upgrade;
 
 use pyo3::prelude::*;
@@ -33,6 +35,8 @@ use pyo3::prelude::*;
 /// The module.
 #[pymodule]
 mod signalhub_native {
+    #[pymodule_export]
+    use crate::columns::{entry_columns, entry_starts};
     #[pymodule_export]
     use crate::compose::first_copies;
     #[pymodule_export]

@@ -2,25 +2,28 @@
 
 The batches of a slice are contiguous, and so are header, stream and body of their entries. One
 Arrow array over the original bytes has all of these as elements; taking every third element gathers
-streams or bodies without touching single entries in Python.
+streams or bodies without touching single entries in Python. The native part makes the same columns
+in one call, and leaves rows that it does not fully understand to Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from signalhub import native
 from signalhub.log.disk import Disk
 from signalhub.log.errors import LogDamaged
 from signalhub.log.record import (
     ENTRY_HEADER_BYTES,
     ERASED,
     VERSION,
+    BatchHeader,
     Unreadable,
     entry_positions,
     read_batch,
@@ -28,6 +31,9 @@ from signalhub.log.record import (
 from signalhub.pipeline.source.plan import LogPosition, Segments, Slice
 from signalhub.pipeline.tables.tables import SOURCE_COLUMNS, Column
 from signalhub.wire.entry import Kind
+
+if native.IS_ON or TYPE_CHECKING:
+    import signalhub_native
 
 ROWS_MAX: Final = 32_768
 """The most rows of one Arrow batch."""
@@ -111,6 +117,12 @@ _HEADS: Final[dict[int, type[Any]]] = {
     Kind.BROADCAST: _BroadcastHead,
 }
 _DECODERS: Final = {kind: msgspec.msgpack.Decoder(head).decode for kind, head in _HEADS.items()}
+_LAYOUT_NUMBERS: Final = {_MessageHead: 2, _RoomMessageHead: 3, _BroadcastHead: 4}
+# For the native part: what the bodies of each kind are, 1 if they have neither id nor expiry.
+_LAYOUTS: Final = bytes(
+    _LAYOUT_NUMBERS[_HEADS[number]] if number in _HEADS else int(number in set(Kind))
+    for number in range(256)
+)
 _KINDS: Final = {kind.value: kind.name.lower() for kind in Kind}
 _KIND_NAMES: Final = pa.array([_KINDS.get(number, f"kind_{number}") for number in range(256)])
 _MICROSECONDS: Final = 1_000
@@ -155,20 +167,31 @@ def _read(disk: Disk, one: Slice) -> tuple[bytes, np.ndarray[Any, np.dtype[np.in
 
 def _entry_starts(data: bytes, one: Slice) -> tuple[np.ndarray[Any, np.dtype[np.int64]], int]:
     """Return where the entries of verified batches start, and the offset of the first."""
-    starts: list[int] = []
+    batches: list[tuple[int, BatchHeader]] = []
     at, first, expected = 0, one.from_offset, -1
     while at < len(data):
         try:
             batch = read_batch(data, at)
             if batch.epoch != one.epoch or expected not in (-1, batch.first):
                 raise Unreadable(f"a batch of epoch {batch.epoch} at {batch.first} is out of place")
-            starts.extend(entry_positions(data, batch, at))
         except Unreadable as error:
             raise LogDamaged(one.segment, one.begin + at, str(error)) from error
         if expected < 0:
             first = batch.first
         expected = batch.end
+        batches.append((at, batch))
         at += batch.length
+    if native.IS_ON:
+        extents = [(at, batch.length, batch.count) for at, batch in batches]
+        found = signalhub_native.entry_starts(data, extents)
+        if found is not None:
+            return np.frombuffer(found, dtype=np.int64), first
+    starts: list[int] = []
+    for at, batch in batches:
+        try:
+            starts.extend(entry_positions(data, batch, at))
+        except Unreadable as error:
+            raise LogDamaged(one.segment, one.begin + at, str(error)) from error
     return np.array(starts, dtype=np.int64), first
 
 
@@ -180,6 +203,74 @@ def _columns(
     first: int,
 ) -> pa.RecordBatch:
     count = len(starts)
+    found = _native_columns(data, starts) or _plain_columns(data, starts)
+    has_fault = found.faults.is_valid()
+    positions = pa.array(starts + one.begin)
+    columns = [
+        pa.repeat(pa.scalar(shard, pa.int32()), count),
+        pa.repeat(pa.scalar(one.epoch, pa.int64()), count),
+        pa.array(np.arange(first, first + count, dtype=np.int64)),
+        _KIND_NAMES.take(found.kinds),
+        found.streams,
+        found.stream_epochs,
+        found.seqs,
+        found.ids,
+        found.accepted,
+        found.expires,
+        pa.repeat(pa.scalar(VERSION, pa.int32()), count),
+        found.bodies,
+        found.is_erased,
+        found.faults,
+        pc.if_else(has_fault, one.segment, pa.scalar(None, pa.string())),
+        pc.if_else(has_fault, positions, pa.scalar(None, pa.int64())),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+class _Found(NamedTuple):
+    """The columns that depend on the bytes of each entry."""
+
+    kinds: pa.Array
+    streams: pa.Array
+    stream_epochs: pa.Array
+    seqs: pa.Array
+    ids: pa.Array
+    accepted: pa.Array
+    expires: pa.Array
+    bodies: pa.Array
+    is_erased: pa.Array
+    faults: pa.Array
+
+
+_FOUND_TYPES: Final = (
+    pa.uint8(),
+    pa.string(),
+    pa.int64(),
+    pa.int64(),
+    pa.string(),
+    TIME,
+    TIME,
+    pa.binary(),
+    pa.bool_(),
+)
+
+
+def _native_columns(data: bytes, starts: np.ndarray[Any, np.dtype[np.int64]]) -> _Found | None:
+    if not native.IS_ON:
+        return None
+    found = signalhub_native.entry_columns(data, starts.tobytes(), _LAYOUTS)
+    if found is None:
+        return None
+    count = len(starts)
+    arrays = [
+        pa.Array.from_buffers(type, count, [one and pa.py_buffer(one) for one in buffers])
+        for type, buffers in zip(_FOUND_TYPES, found, strict=True)
+    ]
+    return _Found(*arrays, faults=pa.nulls(count, pa.string()))
+
+
+def _plain_columns(data: bytes, starts: np.ndarray[Any, np.dtype[np.int64]]) -> _Found:
+    count = len(starts)
     raw = np.frombuffer(data, dtype=np.uint8)
     heads = np.lib.stride_tricks.sliding_window_view(raw, _HEAD.itemsize)[starts]
     heads = heads.view(_HEAD).ravel()
@@ -189,30 +280,20 @@ def _columns(
     is_erased = (heads["flags"] & ERASED).astype(bool)
     parts = _parts(data, streams, bodies, ends)
     third = np.arange(count, dtype=np.int64) * 3
-    stream = _texts(parts.take(pa.array(third + 1)))
     body_places = pa.array(third + 2, mask=is_erased)
     ids, expiries, faults = _look_inside(data, heads["kind"], bodies, ends, is_erased)
-    has_fault = faults.is_valid()
-    positions = pa.array(starts + one.begin)
-    columns = [
-        pa.repeat(pa.scalar(shard, pa.int32()), count),
-        pa.repeat(pa.scalar(one.epoch, pa.int64()), count),
-        pa.array(np.arange(first, first + count, dtype=np.int64)),
-        _KIND_NAMES.take(pa.array(heads["kind"])),
-        stream,
-        pa.array(heads["stream_epoch"].astype(np.int64)),
-        pa.array(heads["seq"].astype(np.int64)),
-        ids,
-        _times(pa.array(heads["at_ms"].astype(np.int64))),
-        _times(expiries),
-        pa.repeat(pa.scalar(VERSION, pa.int32()), count),
-        parts.take(body_places),
-        pa.array(is_erased),
-        faults,
-        pc.if_else(has_fault, one.segment, pa.scalar(None, pa.string())),
-        pc.if_else(has_fault, positions, pa.scalar(None, pa.int64())),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    return _Found(
+        kinds=pa.array(heads["kind"]),
+        streams=_texts(parts.take(pa.array(third + 1))),
+        stream_epochs=pa.array(heads["stream_epoch"].astype(np.int64)),
+        seqs=pa.array(heads["seq"].astype(np.int64)),
+        ids=ids,
+        accepted=_times(pa.array(heads["at_ms"].astype(np.int64))),
+        expires=_times(expiries),
+        bodies=parts.take(body_places),
+        is_erased=pa.array(is_erased),
+        faults=faults,
+    )
 
 
 def _parts(data: bytes, streams: Any, bodies: Any, ends: Any) -> pa.Array:
