@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
@@ -24,18 +24,15 @@ from deltalake import (
     QueryBuilder,
     Transaction,
     WriterProperties,
-    write_deltalake,
 )
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from signalhub.clock import SystemClock
-from signalhub.pipeline.tables.tables import CHECKPOINT_INTERVAL, TABLES
-from signalhub.privacy import FILE_MODE, opener
+from signalhub.pipeline.commit import LOG, append_rows, create_table, transaction
+from signalhub.pipeline.tables.tables import CHECKPOINT_INTERVAL, TABLES, Table
+from signalhub.privacy import FILE_MODE
 from signalhub.wire.errors import SignalHubError
 
 FOLDER: Final = "lake"
-LOG: Final = "_delta_log"
-"""The folder of a table's commits and checkpoints."""
 _QUERIES: Final = {
     # The other cores are for the hub.
     "datafusion.execution.target_partitions": "1",
@@ -49,6 +46,7 @@ _REWRITTEN_BYTES_MAX: Final = 8 * 2**20
 """A table up to this size is merged into without Spark: all of it may be rewritten."""
 _WRITER: Final = WriterProperties(compression="ZSTD")
 # Spark does both: it leaves out what it need not know, and upkeep deletes commits by its own rule.
+_NOTHING: Final = pa.table({})
 _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -138,36 +136,44 @@ class Lake:
         version = table.version() + 1
         if version % CHECKPOINT_INTERVAL == 0:
             return False
-        now_ms = SystemClock().now_ms()
-        done = {"appId": application(shard, epoch), "version": last, "lastUpdated": now_ms}
-        info = {"timestamp": now_ms, "operation": "WRITE", "engineInfo": "signalhub"}
-        lines = [{"commitInfo": info | {"operationParameters": {}}}, {"txn": done}]
-        log = Path(self.location(name)) / LOG
-        try:
-            _write_new(log / f"{version:020d}.json", msgspec.json.Encoder().encode_lines(lines))
-        except OSError:
-            return False
-        return True
+        return append_rows(
+            self._folder(name), version, _NOTHING, (), [_transaction(Position(shard, epoch, last))]
+        )
 
-    def append(self, name: str, rows: pa.Table) -> bool:
-        """Append a few rows without Spark; returns `False` if Spark has to do it."""
+    def append(self, name: str, rows: pa.Table, position: Position | None = None) -> bool:
+        """Append a few rows without Spark, and record a position in the same commit.
+
+        Returns `False` if Spark has to do it, for the reasons that `record` has.
+        """
         table = self._writable(name)
         if table is None:
             return False
+        transactions = [] if position is None else [_transaction(position)]
+        version, statistics = table.version() + 1, TABLES[name].statistics
         try:
-            write_deltalake(
-                table,
-                rows,
-                mode="append",
-                writer_properties=_WRITER,
-                commit_properties=CommitProperties(max_commit_retries=0),
-                post_commithook_properties=_NO_HOOKS,
-            )
-        except _READING_ERRORS:
-            self.forget(name)
+            return append_rows(self._folder(name), version, rows, statistics, transactions)
+        except OSError:
             return False
-        self._make_private(name, table.version())
-        return True
+
+    def create(self, table: Table, properties: Mapping[str, str]) -> bool:
+        """Create an empty table without Spark, as Spark would; `False` if Spark has to do it."""
+        if "://" in self.uri:
+            return False
+        try:
+            return create_table(
+                self._folder(table.name),
+                about=table.about,
+                schema=table.schema,
+                properties=properties,
+                cluster_by=table.cluster_by,
+                readers=table.reader_features,
+                writers=table.writer_features,
+            )
+        except OSError:
+            return False
+
+    def _folder(self, name: str) -> Path:
+        return Path(self.location(name))
 
     def merge(
         self, name: str, rows: pa.Table, merging: Merging, position: Position | None
@@ -318,14 +324,5 @@ class Lake:
         return self.location(name).replace("s3a://", "s3://", 1)
 
 
-def _write_new(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all; raises `FileExistsError` if it exists."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(draft, "wb", opener=opener) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+def _transaction(position: Position) -> dict[str, Any]:
+    return transaction(application(position.shard, position.epoch), position.last)

@@ -7,12 +7,13 @@ get the missing columns instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pyspark.sql import SparkSession
 
-from signalhub.pipeline.lake import LOG, Lake
+from signalhub.pipeline.commit import LOG
+from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.storage import Storage
 from signalhub.pipeline.tables.tables import (
     AUDIT,
@@ -20,6 +21,7 @@ from signalhub.pipeline.tables.tables import (
     QUARANTINE,
     TABLES,
     VERSION_PROPERTY,
+    Column,
     Table,
 )
 from signalhub.settings.model import PipelineSettings as Settings
@@ -36,11 +38,50 @@ def ensure_tables(
     names: Iterable[str] = TABLES,
 ) -> list[str]:
     """Create missing and outdated tables; return the names of those that start empty."""
-    chosen = [name for name in TABLES if name in names or name in KEPT]
-    made = [name for name in chosen if ensure_table(spark, lake, name)]
+    chosen = _with_kept(names)
+    made = [name for name in chosen if ensure_table(spark, lake, name, settings)]
     for name in chosen:
         remember(spark, lake, name, settings or Settings())
     return made
+
+
+def ensure_tables_here(lake: Lake, settings: Settings, names: Iterable[str] = TABLES) -> bool:
+    """Create missing tables without Spark; returns `False` if Spark has more to do."""
+    for name in _with_kept(names):
+        table = TABLES[name]
+        if not lake.exists(name) and not _create_here(lake, table, settings):
+            return False
+        opened = lake.open(name)
+        assert opened is not None
+        known = opened.metadata().configuration
+        is_old = bool(_missing(lake, table)) if name in KEPT else not _is_current(known, table)
+        if is_old or _differing(known, settings):
+            return False
+    return True
+
+
+def _with_kept(names: Iterable[str]) -> list[str]:
+    return [name for name in TABLES if name in names or name in KEPT]
+
+
+def _create_here(lake: Lake, table: Table, settings: Settings) -> bool:
+    return lake.create(table, {**table.properties, **_remembering(settings)})
+
+
+def _is_current(configuration: Mapping[str, str], table: Table) -> bool:
+    return configuration.get(VERSION_PROPERTY) == str(table.version)
+
+
+def _remembering(settings: Settings) -> dict[str, str]:
+    return {
+        "delta.deletedFileRetentionDuration": _days(settings.vacuum_s),
+        "delta.logRetentionDuration": _days(max(settings.vacuum_s, settings.commits_s)),
+    }
+
+
+def _differing(configuration: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    wanted = _remembering(settings)
+    return wanted if any(configuration.get(key) != wanted[key] for key in wanted) else {}
 
 
 def remember(spark: SparkSession, lake: Lake, name: str, settings: Settings) -> None:
@@ -50,12 +91,7 @@ def remember(spark: SparkSession, lake: Lake, name: str, settings: Settings) -> 
     """
     table = lake.open(name)
     assert table is not None
-    wanted = {
-        "delta.deletedFileRetentionDuration": _days(settings.vacuum_s),
-        "delta.logRetentionDuration": _days(max(settings.vacuum_s, settings.commits_s)),
-    }
-    known = table.metadata().configuration
-    if any(known.get(key) != value for key, value in wanted.items()):
+    if wanted := _differing(table.metadata().configuration, settings):
         listed = ", ".join(f"'{key}' = '{value}'" for key, value in wanted.items())
         spark.sql(f"ALTER TABLE delta.`{lake.location(name)}` SET TBLPROPERTIES ({listed})")
 
@@ -71,7 +107,9 @@ def forget_tables(spark: SparkSession) -> None:
     getattr(jvm, "org.apache.spark.sql.delta.DeltaLog").clearCache()
 
 
-def ensure_table(spark: SparkSession, lake: Lake, name: str) -> bool:
+def ensure_table(
+    spark: SparkSession, lake: Lake, name: str, settings: Settings | None = None
+) -> bool:
     """Create a table if necessary; return whether it is new and therefore empty."""
     table = TABLES[name]
     opened = lake.open(name)
@@ -79,12 +117,12 @@ def ensure_table(spark: SparkSession, lake: Lake, name: str) -> bool:
         if name in KEPT:
             _add_columns(spark, lake, table)
             return False
-        version = opened.metadata().configuration.get(VERSION_PROPERTY)
-        if version == str(table.version):
+        if _is_current(opened.metadata().configuration, table):
             return False
         drop_table(spark, lake, name)
     _clear_attempt(spark, lake, name)
-    spark.sql(table.create(lake.location(name)))
+    if not _create_here(lake, table, settings or Settings()):
+        spark.sql(table.create(lake.location(name)))
     lake.forget(name)
     return True
 
@@ -110,11 +148,14 @@ def drop_table(spark: SparkSession, lake: Lake, name: str) -> None:
 
 
 def _add_columns(spark: SparkSession, lake: Lake, table: Table) -> None:
-    opened = lake.open(table.name)
-    assert opened is not None
-    known = {field.name for field in opened.schema().fields}
-    missing = [one for one in table.columns if one.name not in known]
-    if missing:
+    if missing := _missing(lake, table):
         columns = ", ".join(f"`{one.name}` {one.type}" for one in missing)
         spark.sql(f"ALTER TABLE delta.`{lake.location(table.name)}` ADD COLUMNS ({columns})")
         lake.forget(table.name)
+
+
+def _missing(lake: Lake, table: Table) -> list[Column]:
+    opened = lake.open(table.name)
+    assert opened is not None
+    known = {field.name for field in opened.schema().fields}
+    return [one for one in table.columns if one.name not in known]

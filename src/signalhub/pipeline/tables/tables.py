@@ -6,7 +6,7 @@ it, and `docs/lake.md` is generated from it. Columns are only ever added, at the
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -40,19 +40,51 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     def names(self) -> list[str]:
         return [one.name for one in self.columns]
 
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Return the columns as a table's metadata has them."""
+        return {
+            "type": "struct",
+            "fields": [
+                {
+                    "name": one.name,
+                    "type": _SCHEMA_TYPES[one.type],
+                    "nullable": True,
+                    "metadata": {"comment": one.about},
+                }
+                for one in self.columns
+            ],
+        }
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Return what is declared about the whole table."""
+        return {
+            "delta.enableDeletionVectors": "true",
+            "delta.dataSkippingStatsColumns": ",".join(self.statistics),
+            **_UPKEEP,
+            VERSION_PROPERTY: str(self.version),
+        }
+
+    @property
+    def reader_features(self) -> list[str]:
+        """Return what a reader has to support."""
+        has_variant = any(one.type == "VARIANT" for one in self.columns)
+        return ["deletionVectors", *(["variantType"] if has_variant else [])]
+
+    @property
+    def writer_features(self) -> list[str]:
+        """Return what a writer has to support."""
+        clustering = ["domainMetadata", "clustering"] if self.cluster_by else []
+        return [*self.reader_features, "invariants", "appendOnly", *clustering]
+
     def create(self, location: str) -> str:
         """Return the statement that creates it if it does not exist."""
         columns = ",\n  ".join(
             f"`{one.name}` {one.type} COMMENT '{_quoted(one.about)}'" for one in self.columns
         )
         clustering = f"\nCLUSTER BY ({', '.join(self.cluster_by)})" if self.cluster_by else ""
-        properties = {
-            "delta.enableDeletionVectors": "true",
-            "delta.dataSkippingStatsColumns": ",".join(self.statistics),
-            **_UPKEEP,
-            VERSION_PROPERTY: str(self.version),
-        }
-        listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in self.properties.items())
         return (
             f"CREATE TABLE IF NOT EXISTS delta.`{location}` (\n  {columns}\n) USING DELTA"
             f"{clustering}\nCOMMENT '{_quoted(self.about)}'\nTBLPROPERTIES ({listed})"
@@ -67,6 +99,29 @@ _UPKEEP: Final = {
     "delta.logRetentionDuration": "interval 1 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+}
+
+
+_BUCKET: Final = [
+    {"name": name, "type": "long", "nullable": True, "metadata": {}} for name in ("le_ms", "count")
+]
+_SCHEMA_TYPES: Final[dict[str, Any]] = {
+    **{name: name.lower() for name in ("STRING", "BINARY", "BOOLEAN", "TIMESTAMP", "DOUBLE")},
+    "INT": "integer",
+    "BIGINT": "long",
+    "VARIANT": "variant",
+    "MAP<STRING, STRING>": {
+        "type": "map",
+        "keyType": "string",
+        "valueType": "string",
+        "valueContainsNull": True,
+    },
+    "ARRAY<STRING>": {"type": "array", "elementType": "string", "containsNull": True},
+    "ARRAY<STRUCT<le_ms: BIGINT, count: BIGINT>>": {
+        "type": "array",
+        "elementType": {"type": "struct", "fields": _BUCKET},
+        "containsNull": True,
+    },
 }
 
 

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from signalhub.clock import SystemClock
-from signalhub.pipeline.lake import LOG, Lake, LakeUnreachable
+from signalhub.pipeline.commit import LOG
+from signalhub.pipeline.lake import Lake, LakeUnreachable
 from signalhub.pipeline.storage import Storage
 from signalhub.pipeline.tables.tables import ENTRIES, MESSAGES
 
