@@ -8,7 +8,6 @@ before the commit that names them; without it nobody sees them, and upkeep delet
 from __future__ import annotations
 
 import json
-import math
 import os
 import uuid
 from collections.abc import Mapping, Sequence
@@ -125,25 +124,44 @@ def append_rows(
     transactions: Sequence[Mapping[str, Any]],
 ) -> bool:
     """Append rows in one file and one commit; returns whether this version was free."""
-    actions = list(transactions)
-    path = table / f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
+    actions, files = list(transactions), []
     if rows.num_rows:
+        files.append(write_file(table, rows, statistics))
+    if add_files(table, version, files, actions):
+        return True
+    for one in files:
+        (table / one["path"]).unlink(missing_ok=True)
+    return False
+
+
+def add_files(
+    table: Path,
+    version: int,
+    files: Sequence[Mapping[str, Any]],
+    transactions: Sequence[Mapping[str, Any]],
+) -> bool:
+    """Add written files in one commit; returns whether this version was free."""
+    actions = [*transactions, *({"add": one} for one in files)]
+    return write_commit(table, version, "WRITE", actions, {"mode": "Append", "partitionBy": "[]"})
+
+
+def write_file(table: Path, rows: pa.Table, statistics: Sequence[str]) -> dict[str, Any]:
+    """Write rows as a data file, and return what a commit says about it."""
+    path = table / f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
+    try:
         _write_rows(path, rows)
         stat = path.stat()
-        added = {
-            "path": path.name,
-            "partitionValues": {},
-            "size": stat.st_size,
-            "modificationTime": stat.st_mtime_ns // 1_000_000,
-            "dataChange": True,
-            "stats": json.dumps(_statistics(rows, statistics), separators=(",", ":")),
-        }
-        actions.append({"add": added})
-    parameters = {"mode": "Append", "partitionBy": "[]"}
-    if write_commit(table, version, "WRITE", actions, parameters):
-        return True
-    path.unlink(missing_ok=True)
-    return False
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return {
+        "path": path.name,
+        "partitionValues": {},
+        "size": stat.st_size,
+        "modificationTime": stat.st_mtime_ns // 1_000_000,
+        "dataChange": True,
+        "stats": json.dumps(_statistics(rows, statistics), separators=(",", ":")),
+    }
 
 
 def _write_rows(path: Path, rows: pa.Table) -> None:
@@ -153,8 +171,18 @@ def _write_rows(path: Path, rows: pa.Table) -> None:
 
     names = [name for name in rows.schema.names if name not in _NO_DICTIONARY]
     with open(path, "xb", opener=opener) as file:
-        # The Arrow schema would repeat names and types of the file's own.
-        pq.write_table(rows, file, compression="zstd", use_dictionary=names, store_schema=False)
+        pq.write_table(
+            rows,
+            file,
+            row_group_size=rows.num_rows,
+            compression="zstd",
+            use_dictionary=names,
+            # With these, a reader of a few rows decodes only their pages.
+            write_page_index=True,
+            write_page_checksum=True,
+            # It would repeat names and types of the file's own schema.
+            store_schema=False,
+        )
         file.flush()
         os.fsync(file.fileno())
     folder = os.open(path.parent, os.O_RDONLY)
@@ -181,7 +209,11 @@ def _statistics(rows: pa.Table, names: Sequence[str]) -> dict[str, Any]:
         found = pc.min_max(column)
         low, high = found["min"].as_py(), found["max"].as_py()
         if pa.types.is_timestamp(rows[name].type):
-            low, high = _moment(low // 1_000), _moment(math.ceil(high / 1_000))
+            try:
+                low, high = _moment(low // 1_000), _moment(-(-high // 1_000))
+            except OverflowError:
+                # Beyond the year 9999.
+                continue
         elif isinstance(low, str) and max(len(low), len(high)) > _TEXT_MAX:
             continue
         lowest[name], highest[name] = low, high

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,7 @@ from deltalake import (
 )
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from signalhub.pipeline.commit import LOG, append_rows, create_table, transaction
+from signalhub.pipeline.commit import LOG, add_files, append_rows, create_table, transaction
 from signalhub.pipeline.tables.tables import CHECKPOINT_INTERVAL, TABLES, Table
 from signalhub.privacy import FILE_MODE
 from signalhub.wire.errors import SignalHubError
@@ -154,6 +154,19 @@ class Lake:
             return append_rows(self._folder(name), version, rows, statistics, transactions)
         except OSError:
             return False
+
+    def add(self, name: str, files: Sequence[Mapping[str, Any]], position: Position) -> bool:
+        """Add files that hold everything from the recorded position to this one.
+
+        Returns `False` if Spark has to do it, for the reasons that `record` has.
+        """
+        table = self._writable(name)
+        if table is None:
+            return False
+        done = table.transaction_version(application(position.shard, position.epoch))
+        if done is not None and done >= position.last:
+            return False
+        return add_files(self._folder(name), table.version() + 1, files, [_transaction(position)])
 
     def create(self, table: Table, properties: Mapping[str, str]) -> bool:
         """Create an empty table without Spark, as Spark would; `False` if Spark has to do it."""

@@ -4,13 +4,16 @@ Spark's checkpoint defines which entries are in a micro-batch; the table knows w
 micro-batch that is repeated, completely or in part, adds only what is missing, because its
 transaction records the last offset and rows up to the committed one are left out. If checkpoint and
 table disagree (a checkpoint was lost, or a table restored), the table wins.
+
+In a local folder the tasks write the files of the table (`files`); elsewhere, and in a table that
+demands more of its writers, Spark writes rows.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +22,9 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from signalhub.pipeline.lake import Lake, application
-from signalhub.pipeline.source.plan import LogPosition
+from signalhub.pipeline.lake import Lake, Position, application
+from signalhub.pipeline.land import files
+from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 from signalhub.pipeline.source.source import FORMAT
 from signalhub.pipeline.tables.tables import ENTRIES, QUARANTINE
 from signalhub.privacy import make_folder
@@ -86,9 +90,14 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
         else:
             options["minEntriesPerBatch"] = str(self.batch_entries)
             options["maxDelayMs"] = str(int(self.batch_s * 1000))
+        source = FORMAT
+        if files.can_write(self.lake):
+            source = files.FORMAT
+            options["into"] = self.lake.location(ENTRIES.name)
+            self.spark.dataSource.register(files.FileSource)
         poll_s = 0.0 if self.until else self.poll_s
         make_folder(self.checkpoint.parent)
-        stream = self.spark.readStream.format(FORMAT).options(**options).load(str(self.data))
+        stream = self.spark.readStream.format(source).options(**options).load(str(self.data))
         writer = (
             stream.writeStream.foreachBatch(self.land)
             .option("checkpointLocation", str(self.checkpoint))
@@ -119,13 +128,13 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
             return
         if committed is not None and last <= committed:
             # A crash came between this commit and the next step, so do that step now.
+            if files.are_in(batch):
+                first = start.offset if start is not None and start.epoch == end.epoch else None
+                batch = self._rows(first, end)
             self._quarantine(batch, end)
             return
-        if committed is not None:
-            batch = batch.where(F.col("offset") > committed)
-        rows, size, faults = self._write(batch, end)
-        if faults:
-            self._quarantine(batch, end)
+        write = self._write_files if files.are_in(batch) else self._write_rows
+        rows, size, faults = write(batch, committed, end)
         self.report(
             Landed(
                 end=end,
@@ -136,7 +145,46 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
             )
         )
 
-    def _write(self, rows: DataFrame, end: LogPosition) -> tuple[int, int, int]:
+    def _write_files(
+        self, batch: DataFrame, committed: int | None, end: LogPosition
+    ) -> tuple[int, int, int]:
+        """Let the tasks write files, and commit them; return rows, bytes and faults."""
+        found = files.written(batch.collect())
+        if not files.can_write(self.lake):
+            files.delete(self.lake, found)
+            raise RuntimeError("the table has been changed; landing starts again")
+        wanted = _next(committed)
+        if not files.are_complete(found, end.offset - 1) or found[0].first < wanted:
+            # The table has some of the entries, so leave them out.
+            files.delete(self.lake, found)
+            return self._write_rows(self._rows(wanted, end), committed, end)
+        self.commit(found, Position(self.shard, end.epoch, end.offset - 1))
+        faults = sum(one.faults for one in found)
+        if faults:
+            self._quarantine(self._rows(found[0].first, end), end)
+        return sum(one.rows for one in found), sum(one.body_bytes for one in found), faults
+
+    def commit(self, found: Sequence[files.WrittenFile], position: Position) -> None:
+        """Make files part of `entries`."""
+        files.commit(self.spark, self.lake, found, position)
+
+    def _rows(self, first: int | None, end: LogPosition) -> DataFrame:
+        """Return the rows of the source from an offset on, or from the oldest of the epoch."""
+        if first is None:
+            first = Segments(log_of(self.data)).epochs[end.epoch]
+        options = {
+            "shard": str(self.shard),
+            "startingOffset": f"{end.epoch}:{first}",
+            "until": f"{end.epoch}:{end.offset}",
+            "beyondPublished": str(self.beyond_published).lower(),
+        }
+        return self.spark.read.format(FORMAT).options(**options).load(str(self.data))
+
+    def _write_rows(
+        self, rows: DataFrame, committed: int | None, end: LogPosition
+    ) -> tuple[int, int, int]:
+        if committed is not None:
+            rows = rows.where(F.col("offset") > committed)
         seen = Observation()
         observed = rows.observe(
             seen,
@@ -146,6 +194,8 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
         )
         self._append(entries_of(observed), ENTRIES.name, end)
         found = seen.get
+        if found["faults"]:
+            self._quarantine(rows, end)
         return found["rows"], found["bytes"], found["faults"]
 
     def _quarantine(self, batch: DataFrame, end: LogPosition) -> None:

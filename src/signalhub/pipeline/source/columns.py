@@ -117,7 +117,11 @@ _HEADS: Final[dict[int, type[Any]]] = {
     Kind.BROADCAST: _BroadcastHead,
 }
 _DECODERS: Final = {kind: msgspec.msgpack.Decoder(head).decode for kind, head in _HEADS.items()}
-_LAYOUT_NUMBERS: Final = {_MessageHead: 2, _RoomMessageHead: 3, _BroadcastHead: 4}
+_LAYOUT_NUMBERS: Final[dict[type[Any], int]] = {
+    _MessageHead: 2,
+    _RoomMessageHead: 3,
+    _BroadcastHead: 4,
+}
 # For the native part: what the bodies of each kind are, 1 if they have neither id nor expiry.
 _LAYOUTS: Final = bytes(
     _LAYOUT_NUMBERS[_HEADS[number]] if number in _HEADS else int(number in set(Kind))
@@ -266,7 +270,8 @@ def _native_columns(data: bytes, starts: np.ndarray[Any, np.dtype[np.int64]]) ->
         pa.Array.from_buffers(type, count, [one and pa.py_buffer(one) for one in buffers])
         for type, buffers in zip(_FOUND_TYPES, found, strict=True)
     ]
-    return _Found(*arrays, faults=pa.nulls(count, pa.string()))
+    arrays.append(pa.nulls(count, pa.string()))
+    return _Found(*arrays)
 
 
 def _plain_columns(data: bytes, starts: np.ndarray[Any, np.dtype[np.int64]]) -> _Found:
