@@ -14,12 +14,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from signalhub.pipeline.lake import lake_of
+from signalhub.pipeline.lake import Position, lake_of
+from signalhub.pipeline.land.files import WrittenFile
 from signalhub.pipeline.land.land import Landing
 from signalhub.pipeline.run.run import Pipeline
 from signalhub.pipeline.run.spark import open_session
@@ -30,12 +31,14 @@ from tests.pipeline.scene import LogScene
 
 FULL = "--full"
 BEFORE_WRITE = "before-write"
+WRITING = "writing"
 WRITTEN = "written-not-committed"
-COMMITTED = "committed-not-checkpointed"
+COMMITTED = "committed-not-reported"
+LANDED = "landed-not-checkpointed"
 CHECKPOINTED = "checkpointed"
 NEVER = "never"
 
-POINTS = (BEFORE_WRITE, WRITTEN, COMMITTED, CHECKPOINTED)
+POINTS = (BEFORE_WRITE, WRITING, WRITTEN, COMMITTED, LANDED, CHECKPOINTED)
 
 _PIECE = bytes(2**12)
 
@@ -48,16 +51,23 @@ def die() -> None:
 
 
 class DyingLanding(Landing, frozen=True, kw_only=True):
-    """Dies before it writes, or after it has committed and before Spark knows."""
+    """Dies between any two of its steps."""
 
     def land(self, batch: DataFrame, batch_id: int) -> None:
         if point == BEFORE_WRITE:
             die()
-        if point == WRITTEN:
-            die_when_written(Path(self.lake.location(ENTRIES.name)))
+        if point == WRITING:
+            die_when_writing(Path(self.lake.location(ENTRIES.name)))
         if point == CHECKPOINTED:
             die_when((self.checkpoint / "commits" / str(batch_id)).exists)
         super().land(batch, batch_id)
+        if point == LANDED:
+            die()
+
+    def commit(self, found: Sequence[WrittenFile], position: Position) -> None:
+        if point == WRITTEN:
+            die()
+        super().commit(found, position)
         if point == COMMITTED:
             die()
 
@@ -71,19 +81,10 @@ def die_when(is_so: Callable[[], bool]) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def die_when_written(table: Path) -> None:
-    """When a data file is there whose commit is not."""
-
-    def found() -> tuple[set[Path], set[Path]]:
-        return set(table.glob("*.parquet")), set((table / "_delta_log").glob("*.json"))
-
-    files, commits = found()
-
-    def is_so() -> bool:
-        now = found()
-        return bool(now[0] - files) and not now[1] - commits
-
-    die_when(is_so)
+def die_when_writing(table: Path) -> None:
+    """When a new data file is there, complete or not."""
+    files = set(table.glob("*.parquet"))
+    die_when(lambda: bool(set(table.glob("*.parquet")) - files))
 
 
 def land_before(spark: SparkSession, data: Path, table: str, *, is_full: bool) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from signalhub.clock import Clock, SystemClock
 from signalhub.log.disk import SystemDisk
+from signalhub.log.erasure import SegmentErasure
 from signalhub.log.folder import look
 from signalhub.log.log import Log
 from signalhub.log.recovery import recover
@@ -23,6 +24,7 @@ from signalhub.wire.entry import (
     SubscriptionDefinitionBody,
     encode_body,
 )
+from tests.support.memory.log import drive
 
 NOON_MS = 1_700_049_600_000  # 2023-11-15 12:00 UTC.
 
@@ -142,6 +144,10 @@ class LogScene:
 
     def close(self) -> None:
         self._log.close()
+
+    def erase(self, first: int, last: int) -> None:
+        """Erase the content of entries."""
+        drive(self._log.erase([SegmentErasure(((first, last),))]))
 
     def retire(self, count: int) -> None:
         """Delete the oldest segments, as retention does."""

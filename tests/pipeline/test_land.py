@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from signalhub.log.verify import verify
-from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.land.land import CheckpointAhead, Landing
+from signalhub.pipeline.commit import LOG
+from signalhub.pipeline.lake import Lake, Position
+from signalhub.pipeline.land.files import WrittenFile, can_write
+from signalhub.pipeline.land.land import CheckpointAhead, Landing, entries_of
 from signalhub.pipeline.land.resume import EntriesMissing
 from signalhub.pipeline.run.progress import standing
 from signalhub.pipeline.run.run import Pipeline, PipelineFailed, RunSummary
+from signalhub.pipeline.run.schedule import ask
 from signalhub.pipeline.run.status import folder_of, read_status
-from signalhub.pipeline.source.plan import Segments
-from signalhub.pipeline.tables.tables import ENTRIES, QUARANTINE
+from signalhub.pipeline.source.plan import LogPosition, Segments
+from signalhub.pipeline.tables.tables import CHECKPOINT_INTERVAL, ENTRIES, QUARANTINE
+from signalhub.privacy import FILE_MODE
 from signalhub.settings.model import PipelineSettings as Settings
 from signalhub.wire.entry import Entry, Kind
 from tests.pipeline.scene import NOON_MS, LogScene, flip
 
 Once = Callable[..., RunSummary]
+FEED = "delta.enableChangeDataFeed"
 
 
 @pytest.fixture
@@ -134,6 +143,158 @@ def test_a_batch_that_fails_before_or_after_its_commit_is_landed_once(
 
     assert failures == ["before", "after"]
     assert_dense(lake, 150)
+
+
+class Interrupted(Landing, frozen=True, kw_only=True):
+    """Fails once, before or after its commit, and tries again at once."""
+
+    failures: ClassVar[list[str]] = []
+    fail_at: ClassVar[str] = ""
+
+    def fail(self, when: str) -> None:
+        if self.fail_at == when and when not in self.failures:
+            self.failures.append(when)
+            ask(self.data)
+            raise OSError(f"the disk was full {when} the commit")
+
+    def commit(self, found: Sequence[WrittenFile], position: Position) -> None:
+        self.fail("before")
+        super().commit(found, position)
+        self.fail("after")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_files_count_when_they_are_committed_and_then_once(
+    when: str, spark: SparkSession, scene: LogScene, lake: Lake
+) -> None:
+    scene.publish(150)
+    scene.append([Entry(Kind.PUBLISHED, "orders", 1, 1, NOON_MS, b"\xc1 no MessagePack")])
+
+    class Once(Interrupted, frozen=True, kw_only=True):
+        failures: ClassVar[list[str]] = []
+        fail_at: ClassVar[str] = when
+
+    pipeline = Pipeline(spark, lake, scene.data, Settings(), landing=Once, tables=())
+    pipeline.once()
+
+    assert Once.failures == [when]
+    assert_dense(lake, 151)
+    files = list(Path(lake.location(ENTRIES.name)).glob("*.parquet"))
+    assert len(files) == (2 if when == "before" else 1), "one of them is a leftover"
+    (found,) = selected(lake, QUARANTINE.name, '"offset"')
+    assert found["offset"] == 150
+
+
+def test_what_another_process_has_landed_of_a_batch_is_left_out(
+    spark: SparkSession, scene: LogScene, lake: Lake
+) -> None:
+    scene.publish(150)
+
+    class Overtaken(Landing, frozen=True, kw_only=True):
+        def land(self, batch: DataFrame, batch_id: int) -> None:
+            if not lake.committed(ENTRIES.name, 0, epoch):
+                some = LogPosition(epoch, 70)
+                self._write_rows(self._rows(0, some), None, some)
+            super().land(batch, batch_id)
+
+    epoch = Segments(scene.disk).first.epoch
+    pipeline = Pipeline(spark, lake, scene.data, Settings(), landing=Overtaken, tables=())
+    pipeline.once()
+
+    assert_dense(lake, 150)
+    assert len(list(Path(lake.location(ENTRIES.name)).glob("*.parquet"))) == 2
+
+
+def test_a_commit_that_is_due_for_a_checkpoint_is_left_to_delta(
+    scene: LogScene, lake: Lake, once: Once
+) -> None:
+    while lake.record(ENTRIES.name, 7, 1, done := len(commits(lake))):
+        assert done < 30
+    scene.publish(50)
+
+    assert once().rows == 50
+
+    assert_dense(lake, 50)
+    assert len(commits(lake)) == CHECKPOINT_INTERVAL + 1
+    assert list((Path(lake.location(ENTRIES.name)) / LOG).glob("*.checkpoint*.parquet"))
+    assert lake.committed(ENTRIES.name, 0, Segments(scene.disk).first.epoch) == 49
+
+
+def commits(lake: Lake) -> list[Path]:
+    return list((Path(lake.location(ENTRIES.name)) / LOG).glob("*.json"))
+
+
+def test_a_table_that_demands_more_of_its_writers_gets_rows_from_spark(
+    spark: SparkSession, scene: LogScene, lake: Lake
+) -> None:
+    scene.publish(150)
+
+    class Changed(Landing, frozen=True, kw_only=True):
+        def land(self, batch: DataFrame, batch_id: int) -> None:
+            if not lake.open(ENTRIES.name).metadata().configuration.get(FEED):  # type: ignore[union-attr]
+                spark.sql(
+                    f"ALTER TABLE delta.`{lake.location(ENTRIES.name)}`"
+                    f" SET TBLPROPERTIES ('{FEED}' = 'true')"
+                )
+                ask(scene.data)
+            super().land(batch, batch_id)
+
+    pipeline = Pipeline(spark, lake, scene.data, Settings(), landing=Changed, tables=())
+
+    assert pipeline.once().rows == 150
+
+    assert not can_write(lake)
+    assert_dense(lake, 150)
+    assert (
+        json.loads(max(commits(lake)).read_text().splitlines()[0])["commitInfo"]["engineInfo"]
+        != "signalhub"
+    )
+
+
+def test_tasks_write_what_spark_would(
+    spark: SparkSession, scene: LogScene, lake: Lake, once: Once, empty_lake: Path, tmp_path: Path
+) -> None:
+    scene.publish(1_000)
+    scene.append([scene.said("inbox.1.abcdefghijklmnopqrstuv", expires_ms=NOON_MS + 5)])
+    scene.append([Entry(Kind.CURSOR, "orders", 1, 0, NOON_MS, b"\x93\x01\x02\x03")])
+    scene.publish(1_000)
+    scene.seal()
+    scene.erase(7, 13)
+    other = Lake(str(tmp_path / "by Spark"))
+    shutil.copytree(empty_lake / ENTRIES.name, other.location(ENTRIES.name))
+
+    once()
+    source = spark.read.format("signalhub").load(str(scene.data))
+    rows = entries_of(source).coalesce(1)
+    rows.write.format("delta").mode("append").save(other.location(ENTRIES.name))
+
+    def seen(one: Lake) -> list[Any]:
+        table = spark.read.format("delta").load(one.location(ENTRIES.name))
+        removed = table.select("offset", "removed_reason", "removed_at").where("body IS NULL")
+        assert [row.offset for row in removed.collect()] == list(range(7, 14))
+        assert all(row.removed_at and row.removed_reason == "erased" for row in removed.collect())
+        return [table.schema, table.drop("removed_at").orderBy("offset").collect()]
+
+    assert seen(lake) == seen(other)
+    assert all(bounds(lake)[name] == bounds(other)[name] for name in bounds(other))
+    (file, *_) = Path(lake.location(ENTRIES.name)).glob("*.parquet")
+    assert stat.S_IMODE(file.stat().st_mode) == FILE_MODE
+
+
+def bounds(lake: Lake) -> dict[str, tuple[Any, Any, int]]:
+    """What the statistics of all files of `entries` say about each column."""
+    table = lake.open(ENTRIES.name)
+    assert table is not None
+    files = pa.table(table.get_add_actions(flatten=True))
+    assert sum(files["num_records"].to_pylist()) == 2_002
+    return {
+        name: (
+            pc.min(files[f"min.{name}"]).as_py(),
+            pc.max(files[f"max.{name}"]).as_py(),
+            pc.sum(files[f"null_count.{name}"]).as_py(),
+        )
+        for name in ENTRIES.statistics
+    }
 
 
 def test_a_deleted_lake_is_made_again_from_the_log(scene: LogScene, lake: Lake, once: Once) -> None:

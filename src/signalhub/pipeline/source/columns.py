@@ -267,7 +267,9 @@ def _native_columns(data: bytes, starts: np.ndarray[Any, np.dtype[np.int64]]) ->
         return None
     count = len(starts)
     arrays = [
-        pa.Array.from_buffers(type, count, [one and pa.py_buffer(one) for one in buffers])
+        pa.Array.from_buffers(
+            type, count, [one if one is None else pa.py_buffer(one) for one in buffers]
+        )
         for type, buffers in zip(_FOUND_TYPES, found, strict=True)
     ]
     arrays.append(pa.nulls(count, pa.string()))
