@@ -29,7 +29,7 @@ _ENGINE: Final = "signalhub"
 _NO_DICTIONARY: Final = frozenset({"body", "id"})
 # Spark and delta-rs store no more than this of a text.
 _TEXT_MAX: Final = 32
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  Written with Z.
+_EPOCH: Final = datetime(1970, 1, 1)
 
 
 def write_commit(

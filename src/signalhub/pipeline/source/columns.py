@@ -40,6 +40,7 @@ TYPES: Final = {
     "BINARY": pa.binary(),
     "BOOLEAN": pa.bool_(),
     "TIMESTAMP": TIME,
+    "DOUBLE": pa.float64(),
     "ARRAY<STRING>": pa.list_(pa.string()),
 }
 
