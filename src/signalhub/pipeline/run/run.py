@@ -128,6 +128,8 @@ class Pipeline:
     def _spark(self) -> SparkSession:
         if self._opened is None:
             assert self._open is not None
+            if self._stopping.is_set():
+                raise PipelineFailed("stopped before Spark was needed")
             self._opened = self._open()
         return self._opened
 
