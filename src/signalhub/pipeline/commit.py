@@ -124,12 +124,16 @@ def append_rows(
     statistics: Sequence[str],
     transactions: Sequence[Mapping[str, Any]],
 ) -> bool:
-    """Append rows in one file and one commit; returns whether this version was free."""
+    """Append rows in one file and one commit; returns `False` if that failed, or is taken."""
     actions = list(transactions)
     path = table / f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
     if rows.num_rows:
-        _write_rows(path, rows)
-        stat = path.stat()
+        try:
+            _write_rows(path, rows)
+            stat = path.stat()
+        except OSError:
+            path.unlink(missing_ok=True)
+            return False
         added = {
             "path": path.name,
             "partitionValues": {},

@@ -150,10 +150,7 @@ class Lake:
             return False
         transactions = [] if position is None else [_transaction(position)]
         version, statistics = table.version() + 1, TABLES[name].statistics
-        try:
-            return append_rows(self._folder(name), version, rows, statistics, transactions)
-        except OSError:
-            return False
+        return append_rows(self._folder(name), version, rows, statistics, transactions)
 
     def create(self, table: Table, properties: Mapping[str, str]) -> bool:
         """Create an empty table without Spark, as Spark would; `False` if Spark has to do it."""
