@@ -81,7 +81,7 @@ def measure(rounds: int, order: random.Random) -> dict[str, Times]:
         times = {name: Times() for name in names}
         for turn in range(rounds + 1):
             for name in order.sample(names, len(names)):
-                took = _until_ready() if name == READY else _whole(commands[name])
+                took = _until_ready() if name == READY else whole(commands[name])
                 if turn:
                     times[name].add(*took)
     return times
@@ -129,7 +129,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _whole(command: Sequence[str]) -> tuple[float, float]:
+def whole(command: Sequence[str]) -> tuple[float, float]:
     """Return wall and CPU seconds of a command from its start to its end."""
     began = time.perf_counter()
     with tempfile.TemporaryFile() as said:

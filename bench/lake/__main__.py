@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from bench import invocation, machine, native, subject_session
-from bench.lake import freshness, growth, landing, pages
+from bench.lake import commands, freshness, growth, landing, pages
 from bench.lake.goals import GOALS
 from bench.subjects import Subject
 from signalhub.pipeline.run import java
@@ -24,6 +24,7 @@ PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow")
 # Freshness comes first: Spark processes of the others would run beside its hub.
 SUBJECTS: tuple[Subject, ...] = (
     freshness.SUBJECT,
+    commands.SUBJECT,
     landing.SUBJECT,
     pages.SUBJECT,
     growth.SUBJECT,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.goal import Goal
-from bench.lake import freshness, growth, landing, pages
+from bench.lake import commands, freshness, growth, landing, pages
 from bench.subjects import Summaries, Value, median_of, ratio_of
 
 FLAT = 1.5
@@ -28,6 +28,15 @@ def _flat(what: str, figure: str) -> Goal[Summaries]:
         text=f"× {what}, largest lake ÷ smallest",
         value=_growth(figure),
         limit=FLAT,
+        is_ceiling=True,
+    )
+
+
+def _quick(case: str, limit: float) -> Goal[Summaries]:
+    return Goal(
+        text=f"s for the whole command: {case}",
+        value=median_of(commands.NAME, case, "wall_s"),
+        limit=limit,
         is_ceiling=True,
     )
 
@@ -69,6 +78,10 @@ GOALS: tuple[Goal[Summaries], ...] = (
         limit=50.0,
         is_ceiling=True,
     ),
+    _quick(commands.FIRST, 15.0),
+    _quick(commands.AGAIN, 8.0),
+    _quick(commands.COUNT, 1.5),
+    _quick(commands.AUDIT, 12.0),
     _flat("time of a landing batch", "land_ms"),
     _flat("planning time of a small range", "plan_ms"),
     _flat("inbox catching up with a small range", "catch_up_ms"),

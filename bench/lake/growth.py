@@ -125,7 +125,9 @@ class _GrowingLake:
 
     def _catch_up(self) -> None:
         last = self._log.head - 1
-        done = catch_up.catch_up(self._spark, self._lake, INBOX.name, 0, self._log.epoch, last)
+        done = catch_up.catch_up(
+            lambda: self._spark, self._lake, INBOX.name, 0, self._log.epoch, last
+        )
         if done.rows:
             self._catch_up_ms.append(done.ms)
 

@@ -63,7 +63,7 @@ def _make(spark: SparkSession, place: Path, inboxes: int, pieces: int) -> tuple[
     make_entries(spark, lake)
     land(spark, lake, data, place / "checkpoint", end)
     last, piece = end.offset - 1, -(-total // pieces)
-    catch_up.catch_up(spark, lake, INBOX.name, 0, end.epoch, last, piece_entries=piece)
+    catch_up.catch_up(lambda: spark, lake, INBOX.name, 0, end.epoch, last, piece_entries=piece)
     if (rows := count_rows(lake, INBOX.name)) != total:
         raise MeasurementFailed(f"the table has {rows} rows of {total} messages")
     return lake, end.epoch

@@ -81,7 +81,9 @@ class Lakeside:
         """Let derived tables follow, all unless some are named."""
         for table in tables or ORDER:
             self._make(table)
-            catch_up(self.spark, self.lake, table, 0, epoch, last, piece_entries=piece_entries)
+            catch_up(
+                lambda: self.spark, self.lake, table, 0, epoch, last, piece_entries=piece_entries
+            )
 
     def shape(self, *tables: str, piece_entries: int = 1_000_000) -> None:
         """Land what is new, and let derived tables follow."""

@@ -343,10 +343,10 @@ def test_rooms_may_skip_positions_after_a_loss_and_at_no_other_time(
     assert findings.verdict == ("proven" if has_lost else "wrong")
 
 
-def test_an_hour_lasts_until_a_later_one_begins(spark: SparkSession) -> None:
+def test_an_hour_lasts_until_a_later_one_begins() -> None:
     seen = [(1, 10, 0, 104), (1, 11, 100, 180), (1, 9, 150, 150), (1, 12, 181, 199)]
 
-    hours = Hours(spark, seen, [Bounds(1, 0, 220), Bounds(2, 221, 230)], otherwise=13)
+    hours = Hours(seen, [Bounds(1, 0, 220), Bounds(2, 221, 230)], otherwise=13)
 
     assert [(one.hour, one.from_offset, one.to_offset) for one in hours.all] == [
         (10, 0, 99),
@@ -357,7 +357,7 @@ def test_an_hour_lasts_until_a_later_one_begins(spark: SparkSession) -> None:
 
 
 def test_only_the_first_exceptions_are_named(spark: SparkSession) -> None:
-    hours = Hours(spark, [(1, 10, 0, 99)], [Bounds(1, 0, 99)], otherwise=10)
+    hours = Hours([(1, 10, 0, 99)], [Bounds(1, 0, 99)], otherwise=10)
     faults = spark.range(50).selectExpr("0 AS number", "id AS offset", "'it ' || id AS text")
 
     hours.name(faults, "reorders")
@@ -368,8 +368,8 @@ def test_only_the_first_exceptions_are_named(spark: SparkSession) -> None:
     assert (hour.reorders, hour.verdict) == (50, "wrong")
 
 
-def test_what_a_repeated_comparison_finds_is_named_once(spark: SparkSession) -> None:
-    hours = Hours(spark, [(7, 3, 0, 9)], [Bounds(7, 0, 9)], 3)
+def test_what_a_repeated_comparison_finds_is_named_once() -> None:
+    hours = Hours([(7, 3, 0, 9)], [Bounds(7, 0, 9)], 3)
     hours.all[0].name(["entry 1 is missing"], 1, is_wrong=False)
 
     def fail() -> None:

@@ -98,7 +98,7 @@ def test_every_table_takes_in_each_entry_once(
     ]
 
     ((epoch, last),) = side.land()
-    again = [catch_up(side.spark, side.lake, name, 0, epoch, last) for name in ORDER]
+    again = [catch_up(lambda: side.spark, side.lake, name, 0, epoch, last) for name in ORDER]
 
     assert [one.rows for one in again] == [0] * len(ORDER)
     assert {one.to for one in again} == {last}

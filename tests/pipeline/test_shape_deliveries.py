@@ -134,6 +134,7 @@ def test_each_delivery_ends_as_the_log_says_even_if_a_crash_comes_between_two_me
 
     with monkeypatch.context() as patched:
         patched.setattr(delivery_ends, "merge", crash)
+        patched.setattr(delivery_ends, "merge_here", crash)
         with pytest.raises(OSError, match="no space"):
             life.shape("subscriptions", "deliveries")
 

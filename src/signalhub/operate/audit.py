@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +41,9 @@ def audit(
         done += steps
         progress(done, STEPS)
 
-    with open_spark(settings) as spark:
+    with ExitStack() as stack:
+        judging = Audit(
+            lambda: stack.enter_context(open_spark(settings)), lake, Path(settings.data)
+        )
         progress(0, STEPS)
-        judging = Audit(spark, lake, Path(settings.data))
         return judging.run(wait_s=wait_s, since=since, until=until, advance=advance)

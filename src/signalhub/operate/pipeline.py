@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,8 @@ from signalhub.pipeline.run.lock import lock_pipeline
 from signalhub.pipeline.run.status import announced
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from signalhub.pipeline.land.land import Landed
     from signalhub.pipeline.run.run import Pipeline
     from signalhub.settings.model import Settings
@@ -28,8 +30,9 @@ def open_pipeline(
 ) -> Iterator[Pipeline]:
     """Open the pipeline while the block runs; its `once`, `up` and `maintain` do the work.
 
-    `landed` is called after every micro-batch. `is_single_run` makes a single run that has little
-    to do start faster. `beside` is the process id of the hub, which has precedence on this machine.
+    `landed` is called after every micro-batch. In a single run (`is_single_run`) Spark starts when
+    it is needed, and faster if little is left to do. `beside` is the process id of the hub, which
+    has precedence on this machine.
     Raises `PipelineRunning` if another pipeline works on the data folder, and `InvalidArgument` if
     it has no log.
     """
@@ -42,7 +45,13 @@ def open_pipeline(
 
         chosen, data = settings.pipeline, Path(settings.data)
         master = chosen.master or ("local[*]" if beside is None else "local[1]")
-        is_brief = is_single_run and is_nearly_done(data, chosen.lake)
-        with session(master, memory=chosen.memory, is_brief=is_brief, data=data) as spark:
-            lake = lake_of(settings.data, chosen.lake)
-            yield Pipeline(spark, lake, data, chosen, landed=landed, hub=neighbour(beside))
+        lake, hub = lake_of(settings.data, chosen.lake), neighbour(beside)
+        with ExitStack() as stack:
+
+            def spark() -> SparkSession:
+                is_brief = is_single_run and is_nearly_done(data, chosen.lake)
+                opened = session(master, memory=chosen.memory, is_brief=is_brief, data=data)
+                return stack.enter_context(opened)
+
+            opening = spark if is_single_run else spark()
+            yield Pipeline(opening, lake, data, chosen, landed=landed, hub=hub)

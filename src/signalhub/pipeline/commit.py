@@ -28,7 +28,7 @@ _ENGINE: Final = "signalhub"
 _NO_DICTIONARY: Final = frozenset({"body", "id"})
 # Spark and delta-rs store no more than this of a text.
 _TEXT_MAX: Final = 32
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  Written with Z.
+_EPOCH: Final = datetime(1970, 1, 1)
 
 
 def write_commit(
@@ -123,11 +123,12 @@ def append_rows(
     statistics: Sequence[str],
     transactions: Sequence[Mapping[str, Any]],
 ) -> bool:
-    """Append rows in one file and one commit; returns whether this version was free."""
-    actions, files = list(transactions), []
-    if rows.num_rows:
-        files.append(write_file(table, rows, statistics))
-    if add_files(table, version, files, actions):
+    """Append rows in one file and one commit; returns `False` if that failed, or is taken."""
+    try:
+        files = [write_file(table, rows, statistics)] if rows.num_rows else []
+    except OSError:
+        return False
+    if add_files(table, version, files, transactions):
         return True
     for one in files:
         (table / one["path"]).unlink(missing_ok=True)

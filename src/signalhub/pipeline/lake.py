@@ -150,10 +150,7 @@ class Lake:
             return False
         transactions = [] if position is None else [_transaction(position)]
         version, statistics = table.version() + 1, TABLES[name].statistics
-        try:
-            return append_rows(self._folder(name), version, rows, statistics, transactions)
-        except OSError:
-            return False
+        return append_rows(self._folder(name), version, rows, statistics, transactions)
 
     def add(self, name: str, files: Sequence[Mapping[str, Any]], position: Position) -> bool:
         """Add files that hold everything from the recorded position to this one.

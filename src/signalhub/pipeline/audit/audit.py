@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from signalhub.locks import is_hub_running
 from signalhub.log.errors import EntriesGone, LogDamaged
+from signalhub.pipeline.audit import here
 from signalhub.pipeline.audit.deliveries import Recipients, name_deliveries
 from signalhub.pipeline.audit.hours import HOUR_S, Bounds, Hour, Hours, seen_hours
 from signalhub.pipeline.audit.log import check_log, compare, look_at, readable
@@ -37,7 +38,7 @@ from signalhub.pipeline.run import schedule
 from signalhub.pipeline.run.lock import is_pipeline_running
 from signalhub.pipeline.source.columns import arrow_fields
 from signalhub.pipeline.source.plan import LogPosition
-from signalhub.pipeline.tables.create import ensure_table
+from signalhub.pipeline.tables.create import ensure_table, ensure_table_here
 from signalhub.pipeline.tables.tables import AUDIT, DELIVERIES, ENTRIES, MESSAGES, SUBSCRIPTIONS
 
 NEEDED: Final = (ENTRIES.name, MESSAGES.name, SUBSCRIPTIONS.name, DELIVERIES.name)
@@ -78,14 +79,16 @@ class Audit:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | Callable[[], SparkSession],
         lake: Lake,
         data: Path,
         *,
         shard: int = 0,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._spark = spark
+        """`spark` is a session, or opens one; then a small lake without faults needs none."""
+        self._open = spark if callable(spark) else None
+        self._opened = None if callable(spark) else spark
         self._lake = lake
         self._data = data
         self._shard = shard
@@ -100,6 +103,13 @@ class Audit:
             verdict="proven",
         )
 
+    @property
+    def _spark(self) -> SparkSession:
+        if self._opened is None:
+            assert self._open is not None
+            self._opened = self._open()
+        return self._opened
+
     def run(
         self,
         *,
@@ -110,12 +120,14 @@ class Audit:
     ) -> Findings:
         """Check everything, or the hours from `since` to before `until`; record the result."""
         self._wait(wait_s)
-        if not self._findings.behind:
+        if not self._findings.behind and not self._is_proven_here(since, until):
             try:
                 self._judge(since, until, advance)
             finally:
                 for rows in self._held:
                     rows.unpersist()
+        elif not self._findings.behind:
+            advance(STEPS)
         self._write()
         return self._findings
 
@@ -151,6 +163,48 @@ class Audit:
                 found[one.epoch] = first, last
         return found
 
+    def _is_proven_here(self, since: datetime | None, until: datetime | None) -> bool:
+        """Prove a small lake in this process; return `False` if Spark has to judge it."""
+        findings, view = self._findings, self._view
+        if self._open is None or not here.is_small(self._lake, view, NEEDED):
+            return False
+        try:
+            hours = self._prove_here(since, until)
+        except here.UNPROVEN:
+            findings.notes = []
+            return False
+        findings.hours = hours.all
+        if hours.all:
+            findings.notes += interrupted_erasures(self._data)
+        return True
+
+    def _prove_here(self, since: datetime | None, until: datetime | None) -> Hours:
+        """Make every check; raises `Unproven` at the first one that fails."""
+        entries = here.all_entries(self._lake, self._shard)
+        latest = look_at(self._data, is_live=self._view.is_live).head
+        seen = here.seen_hours(entries)
+        bounds = self._bounds(seen)
+        here.check(len(bounds) == 1 and not bounds[0].is_former)
+        here.within(entries, bounds, latest)
+        hours = Hours(seen, bounds, int(self._findings.at.timestamp()) // HOUR_S)
+        hours.keep(since, until)
+        if not hours.all:
+            return hours
+        report = check_log(self._view, hours)
+        here.check(here.is_clean(hours.all) and (report.is_sound or report.is_only_unproven))
+        (kept,) = hours.bounds(bounds)
+        here.prove(
+            self._lake,
+            self._view,
+            entries,
+            kept,
+            hours,
+            shard=self._shard,
+            taken=self._taken(kept.epoch),
+            judged_at=self._judged_at(),
+        )
+        return hours
+
     def _judge(
         self, since: datetime | None, until: datetime | None, advance: Callable[[int], None]
     ) -> None:
@@ -160,7 +214,7 @@ class Audit:
         seen = seen_hours(everything)
         bounds = self._bounds(seen)
         otherwise = int(self._findings.at.timestamp()) // HOUR_S
-        hours = Hours(self._spark, seen, bounds, otherwise)
+        hours = Hours(seen, bounds, otherwise)
         hours.keep(since, until)
         self._findings.hours = hours.all
         advance(1)
@@ -270,21 +324,28 @@ class Audit:
     def _recipients(self, entries: DataFrame, bounds: list[Bounds]) -> Recipients:
         current = [one for one in bounds if not one.is_former]
         epoch = current[-1].epoch if current else self._view.head.epoch
-        taken = self._lake.committed(DELIVERIES.name, self._shard, epoch)
         deliveries = self._hold(DELIVERIES.name)
-        judged = self._findings.at
-        if not self._view.is_live:
-            # Nothing can be settled after the hub has stopped.
-            ends = [one.max_ms for one in self._view.segments]
-            judged = min(judged, datetime.fromtimestamp(max(ends, default=0) / 1000, UTC))
         is_mine = _is_within(current)
         return Recipients(
             entries=entries.where(is_mine),
             subscriptions=self._hold(SUBSCRIPTIONS.name),
             deliveries=deliveries.where(is_mine),
-            taken=LogPosition(epoch, -1 if taken is None else taken),
-            judged_at=judged,
+            taken=self._taken(epoch),
+            judged_at=self._judged_at(),
         )
+
+    def _taken(self, epoch: int) -> LogPosition:
+        """Return the last entry of an epoch in `deliveries`."""
+        taken = self._lake.committed(DELIVERIES.name, self._shard, epoch)
+        return LogPosition(epoch, -1 if taken is None else taken)
+
+    def _judged_at(self) -> datetime:
+        """Return when deliveries are judged: nothing is settled after the hub has stopped."""
+        at = self._findings.at
+        if self._view.is_live:
+            return at
+        ends = [one.max_ms for one in self._view.segments]
+        return min(at, datetime.fromtimestamp(max(ends, default=0) / 1000, UTC))
 
     def _read(self, name: str) -> DataFrame:
         """Return the rows of this shard at one version, for the whole audit."""
@@ -307,7 +368,8 @@ class Audit:
     def _write(self) -> None:
         """Append the rows of this run to the table."""
         findings = self._findings
-        ensure_table(self._spark, self._lake, AUDIT.name)
+        if not ensure_table_here(self._lake, AUDIT.name):
+            ensure_table(self._spark, self._lake, AUDIT.name)
         rows = [self._row(one) for one in findings.hours]
         if findings.verdict == "behind":
             rows = [self._row_behind()]

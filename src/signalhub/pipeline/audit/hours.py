@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from signalhub.pipeline.tables.piece import frame
@@ -80,12 +80,9 @@ class Hour(msgspec.Struct, kw_only=True):
 class Hours:
     """All hours of an audit."""
 
-    def __init__(
-        self, spark: SparkSession, seen: Iterable[Seen], bounds: Sequence[Bounds], otherwise: int
-    ) -> None:
+    def __init__(self, seen: Iterable[Seen], bounds: Sequence[Bounds], otherwise: int) -> None:
         """An epoch without any row counts as the hour `otherwise`."""
         self.all: list[Hour] = []
-        self._spark = spark
         self._places: list[tuple[int, int, int, int, int]] = []
         found = list(seen)
         for one in bounds:
@@ -164,7 +161,7 @@ class Hours:
     def place(self, rows: DataFrame) -> DataFrame:
         """Return rows of `entries` with the number of their hour; rows without one are omitted."""
         schema = "p_epoch BIGINT, p_hour BIGINT, number INT, low BIGINT, high BIGINT"
-        places = F.broadcast(frame(self._spark, self._places, schema))
+        places = F.broadcast(frame(rows.sparkSession, self._places, schema))
         is_there = (
             (F.col("epoch") == F.col("p_epoch"))
             & (_hour() == F.col("p_hour"))
@@ -176,7 +173,7 @@ class Hours:
         """Return the same for rows that have a position but no time."""
         schema = "p_epoch BIGINT, number INT, low BIGINT, high BIGINT"
         rows = [(one.epoch, one.number, one.from_offset, one.to_offset) for one in self.all]
-        places = F.broadcast(frame(self._spark, rows, schema))
+        places = F.broadcast(frame(faults.sparkSession, rows, schema))
         is_there = (F.col("epoch") == F.col("p_epoch")) & F.col("offset").between(
             F.col("low"), F.col("high")
         )

@@ -71,26 +71,17 @@ class FileReader(StreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         # Spark asks for schema and plan in separate processes, which do not need Arrow.
-        import pyarrow as pa
         import pyarrow.compute as pc
 
-        from signalhub.clock import SystemClock
         from signalhub.pipeline.commit import write_file
-        from signalhub.pipeline.source.columns import TIME, read_columns, table_of
+        from signalhub.pipeline.land.here import entries_here
+        from signalhub.pipeline.source.columns import read_columns, table_of
 
         options = self._options
         assert isinstance(options, FileOptions)
         assert isinstance(partition, LogPartition)
         rows = table_of(read_columns(log_of(options.path), options.shard, partition.slice))
-        now = pa.scalar(SystemClock().now_ms() * 1_000, TIME)
-        is_erased = rows["is_erased"]
-        removed = {
-            "removed_at": pc.if_else(is_erased, now, pa.scalar(None, TIME)),
-            "removed_reason": pc.if_else(is_erased, "erased", pa.scalar(None, pa.string())),
-        }
-        for name, column in removed.items():
-            rows = rows.append_column(name, column)
-        added = write_file(Path(options.into), rows.select(ENTRIES.names), ENTRIES.statistics)
+        added = write_file(Path(options.into), entries_here(rows), ENTRIES.statistics)
         yield msgspec.structs.astuple(
             WrittenFile(
                 first=rows["offset"][0].as_py(),

@@ -11,6 +11,7 @@ demands more of its writers, Spark writes rows.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -77,7 +78,9 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     def begin(self, position: LogPosition) -> StreamingQuery:
         """Start the query at its checkpoint, or at the table's position if they disagree."""
         done = checkpointed(self.checkpoint, self.shard)
-        if done is not None and done > position:
+        # Entries may have landed without Spark, and the log need no longer have them.
+        is_behind = done is not None and done < position and not has_unfinished(self.checkpoint)
+        if is_behind or (done is not None and done > position):
             self.forget_checkpoint()
         options = {
             "shard": str(self.shard),
@@ -113,7 +116,12 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
 
     def forget_checkpoint(self) -> None:
         """Reset the checkpoint; the next start continues from the table's position."""
-        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        gone = self.checkpoint.with_suffix(".old")
+        shutil.rmtree(gone, ignore_errors=True)
+        # Half of one would be an error for ever.
+        with contextlib.suppress(FileNotFoundError):
+            self.checkpoint.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     def land(self, batch: DataFrame, batch_id: int) -> None:
         """Write one micro-batch without the entries that are already there."""

@@ -24,6 +24,7 @@ from signalhub.locks import is_hub_running
 from signalhub.log.errors import CUT_ADVICE, DAMAGED_ADVICE
 from signalhub.pacing import grown
 from signalhub.pipeline.lake import Lake
+from signalhub.pipeline.land.here import land_here
 from signalhub.pipeline.land.land import (
     CheckpointAhead,
     Landed,
@@ -37,7 +38,7 @@ from signalhub.pipeline.run.status import Journal, UpkeepRound, folder_of
 from signalhub.pipeline.source import known
 from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 from signalhub.pipeline.tables import catch_up
-from signalhub.pipeline.tables.create import ensure_tables, forget_tables
+from signalhub.pipeline.tables.create import ensure_tables, ensure_tables_here, forget_tables
 from signalhub.pipeline.tables.tables import ENTRIES, INBOX
 from signalhub.pipeline.upkeep.upkeep import maintain
 from signalhub.settings.model import PipelineSettings as Settings
@@ -86,7 +87,7 @@ class Pipeline:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | Callable[[], SparkSession],
         lake: Lake,
         data: Path,
         settings: Settings,
@@ -97,11 +98,14 @@ class Pipeline:
         hub: Neighbour | None = None,
         tables: Sequence[str] = catch_up.ORDER,
     ) -> None:
-        """`landed` is called after every batch; `landing` lands it; `hub` has precedence.
+        """`spark` is a session, or opens one; then a single run with little to do needs none.
+
+        `landed` is called after every batch; `landing` lands it; `hub` has precedence.
 
         `tables` are the derived tables to keep up to date.
         """
-        self._spark = spark
+        self._open = spark if callable(spark) else None
+        self._opened = None if callable(spark) else spark
         self._lake = lake
         self._data = data
         self._settings = settings
@@ -120,6 +124,15 @@ class Pipeline:
         self._gained: dict[str, int] = {}
         self._epochs: list[int] = []
 
+    @property
+    def _spark(self) -> SparkSession:
+        if self._opened is None:
+            assert self._open is not None
+            if self._stopping.is_set():
+                raise PipelineFailed("stopped before Spark was needed")
+            self._opened = self._open()
+        return self._opened
+
     # Called by others, from any thread or signal handler.
 
     def stop(self) -> None:
@@ -129,11 +142,11 @@ class Pipeline:
         threading.Thread(target=self._cut_short, name="signalhub-stop", daemon=True).start()
 
     def _cut_short(self) -> None:
-        if self._is_over.wait(_GRACE_S):
+        if self._is_over.wait(_GRACE_S) or self._opened is None:
             # Other threads may be using the session.
             return
         with contextlib.suppress(Exception):
-            self._spark.sparkContext.cancelAllJobs()
+            self._opened.sparkContext.cancelAllJobs()
 
     def hurry(self) -> None:
         """Do not wait any longer, neither after a failure nor until a table is due."""
@@ -182,7 +195,7 @@ class Pipeline:
             spark=self._spark,
             lake=self._lake,
             data=self._data,
-            checkpoint=folder_of(self._data) / "checkpoint",
+            checkpoint=self._landing_checkpoint,
             report=self._report,
             shard=self._shard,
             batch_entries=settings.batch_entries,
@@ -272,7 +285,7 @@ class Pipeline:
             done = self._lake.committed(table, self._shard, epoch)
             if to is not None and (done is None or done < to):
                 progress = catch_up.catch_up(
-                    self._spark,
+                    lambda: self._spark,
                     self._lake,
                     table,
                     self._shard,
@@ -332,7 +345,8 @@ class Pipeline:
         before = self._journal.totals()
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
-                self._land_to(target, accept_gap=accept_gap, beyond=not is_hub_there)
+                if self._open is None or not self._land_here(target):
+                    self._land_to(target, accept_gap=accept_gap, beyond=not is_hub_there)
                 tables = self._catch_up()
                 self._check_log()
                 break
@@ -377,6 +391,29 @@ class Pipeline:
         head = self._head() if is_hub_running(self._data) else self._segments.valid()
         position = resume(self._disk, self._lake, self._shard)
         return max(0, head.offset - position.offset)
+
+    def _land_here(self, target: LogPosition) -> bool:
+        """Land without Spark; return `False` if that is impossible, or there is too much."""
+        if not ensure_tables_here(self._lake, self._settings, self._tables):
+            return False
+        try:
+            position = resume(self._disk, self._lake, self._shard)
+        except EntriesMissing:
+            return False
+        self._journal.running(position, target)
+        return land_here(
+            self._lake,
+            self._data,
+            self._landing_checkpoint,
+            position,
+            target,
+            shard=self._shard,
+            report=self._report,
+        )
+
+    @property
+    def _landing_checkpoint(self) -> Path:
+        return folder_of(self._data) / "checkpoint"
 
     def _land_to(self, target: LogPosition, *, accept_gap: bool, beyond: bool) -> None:
         forget_tables(self._spark)

@@ -64,18 +64,20 @@ def archive_classes() -> None:
 
 
 def dump_classes(archive: Path) -> None:
-    """Run the pipeline on a log with one message, and archive the classes that were loaded."""
+    """Run the pipeline on so many messages that Spark has to do it; archive the classes it loads."""
     from pyspark import SparkContext
 
     from signalhub.pipeline.lake import lake_of
     from signalhub.pipeline.run.run import Pipeline
     from signalhub.pipeline.run.spark import open_session
+    from signalhub.pipeline.tables.piece import FEW
 
     data = archive.parent / "data"
     disk = SystemDisk(data / "log")
     log = Log(disk, LogSettings(), recover(disk, repair=True), clock=SystemClock())
     message = MessageBody(id="1", copy_id=bytes(16), sender="", type="sample", data=b"{}")
-    log.append([Entry(Kind.PUBLISHED, "sample", 1, 1, 0, encode_body(message))])
+    body = encode_body(message)
+    log.append([Entry(Kind.PUBLISHED, "sample", 1, seq + 1, 0, body) for seq in range(FEW + 1)])
     log.close()
     # Otherwise Spark would leave folders where `make` was called.
     scratch = archive.parent / "scratch"

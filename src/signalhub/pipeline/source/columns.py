@@ -46,6 +46,7 @@ TYPES: Final = {
     "BINARY": pa.binary(),
     "BOOLEAN": pa.bool_(),
     "TIMESTAMP": TIME,
+    "DOUBLE": pa.float64(),
     "ARRAY<STRING>": pa.list_(pa.string()),
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -16,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from signalhub.pipeline.lake import Lake
 from signalhub.pipeline.tables import deliveries, messages, subscriptions, traffic
-from signalhub.pipeline.tables.create import ensure_table
-from signalhub.pipeline.tables.piece import Piece, epoch_begins
+from signalhub.pipeline.tables.create import ensure_table, ensure_table_here
+from signalhub.pipeline.tables.piece import Piece, SparkPiece, epoch_begins
 from signalhub.pipeline.tables.tables import (
     DEAD_LETTERS,
     DELIVERIES,
@@ -31,7 +32,16 @@ from signalhub.pipeline.tables.tables import (
 PIECE_ENTRIES: Final = 1_000_000
 """The most entries per transaction, so that progress is kept."""
 
-_TAKERS: Final[dict[str, Callable[[Piece], int]]] = {
+_HERE: Final[dict[str, Callable[[Piece], int | None]]] = {
+    INBOX.name: messages.take_inbox_here,
+    MESSAGES.name: messages.take_messages_here,
+    SUBSCRIPTIONS.name: subscriptions.take_here,
+    DELIVERIES.name: deliveries.take_here,
+    DEAD_LETTERS.name: messages.take_dead_letters_here,
+    TRAFFIC.name: traffic.take_here,
+}
+"""What takes in a small piece without Spark; `None` if Spark has to do it."""
+_TAKERS: Final[dict[str, Callable[[SparkPiece], int]]] = {
     INBOX.name: messages.take_inbox,
     MESSAGES.name: messages.take_messages,
     SUBSCRIPTIONS.name: subscriptions.take,
@@ -58,7 +68,7 @@ class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def catch_up(
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     lake: Lake,
     table: str,
     shard: int,
@@ -70,11 +80,12 @@ def catch_up(
 ) -> TableProgress:
     """Take in new entries up to an offset of an epoch; existing rows stay unchanged.
 
-    A table does not go further than `entries` and the tables it is derived from, and in one call
-    no further than `pieces_max` pieces.
+    `spark` is called if it is needed. A table does not go further than `entries` and the tables it
+    is derived from, and in one call no further than `pieces_max` pieces.
     """
     began = time.monotonic()
-    ensure_table(spark, lake, table)
+    if not ensure_table_here(lake, table):
+        ensure_table(spark(), lake, table)
     start = at = lake.committed(table, shard, epoch)
     for other in (ENTRIES.name, *_MADE_FROM.get(table, ())):
         reached = lake.committed(other, shard, epoch)
@@ -82,7 +93,7 @@ def catch_up(
     rows = 0
     if to > (-1 if at is None else at):
         # The position of a merge is set in the session's configuration, so use a separate session.
-        session = spark.newSession()
+        session = cache(lambda: spark().newSession())
         begins = epoch_begins(session, lake, shard, epoch)
         # An epoch may have a position but no entry yet.
         first = begins.setdefault(epoch, to + 1)
@@ -91,7 +102,9 @@ def catch_up(
         while last < to and (pieces_max is None or pieces < pieces_max):
             pieces += 1
             end = min(last + piece_entries, to)
-            rows += _TAKERS[table](Piece(session, lake, table, shard, epoch, last, end, begins))
+            piece = Piece(lake, table, shard, epoch, last, end, begins)
+            taken = _HERE[table](piece) if piece.is_small else None
+            rows += _TAKERS[table](SparkPiece(session(), piece)) if taken is None else taken
             last = at = end
     ms = int((time.monotonic() - began) * 1000)
     return TableProgress(table=table, rows=rows, start=start, to=at, ms=ms)

@@ -48,16 +48,24 @@ def ensure_tables(
 def ensure_tables_here(lake: Lake, settings: Settings, names: Iterable[str] = TABLES) -> bool:
     """Create missing tables without Spark; returns `False` if Spark has more to do."""
     for name in _with_kept(names):
-        table = TABLES[name]
-        if not lake.exists(name) and not _create_here(lake, table, settings):
+        if not ensure_table_here(lake, name, settings):
             return False
         opened = lake.open(name)
         assert opened is not None
-        known = opened.metadata().configuration
-        is_old = bool(_missing(lake, table)) if name in KEPT else not _is_current(known, table)
-        if is_old or _differing(known, settings):
+        if _differing(opened.metadata().configuration, settings):
             return False
     return True
+
+
+def ensure_table_here(lake: Lake, name: str, settings: Settings | None = None) -> bool:
+    """Create a table if necessary, without Spark; returns `False` if Spark has more to do."""
+    table = TABLES[name]
+    opened = lake.open(name)
+    if opened is None:
+        return _create_here(lake, table, settings or Settings())
+    if name in KEPT:
+        return not _missing(lake, table)
+    return _is_current(opened.metadata().configuration, table)
 
 
 def _with_kept(names: Iterable[str]) -> list[str]:

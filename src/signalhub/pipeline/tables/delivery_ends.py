@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from signalhub.pipeline.lake import Merging
 from signalhub.pipeline.tables import bodies, subscriptions
-from signalhub.pipeline.tables.piece import Piece, is_before
+from signalhub.pipeline.tables.piece import Piece, SparkPiece, arrow, is_before, listed
 from signalhub.pipeline.tables.subscriptions import Stretch
 from signalhub.pipeline.tables.tables import DELIVERIES
 
@@ -66,6 +66,12 @@ _SCHEMA: Final = (
     " recipient_kind STRING, recipient STRING, generation BIGINT, from_offset BIGINT,"
     " stream STRING, stream_epoch BIGINT, floor BIGINT, last BIGINT"
 )
+_CHANGES: Final = (
+    "shard INT, epoch BIGINT, offset BIGINT, recipient_kind STRING, recipient STRING,"
+    " generation BIGINT, end_at TIMESTAMP, end_offset BIGINT, end_outcome STRING,"
+    " end_reason STRING"
+)
+_PAIRS_MAX: Final = 1_000_000
 
 
 def find(piece: Piece, known: list[Stretch]) -> list[End]:
@@ -180,7 +186,72 @@ def _concerned(pending: DataFrame, ends: DataFrame, is_meant: Column) -> DataFra
     )
 
 
-def merge(piece: Piece, found: list[End]) -> int:
+def merge_here(piece: Piece, found: list[End]) -> int | None:
+    """Do the same as `merge` for few deliveries without Spark; `None` if Spark has to do it."""
+    few = piece.few(DELIVERIES.name, _KEY, "settled_at IS NULL")
+    if few is None or not piece.has_few_standing or few.num_rows * len(found) > _PAIRS_MAX:
+        return None
+    changes = ended_here(few.to_pylist(), found, listed(piece.standing_here()))
+    if not changes:
+        return piece.record_here()
+    return piece.merge_here(arrow(changes, _CHANGES), _merging())
+
+
+def ended_here(
+    pending: Iterable[dict[str, Any]], found: Iterable[End], entries: Iterable[dict[str, Any]]
+) -> list[tuple[object, ...]]:
+    """Return the same as `ended` for a few rows."""
+    messages = {
+        (row["epoch"], row["offset"]): row
+        for row in entries
+        if row["kind"] in ("mail", "published")
+    }
+    rows = []
+    for row in pending:
+        message = messages.get((row["epoch"], row["offset"]))
+        ends = [one for one in found if _ends(one, row, message)]
+        if ends:
+            end = min(ends, key=_order)
+            key = (row[name] for name in _KEY)
+            rows.append((*key, end.at, end.offset, end.outcome, end.reason))
+    return rows
+
+
+def _ends(one: End, row: dict[str, Any], message: dict[str, Any] | None) -> bool:
+    """Return whether an event ends a pending delivery of a message."""
+    if (row["epoch"], row["offset"]) >= (one.epoch, one.offset):
+        return False
+    if one.from_offset is not None and row["offset"] < one.from_offset:
+        return False
+    if one.last is not None and (
+        message is None
+        or (message["stream"], message["stream_epoch"]) != (one.stream, one.stream_epoch)
+        or one.floor is None
+        or not one.floor < message["seq"] <= one.last
+    ):
+        return False
+    names = ("recipient_kind", "recipient", "generation")
+    return all(getattr(one, name) in (None, row[name]) for name in names)
+
+
+def _order(one: End) -> tuple[object, ...]:
+    return one.epoch, one.offset, one.at, one.outcome, one.reason is not None, one.reason or ""
+
+
+def _merging() -> Merging:
+    return Merging(
+        on=" AND ".join(f"t.{name} = s.{name}" for name in _KEY),
+        updated={
+            "settled_at": "s.end_at",
+            "settle_offset": "s.end_offset",
+            "outcome": "s.end_outcome",
+            "reason": "coalesce(s.end_reason, t.reason)",
+        },
+        update_if="t.settled_at IS NULL",
+    )
+
+
+def merge(piece: SparkPiece, found: list[End]) -> int:
     """End pending deliveries and record the position of the piece."""
     ends = piece.frame([msgspec.structs.astuple(one) for one in found], _SCHEMA)
     few = piece.few(DELIVERIES.name, _KEY, "settled_at IS NULL")
@@ -191,7 +262,7 @@ def merge(piece: Piece, found: list[End]) -> int:
         return _merge(piece, ended(held.rows, ends, entries), are_few=few is not None)
 
 
-def _pending(piece: Piece, found: list[End]) -> DataFrame:
+def _pending(piece: SparkPiece, found: list[End]) -> DataFrame:
     """Return pending deliveries, read by Spark: of the recipients that are affected, if known."""
     rows = piece.read(DELIVERIES.name).where(F.col("settled_at").isNull())
     recipients = {one.recipient for one in found}
@@ -200,24 +271,13 @@ def _pending(piece: Piece, found: list[End]) -> DataFrame:
     return rows.select(*_KEY)
 
 
-def _merge(piece: Piece, changes: DataFrame, *, are_few: bool) -> int:
+def _merge(piece: SparkPiece, changes: DataFrame, *, are_few: bool) -> int:
     with piece.held(changes, are_few=are_few) as held:
         bounds = held.within("t.")
         if bounds == "false":
             return piece.record()
-        is_same = " AND ".join(f"t.{name} = s.{name}" for name in _KEY)
-        merging = Merging(
-            on=is_same,
-            updated={
-                "settled_at": "s.end_at",
-                "settle_offset": "s.end_offset",
-                "outcome": "s.end_outcome",
-                "reason": "coalesce(s.end_reason, t.reason)",
-            },
-            update_if="t.settled_at IS NULL",
-        )
         if held.here is not None:
-            merged = piece.merge_here(held.here, merging)
+            merged = piece.merge_here(held.here, _merging())
             if merged is not None:
                 return merged
-        return piece.merge(held.rows, merging, bounds=bounds)
+        return piece.merge(held.rows, _merging(), bounds=bounds)

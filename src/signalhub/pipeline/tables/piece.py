@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -31,7 +31,9 @@ _SIZE_SAYS: Final = ("min.offset", "max.offset", "size_bytes")
 _FILE_SAYS: Final = ["min.shard", "max.shard", "min.epoch", "max.epoch", "min.offset"]
 
 
-def epoch_begins(spark: SparkSession, lake: Lake, shard: int, epoch: int) -> dict[int, int]:
+def epoch_begins(
+    spark: Callable[[], SparkSession], lake: Lake, shard: int, epoch: int
+) -> dict[int, int]:
     """Return the first offset of every epoch up to this one.
 
     The statistics of the files of `entries` are enough, unless a file contains several epochs.
@@ -46,7 +48,7 @@ def epoch_begins(spark: SparkSession, lake: Lake, shard: int, epoch: int) -> dic
             if its_shard == shard and its_epoch <= epoch:
                 begins[its_epoch] = min(offset, begins.get(its_epoch, offset))
     else:
-        entries = spark.read.format("delta").load(lake.location(ENTRIES.name))
+        entries = spark().read.format("delta").load(lake.location(ENTRIES.name))
         chosen = entries.where((F.col("shard") == shard) & (F.col("epoch") <= epoch))
         begins = dict(map(tuple, chosen.groupBy("epoch").agg(F.min("offset")).collect()))
     return dict(sorted(begins.items()))
@@ -126,11 +128,13 @@ def is_behind(alias: str, epoch: str, offset: str) -> Column:
 
 
 class Piece:
-    """The entries of one epoch after `after`, up to and including `to`, and their target table."""
+    """The entries of one epoch after `after`, up to and including `to`, and their target table.
+
+    A small one needs no Spark: see `take_here` of the tables.
+    """
 
     def __init__(
         self,
-        spark: SparkSession,
         lake: Lake,
         table: str,
         shard: int,
@@ -139,7 +143,6 @@ class Piece:
         to: int,
         begins: dict[int, int],
     ) -> None:
-        self.spark: Final = spark
         self.lake: Final = lake
         self.table: Final = table
         self.shard: Final = shard
@@ -153,41 +156,19 @@ class Piece:
         """Whether it is the first piece of its epoch."""
         return self.after < self.begins[self.epoch]
 
-    def read(self, name: str) -> DataFrame:
-        """Return all rows of a table that belong to this shard."""
-        rows = self.spark.read.format("delta").load(self.lake.location(name))
-        return rows.where(F.col("shard") == self.shard)
-
-    def entries(self, *kinds: str) -> DataFrame:
-        """Return the entries of some kinds; without bodies if the piece is small."""
-        if self.is_small:
-            names = [name for name in ENTRIES.names if name != "body"]
-            return self.shown(self._stored(names, kinds))
-        offset = F.col("offset")
-        rows = self.read(ENTRIES.name).where(
-            (F.col("epoch") == self.epoch) & (offset > self.after) & (offset <= self.to)
-        )
-        return rows.where(F.col("kind").isin(*kinds))
-
-    def bodies(self, reading: BodyReader, *kinds: str) -> DataFrame:
-        """Decode the bodies of its entries, of these kinds or of all kinds of `reading`."""
-        if self.is_small:
-            return self.shown(self._decoded(reading, kinds or reading.kinds))
-        return bodies.read_bodies(self.entries(*kinds or reading.kinds), reading)
-
     def body_rows(self, reading: BodyReader, *kinds: str) -> list[dict[str, Any]]:
-        """Return the same rows as dictionaries; times are microseconds."""
-        if self.is_small:
-            return listed(self._decoded(reading, kinds))
-        return collected(self.bodies(reading, *kinds))
+        """Return rows decoded from the bodies of entries; times are microseconds."""
+        return listed(self.decoded(reading, kinds or reading.kinds))
 
-    def _decoded(self, reading: BodyReader, kinds: Iterable[str]) -> pa.Table:
+    def decoded(self, reading: BodyReader, kinds: Iterable[str]) -> pa.Table:
+        """Decode the bodies of entries of some kinds, in this process."""
         names = [name for name, _ in bodies.ENTRY] + ["body"]
-        batches = self._stored(names, kinds).combine_chunks().to_batches()
+        batches = self.stored(names, kinds).combine_chunks().to_batches()
         read = [bodies.read_batch(one, reading) for one in batches]
         return pa.Table.from_batches(read, reading.schema)
 
-    def _stored(self, names: Sequence[str], kinds: Iterable[str]) -> pa.Table:
+    def stored(self, names: Sequence[str], kinds: Iterable[str]) -> pa.Table:
+        """Read columns of entries of some kinds, in this process."""
         chosen = ", ".join(f"'{kind}'" for kind in kinds)
         return columns_of(
             self.lake, ENTRIES.name, names, f"{self.condition} AND kind IN ({chosen})"
@@ -236,26 +217,105 @@ class Piece:
         at: int = first["at"]
         return at
 
-    def standing(self) -> DataFrame:
+    def standing_here(self) -> pa.Table:
         """Return all entries up to here, except those that a later epoch has discarded.
 
-        If they are few, they have no bodies.
+        They have no bodies.
         """
+        names = [name for name in ENTRIES.names if name != "body"]
+        quoted = self._kept('"')
+        where = f"shard = {self.shard} AND ({quoted})"
+        return columns_of(self.lake, ENTRIES.name, names, where)
+
+    def _kept(self, quote: str) -> str:
         ends = [*list(self.begins.values())[1:], self.to + 1]
-        kept = " OR ".join(
-            f"(epoch = {epoch} AND {{0}}offset{{0}} < {min(ends[at:])})"
+        offset = f"{quote}offset{quote}"
+        return " OR ".join(
+            f"(epoch = {epoch} AND {offset} < {min(ends[at:])})"
             for at, epoch in enumerate(self.begins)
         )
-        if self.has_few_standing:
-            names = [name for name in ENTRIES.names if name != "body"]
-            where = f"shard = {self.shard} AND ({kept.format(chr(34))})"
-            return self.shown(columns_of(self.lake, ENTRIES.name, names, where))
-        return self.read(ENTRIES.name).where(kept.format(""))
 
     @property
     def has_few_standing(self) -> bool:
         """Whether all entries up to here are few."""
         return self.is_small and self.to - min(self.begins.values()) < FEW
+
+    def merge_here(self, rows: pa.Table, merging: Merging, *, records: bool = True) -> int | None:
+        """Merge a few rows without Spark; `None` if Spark has to do it."""
+        position = Position(self.shard, self.epoch, self.to) if records else None
+        return self.lake.merge(self.table, rows, merging, position)
+
+    def append_here(self, rows: pa.Table) -> int | None:
+        """Append a few rows without Spark; `None` if Spark has to do it."""
+        position = Position(self.shard, self.epoch, self.to)
+        return rows.num_rows if self.lake.append(self.table, rows, position) else None
+
+    def record_here(self) -> int | None:
+        """Record the position without adding rows; `None` if Spark has to do it."""
+        return 0 if self.lake.record(self.table, self.shard, self.epoch, self.to) else None
+
+    def is_new(self, positions: pa.Table) -> bool:
+        """Return whether all these positions are in the piece and the table has no row in it."""
+        is_within = all(
+            epoch == self.epoch and self.after < offset <= self.to
+            for epoch, offset in _positions(positions)
+        )
+        return is_within and self.is_free(self.condition)
+
+    def is_free(self, condition: str) -> bool:
+        """Return whether the table has no row that matches a condition."""
+        (found,) = selected(self.lake, self.table, "count(*) AS rows", condition)
+        return not found["rows"]
+
+
+class SparkPiece(Piece):
+    """The same for Spark, which also reads a small one in this process where it can."""
+
+    def __init__(self, spark: SparkSession, piece: Piece) -> None:
+        super().__init__(
+            piece.lake,
+            piece.table,
+            piece.shard,
+            piece.epoch,
+            piece.after,
+            piece.to,
+            piece.begins,
+        )
+        self.spark: Final = spark
+
+    def read(self, name: str) -> DataFrame:
+        """Return all rows of a table that belong to this shard."""
+        rows = self.spark.read.format("delta").load(self.lake.location(name))
+        return rows.where(F.col("shard") == self.shard)
+
+    def entries(self, *kinds: str) -> DataFrame:
+        """Return the entries of some kinds; without bodies if the piece is small."""
+        if self.is_small:
+            names = [name for name in ENTRIES.names if name != "body"]
+            return self.shown(self.stored(names, kinds))
+        offset = F.col("offset")
+        rows = self.read(ENTRIES.name).where(
+            (F.col("epoch") == self.epoch) & (offset > self.after) & (offset <= self.to)
+        )
+        return rows.where(F.col("kind").isin(*kinds))
+
+    def bodies(self, reading: BodyReader, *kinds: str) -> DataFrame:
+        """Decode the bodies of its entries, of these kinds or of all kinds of `reading`."""
+        if self.is_small:
+            return self.shown(self.decoded(reading, kinds or reading.kinds))
+        return bodies.read_bodies(self.entries(*kinds or reading.kinds), reading)
+
+    def body_rows(self, reading: BodyReader, *kinds: str) -> list[dict[str, Any]]:
+        """Return the same rows as dictionaries; times are microseconds."""
+        if self.is_small:
+            return listed(self.decoded(reading, kinds))
+        return collected(self.bodies(reading, *kinds))
+
+    def standing(self) -> DataFrame:
+        """Return the same as `standing_here`; if there are many, they have bodies."""
+        if self.has_few_standing:
+            return self.shown(self.standing_here())
+        return self.read(ENTRIES.name).where(self._kept(""))
 
     def epoch_of(self, offset: Column) -> Column:
         """Return the epoch of a valid entry, by its offset."""
@@ -284,11 +344,6 @@ class Piece:
         )
         return self._metric("numOutputRows")
 
-    def merge_here(self, rows: pa.Table, merging: Merging, *, records: bool = True) -> int | None:
-        """Merge a few rows without Spark; `None` if Spark has to do it."""
-        position = Position(self.shard, self.epoch, self.to) if records else None
-        return self.lake.merge(self.table, rows, merging, position)
-
     def merge(
         self, rows: DataFrame, merging: Merging, *, bounds: str = "true", records: bool = True
     ) -> int:
@@ -313,7 +368,7 @@ class Piece:
 
     def record(self) -> int:
         """Record the position without adding rows."""
-        if self.lake.record(self.table, self.shard, self.epoch, self.to):
+        if self.record_here() is not None:
             return 0
         nothing = ", ".join(
             f"CAST(NULL AS {one.type}) AS `{one.name}`" for one in TABLES[self.table].columns
@@ -336,19 +391,6 @@ class Piece:
             yield HeldRows(rows.persist(), None)
         finally:
             rows.unpersist()
-
-    def is_new(self, positions: pa.Table) -> bool:
-        """Return whether all these positions are in the piece and the table has no row in it."""
-        is_within = all(
-            epoch == self.epoch and self.after < offset <= self.to
-            for epoch, offset in _positions(positions)
-        )
-        return is_within and self.is_free(self.condition)
-
-    def is_free(self, condition: str) -> bool:
-        """Return whether the table has no row that matches a condition."""
-        (found,) = selected(self.lake, self.table, "count(*) AS rows", condition)
-        return not found["rows"]
 
     @contextmanager
     def _position(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from pyspark.sql import DataFrame, Window
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from signalhub.pipeline.lake import Merging
 from signalhub.pipeline.tables import bodies
-from signalhub.pipeline.tables.piece import Piece, arrow, collected, selected
+from signalhub.pipeline.tables.piece import Piece, SparkPiece, arrow, collected, listed, selected
 from signalhub.pipeline.tables.tables import SUBSCRIPTIONS
 
 SOUGHT = "sought"
@@ -73,12 +73,19 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 KINDS: Final = ("subscription_created", "subscription_deleted", "stream_deleted", "cursor")
 
 
-def changes(piece: Piece) -> list[Change]:
+def changes(piece: SparkPiece) -> list[Change]:
     """Return what its entries change, in order; only cursors with a new generation are included."""
     if piece.is_small:
-        rows = piece.body_rows(bodies.CHANGES, *KINDS)
-    else:
-        rows = collected(_news(piece.bodies(bodies.CHANGES, *KINDS)))
+        return changes_here(piece)
+    return _ordered(collected(_news(piece.bodies(bodies.CHANGES, *KINDS))))
+
+
+def changes_here(piece: Piece) -> list[Change]:
+    """Return the same of a small piece, with all cursors."""
+    return _ordered(listed(piece.decoded(bodies.CHANGES, KINDS)))
+
+
+def _ordered(rows: list[dict[str, Any]]) -> list[Change]:
     found = [msgspec.convert(row, Change) for row in rows if row["subscription"] != ""]
     return sorted(found, key=lambda one: one.offset)
 
@@ -192,30 +199,47 @@ def known(piece: Piece) -> list[Stretch]:
     return [msgspec.convert(row, Stretch) for row in found]
 
 
-def take(piece: Piece) -> int:
+def _merging() -> Merging:
+    key = ("shard", "topic", "stream_epoch", "subscription", "generation")
+    every = {name: f"s.{name}" for name in SUBSCRIPTIONS.names}
+    is_same = " AND ".join(f"t.{name} = s.{name}" for name in key)
+    return Merging(on=is_same, updated=every, inserted=every)
+
+
+def _changed(piece: Piece, found: list[Change], before: list[Stretch]) -> list[Stretch]:
+    """Return the rows that differ after a piece."""
+    stretches = Stretches(piece.shard, piece.epoch, before)
+    if piece.begins_epoch and before:
+        stretches.cut(piece.begins[piece.epoch], piece.first_at())
+    for change in found:
+        stretches.apply(change)
+    return stretches.changed
+
+
+def take_here(piece: Piece) -> int | None:
+    """Take in a small piece without Spark; `None` if Spark has to do it."""
+    found = [] if piece.kinds.isdisjoint(KINDS) else changes_here(piece)
+    changed = _changed(piece, found, known(piece)) if found or piece.begins_epoch else []
+    if not changed:
+        return piece.record_here()
+    return piece.merge_here(arrow([one.row for one in changed], SUBSCRIPTIONS.ddl), _merging())
+
+
+def take(piece: SparkPiece) -> int:
     """Take in one piece."""
     found = [] if piece.kinds.isdisjoint(KINDS) else changes(piece)
     if not found and not piece.begins_epoch:
         return piece.record()
     before = known(piece)
-    stretches = Stretches(piece.shard, piece.epoch, before)
-    if piece.begins_epoch and before:
-        stretches.cut(piece.begins[piece.epoch], piece.first_at())
     was_there = {(one.key, one.generation) for one in before}
-    for change in found:
-        stretches.apply(change)
-    changed = stretches.changed
+    changed = _changed(piece, found, before)
     if not changed:
         return piece.record()
-    key = ("shard", "topic", "stream_epoch", "subscription", "generation")
-    every = {name: f"s.{name}" for name in SUBSCRIPTIONS.names}
-    is_same = " AND ".join(f"t.{name} = s.{name}" for name in key)
-    merging = Merging(on=is_same, updated=every, inserted=every)
     here = arrow([one.row for one in changed], SUBSCRIPTIONS.ddl)
-    merged = piece.merge_here(here, merging)
+    merged = piece.merge_here(here, _merging())
     if merged is not None:
         return merged
     rows = piece.shown(here)
     if was_there.isdisjoint((one.key, one.generation) for one in changed):
         return piece.append(rows)
-    return piece.merge(rows, merging)
+    return piece.merge(rows, _merging())

@@ -102,7 +102,7 @@ _UPKEEP: Final = {
 }
 
 
-_BUCKET: Final = [
+_BUCKET: Final[list[dict[str, Any]]] = [
     {"name": name, "type": "long", "nullable": True, "metadata": {}} for name in ("le_ms", "count")
 ]
 _SCHEMA_TYPES: Final[dict[str, Any]] = {
