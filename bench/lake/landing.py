@@ -36,6 +36,7 @@ from signalhub.pipeline.tables.tables import ENTRIES
 NAME = "landing"
 PIPELINE = "pipeline"
 PLAIN = "pyarrow and deltalake"
+PLAIN_NATIVE = "the same with our native decoder"
 LINES = "Spark from JSON lines"
 
 ENTRIES_FULL = 3_000_000
@@ -92,11 +93,25 @@ def _by_lines(source: _Source, lake: Lake) -> _Spent:
 
 
 def _by_plain(source: _Source, lake: Lake) -> _Spent:
+    return _by_script(source, lake, "off")
+
+
+def _by_plain_native(source: _Source, lake: Lake) -> _Spent:
+    return _by_script(source, lake, "auto")
+
+
+def _by_script(source: _Source, lake: Lake, native: str) -> _Spent:
     core = max(os.sched_getaffinity(0))
     command = [sys.executable, "-m", "bench.lake.plain", str(source.data)]
     command += [lake.location(ENTRIES.name), str(core)]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PLAIN_S_MAX
+        command,
+        cwd=ROOT,
+        env={**os.environ, "SIGNALHUB_NATIVE": native},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PLAIN_S_MAX,
     )
     if done.returncode:
         raise MeasurementFailed(f"{PLAIN} failed: {done.stderr.strip()[-300:]}")
@@ -106,6 +121,7 @@ def _by_plain(source: _Source, lake: Lake) -> _Spent:
 _WAYS: dict[str, Callable[[_Source, Lake], _Spent]] = {
     PIPELINE: _by_pipeline,
     PLAIN: _by_plain,
+    PLAIN_NATIVE: _by_plain_native,
     LINES: _by_lines,
 }
 

@@ -64,10 +64,12 @@ class DyingLanding(Landing, frozen=True, kw_only=True):
         if point == LANDED:
             die()
 
-    def commit(self, found: Sequence[WrittenFile], position: Position) -> None:
+    def commit(
+        self, found: Sequence[WrittenFile], position: Position, committed: int | None
+    ) -> None:
         if point == WRITTEN:
             die()
-        super().commit(found, position)
+        super().commit(found, position, committed)
         if point == COMMITTED:
             die()
 

@@ -157,9 +157,11 @@ class Interrupted(Landing, frozen=True, kw_only=True):
             ask(self.data)
             raise OSError(f"the disk was full {when} the commit")
 
-    def commit(self, found: Sequence[WrittenFile], position: Position) -> None:
+    def commit(
+        self, found: Sequence[WrittenFile], position: Position, committed: int | None
+    ) -> None:
         self.fail("before")
-        super().commit(found, position)
+        super().commit(found, position, committed)
         self.fail("after")
 
 

@@ -121,7 +121,7 @@ def test_every_body_makes_the_same_row(encoded: list[bytes]) -> None:
 
 @given(st.lists(st.one_of(said, told, messages), min_size=1, max_size=9))
 def test_ordinary_messages_are_not_left_to_python(bodies: list[Any]) -> None:
-    kind_of = {MessageBody: Kind.MAIL, RoomMessageBody: Kind.ROOM_MESSAGE}
+    kind_of: dict[type[Any], Kind] = {MessageBody: Kind.MAIL, RoomMessageBody: Kind.ROOM_MESSAGE}
     encoded = [
         encode_entry(
             Entry(

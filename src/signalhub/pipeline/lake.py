@@ -152,16 +152,21 @@ class Lake:
         version, statistics = table.version() + 1, TABLES[name].statistics
         return append_rows(self._folder(name), version, rows, statistics, transactions)
 
-    def add(self, name: str, files: Sequence[Mapping[str, Any]], position: Position) -> bool:
-        """Add files that hold everything from the recorded position to this one.
+    def add(
+        self,
+        name: str,
+        files: Sequence[Mapping[str, Any]],
+        position: Position,
+        committed: int | None,
+    ) -> bool:
+        """Add files that hold everything from the recorded position, `committed`, to this one.
 
-        Returns `False` if Spark has to do it, for the reasons that `record` has.
+        Returns `False` if another one is recorded, and if Spark has to do it; see `record`.
         """
         table = self._writable(name)
         if table is None:
             return False
-        done = table.transaction_version(application(position.shard, position.epoch))
-        if done is not None and done >= position.last:
+        if table.transaction_version(application(position.shard, position.epoch)) != committed:
             return False
         return add_files(self._folder(name), table.version() + 1, files, [_transaction(position)])
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql.datasource import DataSource, InputPartition
 
+from signalhub.log.disk import Disk
 from signalhub.pipeline.commit import transaction
 from signalhub.pipeline.lake import Lake, Position, application
-from signalhub.pipeline.source.plan import log_of
+from signalhub.pipeline.source.plan import Slice, log_of
 from signalhub.pipeline.source.source import LogPartition, Options, StreamReader
 from signalhub.pipeline.tables.tables import ENTRIES
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import Row, StructType
 
 FORMAT: Final = "signalhub_files"
-
-_FEATURES: Final = frozenset({"deletionVectors", "invariants", "appendOnly"})
-"""What a table may demand of its writers; whatever else is left to Spark."""
 
 
 class WrittenFile(msgspec.Struct, frozen=True, array_like=True):
@@ -70,27 +68,33 @@ class FileReader(StreamReader):
     """Plans as the source does; its tasks write."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        # Spark asks for schema and plan in separate processes, which do not need Arrow.
-        import pyarrow.compute as pc
-
-        from signalhub.pipeline.commit import write_file
-        from signalhub.pipeline.land.here import entries_here
-        from signalhub.pipeline.source.columns import read_columns, table_of
-
         options = self._options
         assert isinstance(options, FileOptions)
         assert isinstance(partition, LogPartition)
-        rows = table_of(read_columns(log_of(options.path), options.shard, partition.slice))
-        added = write_file(Path(options.into), entries_here(rows), ENTRIES.statistics)
+        disk = log_of(options.path)
         yield msgspec.structs.astuple(
-            WrittenFile(
-                first=rows["offset"][0].as_py(),
-                rows=rows.num_rows,
-                body_bytes=pc.sum(pc.binary_length(rows["body"])).as_py() or 0,
-                faults=rows.num_rows - rows["fault"].null_count,
-                added=msgspec.json.encode(added).decode(),
-            )
+            write_slice(disk, options.shard, partition.slice, Path(options.into))
         )
+
+
+def write_slice(disk: Disk, shard: int, one: Slice, into: Path) -> WrittenFile:
+    """Write the entries of a slice as a file of the table in this folder."""
+    # Spark asks for schema and plan in separate processes, which do not need Arrow.
+    import pyarrow.compute as pc
+
+    from signalhub.pipeline.commit import write_file
+    from signalhub.pipeline.land.here import entries_here
+    from signalhub.pipeline.source.columns import read_columns, table_of
+
+    rows = table_of(read_columns(disk, shard, one))
+    added = write_file(into, entries_here(rows), ENTRIES.statistics)
+    return WrittenFile(
+        first=rows["offset"][0].as_py(),
+        rows=rows.num_rows,
+        body_bytes=pc.sum(pc.binary_length(rows["body"])).as_py() or 0,
+        faults=rows.num_rows - rows["fault"].null_count,
+        added=msgspec.json.encode(added).decode(),
+    )
 
 
 def can_write(lake: Lake) -> bool:
@@ -102,7 +106,7 @@ def can_write(lake: Lake) -> bool:
         return False
     features = table.protocol().writer_features or ()
     return (
-        _FEATURES.issuperset(features)
+        set(features).issubset(ENTRIES.writer_features)
         and [field.name for field in table.schema().fields] == ENTRIES.names
         and not table.metadata().partition_columns
     )
@@ -136,11 +140,18 @@ def delete(lake: Lake, files: Sequence[WrittenFile]) -> None:
 
 
 def commit(
-    spark: SparkSession, lake: Lake, files: Sequence[WrittenFile], position: Position
+    spark: SparkSession,
+    lake: Lake,
+    files: Sequence[WrittenFile],
+    position: Position,
+    committed: int | None,
 ) -> None:
-    """Make files part of the table, in one transaction that records the position."""
-    if not lake.add(ENTRIES.name, _added(files), position):
-        _commit_by_spark(spark, lake, _added(files), position)
+    """Make files part of the table, in one transaction that records the position.
+
+    `committed` is the last offset it has; if it has another one meanwhile, this fails.
+    """
+    if not lake.add(ENTRIES.name, _added(files), position, committed):
+        _commit_by_spark(spark, lake, _added(files), position, committed)
 
 
 def _added(files: Sequence[WrittenFile]) -> list[dict[str, Any]]:
@@ -148,7 +159,11 @@ def _added(files: Sequence[WrittenFile]) -> list[dict[str, Any]]:
 
 
 def _commit_by_spark(
-    spark: SparkSession, lake: Lake, added: Sequence[Mapping[str, Any]], position: Position
+    spark: SparkSession,
+    lake: Lake,
+    added: Sequence[Mapping[str, Any]],
+    position: Position,
+    committed: int | None,
 ) -> None:
     """Commit with Delta's own library: it resolves conflicts, and writes checkpoints when due."""
     jvm: Any = spark.sparkContext._jvm
@@ -163,8 +178,8 @@ def _commit_by_spark(
     begun = log.startTransaction()
     by = application(position.shard, position.epoch)
     # Having asked for it makes another commit under the same id, in the meantime, a conflict.
-    if begun.txnVersion(by) >= position.last:
-        raise RuntimeError("another process has landed the same entries")
+    if begun.txnVersion(by) != (-1 if committed is None else committed):
+        raise RuntimeError("the table has been changed by another process; landing starts again")
     actions = [transaction(by, position.last), *({"add": one} for one in added)]
     lines = [action.fromJson(msgspec.json.encode(one).decode()) for one in actions]
     begun.commit(sequence(lines), operation)

@@ -1,4 +1,4 @@
-"""Landing a few entries in this process: starting Spark for them takes longer than the rest.
+"""Landing entries in this process: what Spark needs for a few of them takes longer than the rest.
 
 The table records what it has, as always, so either way continues where the other one ended. What is
 unusual is left to Spark: damage, faults, more than one epoch, a micro-batch that was begun.
@@ -17,13 +17,22 @@ import pyarrow.compute as pc
 
 from signalhub.log.errors import EntriesGone, LogDamaged, LogFailed
 from signalhub.pipeline.lake import Lake, Position
-from signalhub.pipeline.land.land import Landed, has_unfinished
+from signalhub.pipeline.land.files import (
+    WrittenFile,
+    are_complete,
+    can_write,
+    delete,
+    write_slice,
+)
+from signalhub.pipeline.land.land import Landed, Landing, has_unfinished
 from signalhub.pipeline.source.columns import TIME, read_columns, table_of
 from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 from signalhub.pipeline.tables.piece import FEW
 from signalhub.pipeline.tables.tables import ENTRIES
 
 _BYTES_MAX: Final = 16 * 2**20
+_STEP_BYTES_MAX: Final = 64 * 2**20
+"""More than this is worth more than one core."""
 
 
 def land_here(
@@ -55,6 +64,56 @@ def land_here(
     ms = int((time.monotonic() - began) * 1000)
     report(Landed(end=target, rows=found.num_rows, bytes=size, quarantined=0, ms=ms))
     return True
+
+
+def land_steadily(
+    landing: Landing,
+    segments: Segments,
+    position: LogPosition,
+    head: LogPosition,
+    committed: int | None,
+) -> LogPosition | None:
+    """Land what there is up to the head, or as much as goes into one commit.
+
+    `committed` is the last offset in the table. Returns the position after what has landed; `None`
+    if Spark has to do it.
+    """
+    began = time.monotonic()
+    lake, shard = landing.lake, landing.shard
+    if position.epoch != head.epoch or has_unfinished(landing.checkpoint) or not can_write(lake):
+        return None
+    found: list[WrittenFile] = []
+    try:
+        plan = segments.plan(position, head, bytes_max=_STEP_BYTES_MAX)
+        is_long = plan.end != head and landing.spark.sparkContext.defaultParallelism > 1
+        if is_long or plan.end <= position:
+            return None
+        disk, into = log_of(landing.data), Path(lake.location(ENTRIES.name))
+        for one in plan.slices:
+            found.append(write_slice(disk, shard, one, into))
+            if found[-1].faults:
+                break
+    except (EntriesGone, LogDamaged, LogFailed):
+        delete(lake, found)
+        return None
+    except BaseException:
+        delete(lake, found)
+        raise
+    last = plan.end.offset - 1
+    if any(one.faults for one in found) or not are_complete(found, last):
+        delete(lake, found)
+        return None
+    landing.commit(found, Position(shard, head.epoch, last), committed)
+    landing.report(
+        Landed(
+            end=plan.end,
+            rows=sum(one.rows for one in found),
+            bytes=sum(one.body_bytes for one in found),
+            quarantined=0,
+            ms=int((time.monotonic() - began) * 1000),
+        )
+    )
+    return plan.end
 
 
 def _read(data: Path, shard: int, start: LogPosition, end: LogPosition) -> pa.Table | None:

@@ -166,15 +166,17 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
             # The table has some of the entries, so leave them out.
             files.delete(self.lake, found)
             return self._write_rows(self._rows(wanted, end), committed, end)
-        self.commit(found, Position(self.shard, end.epoch, end.offset - 1))
+        self.commit(found, Position(self.shard, end.epoch, end.offset - 1), committed)
         faults = sum(one.faults for one in found)
         if faults:
             self._quarantine(self._rows(found[0].first, end), end)
         return sum(one.rows for one in found), sum(one.body_bytes for one in found), faults
 
-    def commit(self, found: Sequence[files.WrittenFile], position: Position) -> None:
+    def commit(
+        self, found: Sequence[files.WrittenFile], position: Position, committed: int | None
+    ) -> None:
         """Make files part of `entries`."""
-        files.commit(self.spark, self.lake, found, position)
+        files.commit(self.spark, self.lake, found, position, committed)
 
     def _rows(self, first: int | None, end: LogPosition) -> DataFrame:
         """Return the rows of the source from an offset on, or from the oldest of the epoch."""

@@ -32,6 +32,7 @@ from signalhub.pipeline.land.land import (
     checkpointed,
     has_unfinished,
 )
+from signalhub.pipeline.land.lander import Lander, stop_query
 from signalhub.pipeline.land.resume import EntriesMissing, LogBehindLake, epochs, resume
 from signalhub.pipeline.run.schedule import Beats, Neighbour, was_asked
 from signalhub.pipeline.run.status import Journal, UpkeepRound, folder_of
@@ -179,15 +180,16 @@ class Pipeline:
         ensure_tables(self._spark, self._lake, self._settings, self._tables)
         position = resume(self._disk, self._lake, self._shard)
         self._journal.running(position, self._head())
-        query = self._landing().begin(position)
+        lander = Lander(self._landing(), position, self._head)
+        lander.start()
         try:
             while not self._stopping.wait(_TICK_S):
-                if not query.isActive:
+                if (query := lander.check()) is not None:
                     self._ended(query)
                 self._journal.look(self._head())
                 self._beat(beats)
         finally:
-            _stop(query)
+            lander.stop()
 
     def _landing(self, *, until: LogPosition | None = None, beyond: bool = False) -> Landing:
         settings = self._settings
@@ -438,7 +440,7 @@ class Pipeline:
                 if not query.isActive:
                     self._ended(query)
         finally:
-            _stop(query)
+            stop_query(query)
 
     def _is_there(self, landing: Landing, target: LogPosition) -> bool:
         """Return whether everything has landed and its batch is finished."""
@@ -469,14 +471,3 @@ def first_line(error: BaseException) -> str:
     """Return the text of an error without its stack trace."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:500]
-
-
-def _stop(query: StreamingQuery) -> None:
-    """End the query after the running batch, unless that takes too long."""
-    deadline = time.monotonic() + _GRACE_S
-    try:
-        while query.status["isTriggerActive"] and time.monotonic() < deadline:
-            time.sleep(_TICK_S / 5)
-        query.stop()
-    except Exception as error:
-        log.warning("the query could not be stopped", extra={"reason": first_line(error)})

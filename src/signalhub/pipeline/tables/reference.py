@@ -78,12 +78,13 @@ are not stored. Ciphertext is never decoded; inbox ids are keyed hashes.
 
 ## How rows get here
 
-One streaming query writes `entries`. A micro-batch starts when 100 entries wait, or when one has
-waited 5 s, and takes everything that waits, up to 512 MiB. Each commit records its last offset as a
-transaction of the application `signalhub-SHARD-EPOCH`; a micro-batch that is repeated, completely
-or in part, adds only what is missing. The position can be read without Spark:
-`DeltaTable("data/lake/entries").transaction_version("signalhub-0-EPOCH")`. `signalhub pipeline once`
-writes up to 4 000 entries without Spark, in one such commit.
+Whatever waits is added to `entries` when 100 entries do, or when one has waited 5 s, at most every
+2.5 s. Each commit records its last offset as a transaction of the application
+`signalhub-SHARD-EPOCH`; what is repeated, completely or in part, adds only what is missing. The
+position can be read without Spark:
+`DeltaTable("data/lake/entries").transaction_version("signalhub-0-EPOCH")`. In a local folder the
+pipeline decodes the log and writes the files itself, and Spark's tasks do if there is more than
+64 MiB for several cores; on object storage a streaming query of Spark writes rows.
 
 The other tables follow `entries` in the same way, each with its own position: `inbox` every 15 s,
 the rest every minute. If one is deleted, or its declaration has a new version, it is rebuilt.
