@@ -53,30 +53,27 @@ anything = st.recursive(
     ),
     max_leaves=30,
 )
-ordinary = st.one_of(messages, said, told).map(msgspec.msgpack.encode)
-unusual = st.one_of(
-    st.lists(anything, max_size=18).map(msgspec.msgpack.encode),
-    # Like a body, with other members.
-    st.tuples(texts, st.lists(anything, min_size=2, max_size=8)).map(
-        lambda given: msgspec.msgpack.encode([given[0], *given[1]])
-    ),
-    st.binary(max_size=60),
+encode = msgspec.msgpack.encode
+plain_kinds = [kind for kind in Kind if kind not in columns._HEADS]
+# Kinds and bodies that belong together.
+ordinary = st.one_of(
+    st.tuples(st.sampled_from([Kind.MAIL, Kind.PUBLISHED]), messages.map(encode)),
+    st.tuples(st.just(Kind.ROOM_MESSAGE), said.map(encode)),
+    st.tuples(st.just(Kind.BROADCAST), told.map(encode)),
+    st.tuples(st.sampled_from(plain_kinds), anything.map(encode)),
 )
-kinds = st.one_of(st.sampled_from(Kind).map(int), st.integers(0, 255))
-
-
-def entries(bodies: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Encoded entries, some of them erased."""
-    plain = st.builds(
-        Entry,
-        kinds,
-        texts,
-        st.integers(0, 2**32 - 1),
-        st.integers(0, 2**64 - 1),
-        st.integers(0, 2**64 - 1),
-        bodies,
-    ).map(lambda entry: encode_entry(entry, bytes(16)))
-    return st.one_of(plain, plain, plain, plain.map(lambda entry: erased_entry(entry, 0)))
+unusual = st.tuples(
+    st.one_of(st.sampled_from(sorted(columns._HEADS)), st.integers(0, 255)),
+    st.one_of(
+        st.lists(anything, max_size=18).map(encode),
+        # Like a body, with other members.
+        st.tuples(texts, st.lists(anything, min_size=2, max_size=8)).map(
+            lambda given: encode([given[0], *given[1]])
+        ),
+        st.binary(max_size=60),
+        st.one_of(messages, said, told).map(encode),
+    ),
+)
 
 
 def damaged(body: bytes, at: int, change: int) -> bytes:
@@ -88,7 +85,27 @@ def damaged(body: bytes, at: int, change: int) -> bytes:
     return bytes(changed)
 
 
-spoiled = st.builds(damaged, ordinary, st.integers(0, 2**16), st.integers(1, 255))
+spoiled = st.builds(
+    lambda given, at, change: (given[0], damaged(given[1], at, change)),
+    ordinary,
+    st.integers(0, 2**16),
+    st.integers(1, 255),
+)
+
+
+def entries(given: st.SearchStrategy[tuple[int, bytes]]) -> st.SearchStrategy[bytes]:
+    """Encoded entries of these kinds and bodies, some of them erased."""
+    plain = st.builds(
+        lambda pair, stream, epoch, seq, at_ms: encode_entry(
+            Entry(pair[0], stream, epoch, seq, at_ms, pair[1]), bytes(16)
+        ),
+        given,
+        texts,
+        st.integers(0, 2**32 - 1),
+        st.integers(0, 2**64 - 1),
+        st.integers(0, 2**64 - 1),
+    )
+    return st.one_of(plain, plain, plain, plain.map(lambda entry: erased_entry(entry, 0)))
 
 
 def slice_of(data: bytes, count: int) -> Slice:
@@ -111,7 +128,14 @@ def found(data: bytes, count: int, *, is_native: bool) -> tuple[Any, ...]:
         return starts.tolist(), first, batch
 
 
-@given(st.lists(st.one_of(entries(ordinary), entries(unusual), entries(spoiled)), max_size=20))
+# What is unusual comes nearly alone: one body that is left to Python takes the others along.
+@given(
+    st.one_of(
+        st.lists(entries(ordinary), max_size=20),
+        st.lists(entries(unusual), max_size=2),
+        st.lists(entries(spoiled), max_size=2),
+    )
+)
 @example([])
 def test_every_body_makes_the_same_row(encoded: list[bytes]) -> None:
     data = encode_batch(encoded, first=FIRST, epoch=1, durable=0, time_ms=0)
