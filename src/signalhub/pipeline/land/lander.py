@@ -73,8 +73,9 @@ class Lander:
                 elif not self._query.isActive:
                     return
                 elif self._has_caught_up():
-                    stop_query(self._query)
-                    self._query = None
+                    # Before it ends: `check` must not take that for a failure.
+                    query, self._query = self._query, None
+                    stop_query(query)
         except Exception as error:
             self._failure = error
 
