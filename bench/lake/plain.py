@@ -2,8 +2,8 @@
 
     python -m bench.lake.plain DATA TABLE CORE
 
-It decodes with the pipeline's own columns, in Python or natively by `SIGNALHUB_NATIVE`, commits equally
-often, and prints its measurements as JSON.
+It decodes with the pipeline's own columns, natively unless `SIGNALHUB_NATIVE` is `off`,
+commits equally often, and prints its measurements as JSON.
 """
 
 from __future__ import annotations
