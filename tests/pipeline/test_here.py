@@ -300,7 +300,8 @@ def test_every_table_is_the_same_whoever_derives_it(
     shutil.copytree(tmp_path / "here" / "log", tmp_path / "alone" / "log")
     with monkeypatch.context() as patched:
         patched.setattr(piece, "FEW", 0)
-        alone.shape()
+        # The same pieces: an event that ends deliveries also meets later ones of its own piece.
+        alone.shape(piece_entries=150)
 
     for name in catch_up.ORDER:
         assert contents(here, name) == contents(there, name), name
