@@ -82,8 +82,8 @@ One streaming query writes `entries`. A micro-batch starts when 100 entries wait
 waited 5 s, and takes everything that waits, up to 512 MiB. Each commit records its last offset as a
 transaction of the application `signalhub-SHARD-EPOCH`; a micro-batch that is repeated, completely
 or in part, adds only what is missing. The position can be read without Spark:
-`DeltaTable("data/lake/entries").transaction_version("signalhub-0-EPOCH")`. `signalhub pipeline once`
-writes up to 4 000 entries without Spark, in one such commit.
+`DeltaTable("data/lake/entries").transaction_version("signalhub-0-EPOCH")`. `signalhub pipeline
+once` writes up to 4 000 entries without Spark, in one such commit.
 
 The other tables follow `entries` in the same way, each with its own position: `inbox` every 15 s,
 the rest every minute. If one is deleted, or its declaration has a new version, it is rebuilt.
