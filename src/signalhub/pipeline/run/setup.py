@@ -64,7 +64,7 @@ def archive_classes() -> None:
 
 
 def dump_classes(archive: Path) -> None:
-    """Run the pipeline on enough messages to need Spark, and archive the classes that were loaded."""
+    """Run the pipeline on enough messages to need Spark, and archive the loaded classes."""
     from pyspark import SparkContext
 
     from signalhub.pipeline.lake import lake_of
