@@ -503,6 +503,18 @@ def without(*offsets: int) -> Callable[[pa.Table], pa.Table]:
     return lambda rows: rows.filter(pc.invert(pc.is_in(rows["offset"], pa.array(offsets))))
 
 
+def with_another(column: str, value: object) -> Callable[[pa.Table], pa.Table]:
+    """Add a copy of a row with another value."""
+
+    def alter(rows: pa.Table) -> pa.Table:
+        copied = rows.filter(pc.equal(rows["offset"], 12 if column == "offset" else 5)).slice(0, 1)
+        at = copied.schema.get_field_index(column)
+        values = pa.array([value], copied.schema.field(at).type)
+        return pa.concat_tables([rows, copied.set_column(at, copied.schema.field(at), values)])
+
+    return alter
+
+
 def twice(rows: pa.Table) -> pa.Table:
     return pa.concat_tables([rows, rows.slice(5, 1)])
 
@@ -520,6 +532,8 @@ FAULTS: dict[str, tuple[str, Callable[[pa.Table], pa.Table]]] = {
     "a body is gone without a reason": ("entries", put("body", 5, None)),
     "an entry is of another epoch": ("entries", put("epoch", 5, 3)),
     "an entry is beyond the log": ("entries", put("offset", 43, 4_400)),
+    "an entry that the log does not have": ("entries", with_another("offset", 4_400)),
+    "a delivery too many": ("deliveries", with_another("recipient", "orders/nobody")),
     "an entry has no stream epoch": ("entries", put("stream_epoch", 5, None)),
     "a delivery is missing": ("deliveries", without(5)),
     "a delivery is there twice": ("deliveries", twice),
@@ -547,6 +561,7 @@ def test_a_lake_with_a_fault_is_left_to_spark(sound: Path, fault: str) -> None:
 FAULTS_ALONE: dict[str, tuple[str, Callable[[pa.Table], pa.Table]]] = {
     **{fault: FAULTS[fault] for fault in ("an entry is missing", "an entry is there twice")},
     "a seq is another": FAULTS["a seq is another"],
+    "an entry that is no message is missing": ("entries", without(12)),
     "the first seq of a stream is missing": ("entries", put("stream", 2, "others")),
     "entries are of another epoch": ("entries", put("epoch", 5, 3)),
     "a delivery is of nobody": ("deliveries", put("recipient", 5, "orders/nobody")),
