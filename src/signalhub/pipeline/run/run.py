@@ -24,7 +24,7 @@ from signalhub.locks import is_hub_running
 from signalhub.log.errors import CUT_ADVICE, DAMAGED_ADVICE
 from signalhub.pacing import grown
 from signalhub.pipeline.lake import Lake
-from signalhub.pipeline.land.few import land_here
+from signalhub.pipeline.land.here import land_here
 from signalhub.pipeline.land.land import (
     CheckpointAhead,
     Landed,
