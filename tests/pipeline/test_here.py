@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,11 +21,18 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from signalhub.log.disk import SystemDisk
+from signalhub.log.folder import look
+from signalhub.log.retention import keep_footer
+from signalhub.pipeline.audit import proof
 from signalhub.pipeline.audit.audit import Audit
+from signalhub.pipeline.audit.hours import Bounds, Hours
 from signalhub.pipeline.lake import Lake, Position, lake_of
 from signalhub.pipeline.land.land import checkpointed
 from signalhub.pipeline.run.run import Pipeline
 from signalhub.pipeline.run.status import folder_of
+from signalhub.pipeline.source.plan import LogPosition
+from signalhub.pipeline.source.source import BatchReader
 from signalhub.pipeline.tables import catch_up, piece
 from signalhub.pipeline.tables.create import ensure_table_here, ensure_tables_here
 from signalhub.pipeline.tables.piece import columns_of
@@ -300,7 +308,8 @@ def test_every_table_is_the_same_whoever_derives_it(
     shutil.copytree(tmp_path / "here" / "log", tmp_path / "alone" / "log")
     with monkeypatch.context() as patched:
         patched.setattr(piece, "FEW", 0)
-        alone.shape()
+        # The same pieces: an event that ends deliveries also meets later ones of its own piece.
+        alone.shape(piece_entries=150)
 
     for name in catch_up.ORDER:
         assert contents(here, name) == contents(there, name), name
@@ -494,6 +503,18 @@ def without(*offsets: int) -> Callable[[pa.Table], pa.Table]:
     return lambda rows: rows.filter(pc.invert(pc.is_in(rows["offset"], pa.array(offsets))))
 
 
+def with_another(column: str, value: object) -> Callable[[pa.Table], pa.Table]:
+    """Add a copy of a row with another value."""
+
+    def alter(rows: pa.Table) -> pa.Table:
+        copied = rows.filter(pc.equal(rows["offset"], 12 if column == "offset" else 5)).slice(0, 1)
+        at = copied.schema.get_field_index(column)
+        values = pa.array([value], copied.schema.field(at).type)
+        return pa.concat_tables([rows, copied.set_column(at, copied.schema.field(at), values)])
+
+    return alter
+
+
 def twice(rows: pa.Table) -> pa.Table:
     return pa.concat_tables([rows, rows.slice(5, 1)])
 
@@ -511,6 +532,8 @@ FAULTS: dict[str, tuple[str, Callable[[pa.Table], pa.Table]]] = {
     "a body is gone without a reason": ("entries", put("body", 5, None)),
     "an entry is of another epoch": ("entries", put("epoch", 5, 3)),
     "an entry is beyond the log": ("entries", put("offset", 43, 4_400)),
+    "an entry that the log does not have": ("entries", with_another("offset", 4_400)),
+    "a delivery too many": ("deliveries", with_another("recipient", "orders/nobody")),
     "an entry has no stream epoch": ("entries", put("stream_epoch", 5, None)),
     "a delivery is missing": ("deliveries", without(5)),
     "a delivery is there twice": ("deliveries", twice),
@@ -532,6 +555,113 @@ def test_a_lake_with_a_fault_is_left_to_spark(sound: Path, fault: str) -> None:
 
     assert not judging._is_proven_here(None, None)
     assert judging._findings.notes == []
+
+
+# Of what retention has deleted from the log, only the lake says what it was.
+FAULTS_ALONE: dict[str, tuple[str, Callable[[pa.Table], pa.Table]]] = {
+    **{fault: FAULTS[fault] for fault in ("an entry is missing", "an entry is there twice")},
+    "a seq is another": FAULTS["a seq is another"],
+    "an entry that is no message is missing": ("entries", without(12)),
+    "the first seq of a stream is missing": ("entries", put("stream", 2, "others")),
+    "entries are of another epoch": ("entries", put("epoch", 5, 3)),
+    "a delivery is of nobody": ("deliveries", put("recipient", 5, "orders/nobody")),
+    "a message that expired was passed over": ("entries", put("expires_at", 9, NOON_MS * 1_000)),
+    "a subscription ended before its deliveries": ("subscriptions", lambda rows: ended(rows)),
+}
+
+
+def ended(rows: pa.Table) -> pa.Table:
+    """The same subscriptions, ended by the last entry."""
+    for name in ("to_epoch", "to_offset"):
+        at = rows.schema.get_field_index(name)
+        its = rows["from_epoch"] if name == "to_epoch" else pa.repeat(43, rows.num_rows)
+        rows = rows.set_column(at, rows.schema.field(at), its.cast(pa.int64()))
+    return rows
+
+
+def retire(data: Path) -> None:
+    """Delete all segments but the last, as retention does."""
+    disk = SystemDisk(data / "log")
+    for info in look(disk).segments[:-1]:
+        keep_footer(disk, info)
+        disk.remove(info.name)
+
+
+@pytest.mark.parametrize("fault", FAULTS_ALONE)
+def test_a_fault_in_what_the_log_no_longer_has_is_left_to_spark(sound: Path, fault: str) -> None:
+    name, alter = FAULTS_ALONE[fault]
+    retire(sound)
+    judging = audited(sound)
+    assert judging._is_proven_here(None, None)
+    change(name, sound, alter)
+
+    assert not judging._is_proven_here(None, None)
+
+
+def test_a_message_without_its_row_is_left_to_spark(sound: Path) -> None:
+    lake, judging = lake_of(sound), audited(sound)
+    shutil.rmtree(lake.location(MESSAGES.name))
+    assert ensure_table_here(lake, MESSAGES.name)
+
+    assert not judging._is_proven_here(None, None)
+
+
+def test_a_log_that_has_erased_what_the_lake_has_is_left_to_spark(
+    sound: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judging, read = audited(sound), BatchReader.read_here
+
+    def erased(reader: BatchReader) -> pa.Table:
+        return put("body", 5, None)(read(reader))
+
+    def shorter(reader: BatchReader) -> pa.Table:
+        return read(reader).slice(1)
+
+    for less in (erased, shorter):
+        monkeypatch.setattr(BatchReader, "read_here", less)
+        assert not judging._is_proven_here(None, None)
+
+
+MAIL = {"epoch": 1, "offset": 3, "kind": "mail", "stream": BOB, "stream_epoch": 1, "seq": 0}
+DUE = {"accepted_at": NOON_MS * 1_000, "expires_at": None}
+TO_ACTOR = {"recipient_kind": "actor", "recipient": BOB, "generation": 1, "last_sent_at": None}
+PENDING = {**TO_ACTOR, "epoch": 1, "offset": 3, "outcome": "pending", "settled_at": None}
+
+
+@pytest.mark.parametrize(
+    ("minutes", "deliveries", "is_fine"),
+    [(14, [PENDING], True), (16, [PENDING], False), (14, [], False)],
+    ids=["it may still come", "it should have come by now", "nobody knows of it"],
+)
+def test_an_ask_to_an_actor_is_pending_for_a_quarter_of_an_hour(
+    minutes: int, deliveries: list[dict[str, Any]], is_fine: bool
+) -> None:
+    recipients = proof.RecipientsHere(
+        entries=[MAIL | DUE],
+        subscriptions=[],
+        deliveries=deliveries,
+        taken=LogPosition(1, 9),
+        judged_at=datetime.fromtimestamp(NOON_MS / 1_000, UTC) + timedelta(minutes=minutes),
+    )
+    hours = Hours([(1, 0, 0, 9)], [Bounds(1, 0, 9)], 0)
+
+    if is_fine:
+        assert proof.count_deliveries(recipients, hours) == set()
+        assert [one.pending for one in hours.all] == [1]
+    else:
+        with pytest.raises(proof.Unproven):
+            proof.count_deliveries(recipients, hours)
+
+
+def test_tables_of_many_rows_and_times_before_1970_are_left_to_spark(
+    sound: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = proof.all_entries(lake_of(sound), 0)
+    with pytest.raises(proof.Unproven):
+        proof.seen_hours(put("accepted_at", 5, -1)(entries))
+    monkeypatch.setattr(proof, "ENTRIES_MAX", 1)
+    with pytest.raises(proof.Unproven):
+        proof.all_entries(lake_of(sound), 0)
 
 
 def test_a_log_with_a_fault_is_left_to_spark(sound: Path) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from signalhub.locks import is_hub_running
 from signalhub.log.errors import EntriesGone, LogDamaged
-from signalhub.pipeline.audit import here
+from signalhub.pipeline.audit import proof
 from signalhub.pipeline.audit.deliveries import Recipients, name_deliveries
 from signalhub.pipeline.audit.hours import HOUR_S, Bounds, Hour, Hours, seen_hours
 from signalhub.pipeline.audit.log import check_log, compare, look_at, readable
@@ -166,11 +166,11 @@ class Audit:
     def _is_proven_here(self, since: datetime | None, until: datetime | None) -> bool:
         """Prove a small lake in this process; return `False` if Spark has to judge it."""
         findings, view = self._findings, self._view
-        if self._open is None or not here.is_small(self._lake, view, NEEDED):
+        if self._open is None or not proof.is_small(self._lake, view, NEEDED):
             return False
         try:
             hours = self._prove_here(since, until)
-        except here.UNPROVEN:
+        except proof.UNPROVEN:
             findings.notes = []
             return False
         findings.hours = hours.all
@@ -180,20 +180,20 @@ class Audit:
 
     def _prove_here(self, since: datetime | None, until: datetime | None) -> Hours:
         """Make every check; raises `Unproven` at the first one that fails."""
-        entries = here.all_entries(self._lake, self._shard)
+        entries = proof.all_entries(self._lake, self._shard)
         latest = look_at(self._data, is_live=self._view.is_live).head
-        seen = here.seen_hours(entries)
+        seen = proof.seen_hours(entries)
         bounds = self._bounds(seen)
-        here.check(len(bounds) == 1 and not bounds[0].is_former)
-        here.within(entries, bounds, latest)
+        proof.check(len(bounds) == 1 and not bounds[0].is_former)
+        proof.within(entries, bounds, latest)
         hours = Hours(seen, bounds, int(self._findings.at.timestamp()) // HOUR_S)
         hours.keep(since, until)
         if not hours.all:
             return hours
         report = check_log(self._view, hours)
-        here.check(here.is_clean(hours.all) and (report.is_sound or report.is_only_unproven))
+        proof.check(proof.is_clean(hours.all) and (report.is_sound or report.is_only_unproven))
         (kept,) = hours.bounds(bounds)
-        here.prove(
+        proof.prove(
             self._lake,
             self._view,
             entries,

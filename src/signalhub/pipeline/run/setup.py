@@ -64,7 +64,7 @@ def archive_classes() -> None:
 
 
 def dump_classes(archive: Path) -> None:
-    """Run the pipeline on so many messages that Spark has to do it; archive the classes it loads."""
+    """Run the pipeline on enough messages to need Spark, and archive the loaded classes."""
     from pyspark import SparkContext
 
     from signalhub.pipeline.lake import lake_of

@@ -390,9 +390,7 @@ def take_here(piece: Piece) -> int | None:
 def _states(piece: Piece, known: list[Stretch], begun: list[Stretch]) -> dict[Key, _State] | None:
     """Return the changes of a piece by delivery; `None` if there are many."""
     states: dict[Key, _State] = defaultdict(_State)
-    readers = defaultdict(list)
-    for one in known:
-        readers[one.topic, one.stream_epoch].append(one)
+    readers, beginning = _by_topic(known), _by_topic(begun)
     kinds = [kind for kind in ("mail", "published") if kind in piece.kinds]
     names = [name for name in ENTRIES.names if name != "body"]
     for row in listed(piece.stored(names, kinds)) if kinds else ():
@@ -405,7 +403,7 @@ def _states(piece: Piece, known: list[Stretch], begun: list[Stretch]) -> dict[Ke
             return None
     for row in listed(piece.standing_here()) if begun else ():
         if row["kind"] == "published":
-            there = [one for one in readers[row["stream"], row["stream_epoch"]] if one in begun]
+            there = beginning[row["stream"], row["stream_epoch"]]
             is_later = [one for one in there if _at(row) < (one.from_epoch, one.from_offset)]
             _published_here(states, row, is_later)
             if len(states) > _CHANGES_MAX:
@@ -413,6 +411,13 @@ def _states(piece: Piece, known: list[Stretch], begun: list[Stretch]) -> dict[Ke
     if "settled" in piece.kinds:
         _settled_here(piece, states, known)
     return states
+
+
+def _by_topic(stretches: list[Stretch]) -> dict[tuple[str, int], list[Stretch]]:
+    found: dict[tuple[str, int], list[Stretch]] = defaultdict(list)
+    for one in stretches:
+        found[one.topic, one.stream_epoch].append(one)
+    return found
 
 
 def _at(row: dict[str, Any]) -> tuple[int, int]:
