@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from signalhub.pipeline.land.files import can_write
 from signalhub.pipeline.land.here import land_steadily
-from signalhub.pipeline.land.land import Landing, checkpointed
+from signalhub.pipeline.land.land import Landing, checkpointed, has_unfinished
 from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
 from signalhub.pipeline.tables.tables import ENTRIES
 
@@ -43,6 +43,7 @@ class Lander:
         self._stopping = threading.Event()
         self._query: StreamingQuery | None = None
         self._query_since = 0.0
+        self._is_leaving = False
         self._failure: Exception | None = None
         self._waiting_since: float | None = None
         self._landed_at = 0.0
@@ -63,7 +64,8 @@ class Lander:
         if self._failure is not None:
             raise self._failure
         query = self._query
-        return query if query is not None and not query.isActive else None
+        is_over = query is not None and not self._is_leaving and not query.isActive
+        return query if is_over else None
 
     def _run(self) -> None:
         try:
@@ -73,9 +75,7 @@ class Lander:
                 elif not self._query.isActive:
                     return
                 elif self._has_caught_up():
-                    # Before it ends: `check` must not take that for a failure.
-                    query, self._query = self._query, None
-                    stop_query(query)
+                    self._leave_query(self._query)
         except Exception as error:
             self._failure = error
 
@@ -114,17 +114,28 @@ class Lander:
         return is_due
 
     def _has_caught_up(self) -> bool:
-        """Return whether the query need not go on, and take over its position."""
+        """Return whether the query need not go on."""
         if time.monotonic() - self._query_since < _QUERY_S_MIN:
             return False
-        done = checkpointed(self._landing.checkpoint, self._landing.shard)
-        head = self._head()
-        is_close = done is not None and done.epoch == head.epoch
-        if done is None or not is_close or not can_write(self._landing.lake):
-            return False
-        self._committed = self._found(done.epoch)
-        self._position = done
-        return self._committed == done.offset - 1
+        landing, head = self._landing, self._head()
+        done = checkpointed(landing.checkpoint, landing.shard)
+        return (
+            done is not None
+            and done.epoch == head.epoch
+            and not has_unfinished(landing.checkpoint)
+            and can_write(landing.lake)
+        )
+
+    def _leave_query(self, query: StreamingQuery) -> None:
+        self._is_leaving = True
+        stop_query(query)
+        # It may have landed more meanwhile.
+        epoch = self._head().epoch
+        committed = self._found(epoch)
+        if committed is None:
+            raise RuntimeError("the table has been changed; landing starts again")
+        self._position, self._committed = LogPosition(epoch, committed + 1), committed
+        self._query, self._is_leaving = None, False
 
     def _found(self, epoch: int) -> int | None:
         return self._landing.lake.committed(ENTRIES.name, self._landing.shard, epoch)
