@@ -57,6 +57,7 @@ from signalhub.wire.entry import (
 from tests.pipeline.here_worker import POINTS
 from tests.pipeline.lakeside import Lakeside
 from tests.pipeline.scene import NOON_MS, LogScene
+from tests.support.volume import PIPELINE_KILLS
 
 ROOT = Path(__file__).resolve().parents[2]
 LATER_MS = 2**42
@@ -286,7 +287,7 @@ def contents(side: Lakeside, name: str) -> list[str]:
     return sorted(row["row"] for row in rows)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(1, 2 + PIPELINE_KILLS))
 def test_every_table_is_the_same_whoever_derives_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

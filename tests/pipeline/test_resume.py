@@ -259,7 +259,7 @@ def test_a_single_run_that_was_stopped_does_not_say_that_it_is_done(
     hold(lake, epoch_of(scene), 1_999)
     monkeypatch.setattr(run, "forget_tables", lambda spark: None)
     monkeypatch.setattr(run, "ensure_tables", lambda *of: [])
-    no_spark: Any = None
+    no_spark: Any = object()
     pipeline = run.Pipeline(no_spark, lake, scene.data, PipelineSettings())
 
     pipeline.stop()

@@ -200,7 +200,7 @@ def _statistics(rows: pa.Table, names: Sequence[str]) -> dict[str, Any]:
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     missing: dict[str, int] = {}
-    for name in names:
+    for name in (one for one in names if one in rows.schema.names):
         column = rows[name]
         missing[name] = column.null_count
         if column.null_count == len(column):
