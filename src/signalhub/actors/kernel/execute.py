@@ -183,6 +183,7 @@ class Executor:
         kernel.store.undo()
         kernel.inbox.undo()
         kernel.outbox.forget_newest()
+        kernel.calls.forget_known()
         kernel.instances.forget(str(actor.ref))
 
     def _watch(

@@ -183,6 +183,7 @@ class Kernel:
                 self.inbox.flush()
                 self.arriving.write()
                 self.finished.write()
+                self.store.settle()
                 self.time.write()
                 self.recovery.end_turn()
                 self.reached("commit")
@@ -244,6 +245,7 @@ class Kernel:
         except Exception as fault:
             self.store.undo()
             self.outbox.forget_newest()
+            self.calls.forget_known()
             while len(self.inbox.fresh) > waiting:
                 self.inbox.fresh.pop()
             self.inbox.reread()

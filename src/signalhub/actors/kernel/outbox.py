@@ -96,7 +96,7 @@ class Outbox:
             if len(self._newest) >= _NEWEST_MAX:
                 self.forget_newest()
             self._newest[row.actor, row.dest, lane[1]] = (lane, row.msg_id)
-        self._execute(
+        self._store.add_later(
             "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 row.actor,
