@@ -49,7 +49,7 @@ def test_the_lane_of_a_message_is_that_of_the_newest_row(store: HostStore, seed:
             row = chance.choice(rows)
             outbox.withdraw(row.actor, row.dest, row.msg_id)
         store.undo()
-        outbox.forget_newest()
+        outbox.forget_known()
         rows[:] = before
 
     def remove() -> None:

@@ -93,6 +93,9 @@ class Calls:
 
     def load(self) -> None:
         self.forget_known()
+        self._load_deadlines()
+
+    def _load_deadlines(self) -> None:
         self._deadlines = list(
             self._execute(
                 "SELECT deadline_ms, call_id, actor FROM pending WHERE deadline_ms IS NOT NULL"
@@ -216,7 +219,7 @@ class Calls:
         """End the calls that have timed out, in the order of their deadlines."""
         # Here, outside the runs of handlers: what they removed may be rolled back.
         if len(self._deadlines) > self._deadlines_max:
-            self.load()
+            self._load_deadlines()
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, call_id, actor = heapq.heappop(self._deadlines)
             waiting = self.find(actor, call_id)

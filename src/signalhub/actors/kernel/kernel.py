@@ -244,7 +244,7 @@ class Kernel:
             raise
         except Exception as fault:
             self.store.undo()
-            self.outbox.forget_newest()
+            self.outbox.forget_known()
             self.calls.forget_known()
             while len(self.inbox.fresh) > waiting:
                 self.inbox.fresh.pop()
