@@ -51,6 +51,14 @@ class StorageFailed(SignalHubError):
 class HostStore:
     """The open file. `path` may be `:memory:` for tests without crashes."""
 
+    # Rows that wait, with their statements, in the order in which they were given.
+    _waiting: list[tuple[str, tuple[Any, ...]]]
+    # For each savepoint, how many rows waited before it; the first ones have begun.
+    _levels: list[int]
+    _begun: int
+    # Why waiting rows could not be written: the turn must end.
+    _fault: BaseException | None
+
     def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "power") -> None:
         self.path = os.fspath(path)
         self.connection = open_file(
@@ -123,14 +131,9 @@ class HostStore:
             self.connection.executemany(statement, by_statement[statement])
 
     def _forget_waiting(self) -> None:
-        """At the begin and after the end of a transaction."""
-        # Rows with their statements, in the order in which they were given.
-        self._waiting: list[tuple[str, tuple[Any, ...]]] = []
-        # For each savepoint, how many rows waited before it; the first ones have begun.
-        self._levels: list[int] = []
-        self._begun = 0
-        # Why waiting rows could not be written: the turn must end.
-        self._fault: BaseException | None = None
+        """There is no transaction."""
+        self._waiting, self._levels, self._begun = [], [], 0
+        self._fault = None
 
     def _raise_fault(self) -> None:
         if self._fault is not None:
