@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -457,14 +458,18 @@ def test_a_message_without_a_statement_needs_no_savepoint() -> None:
 
 def test_waiting_rows_that_cannot_be_written_end_the_transaction_even_if_that_is_ignored() -> None:
     store = HostStore(":memory:")
-    with pytest.raises(apsw.ConstraintError), store.transaction():
-        store.execute(ADD, ("a/1", "same", b""))
-        store.add_later(ADD, ("a/1", "same", b""))
-        store.begin()
-        with pytest.raises(apsw.ConstraintError):
-            store.execute("SELECT 1")
-        store.keep()
 
+    def ignoring() -> None:
+        with store.transaction():
+            store.execute(ADD, ("a/1", "same", b""))
+            store.add_later(ADD, ("a/1", "same", b""))
+            store.begin()
+            with suppress(apsw.ConstraintError):
+                store.execute("SELECT 1")
+            store.keep()
+
+    with pytest.raises(apsw.ConstraintError):
+        ignoring()
     assert keys_in(store) == []
     with store.transaction():
         store.add_later(ADD, ("a/1", "next", b""))

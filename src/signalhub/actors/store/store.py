@@ -68,6 +68,7 @@ class HostStore:
         # by itself; a handler that ignored the failure must not get that far.
         self._is_commit_refused = False
         self.connection.set_commit_hook(lambda: self._is_commit_refused)
+        self._run, self._run_each = self.connection.execute, self.connection.executemany
         self._forget_waiting()
 
     @classmethod
@@ -76,6 +77,7 @@ class HostStore:
         store = cls.__new__(cls)
         store.path = os.fspath(path)
         store.connection = open_read_only(store.path, SCHEMA)
+        store._run, store._run_each = store.connection.execute, store.connection.executemany
         store._forget_waiting()
         return store
 
@@ -85,12 +87,12 @@ class HostStore:
     def execute(self, statement: str, values: Any = None) -> apsw.Cursor:
         if self._waiting or self._begun < len(self._levels):
             self.settle()
-        return self.connection.execute(statement, values)
+        return self._run(statement, values)
 
     def executemany(self, statement: str, rows: Iterable[Any]) -> apsw.Cursor:
         if self._waiting or self._begun < len(self._levels):
             self.settle()
-        return self.connection.executemany(statement, rows)
+        return self._run_each(statement, rows)
 
     def add_later(self, statement: str, row: tuple[Any, ...]) -> None:
         """Execute a statement that adds one row, before the next other one.
@@ -110,7 +112,7 @@ class HostStore:
             for mark in self._levels[self._begun :]:
                 self._write(self._waiting[written:mark])
                 written = mark
-                self.connection.execute(_BEGIN)
+                self._run(_BEGIN)
                 self._begun += 1
             self._write(self._waiting[written:] if written else self._waiting)
         except BaseException as fault:
@@ -128,7 +130,7 @@ class HostStore:
             else:
                 rows.append(row)
         for statement in sorted(by_statement, key=_is_deletion):
-            self.connection.executemany(statement, by_statement[statement])
+            self._run_each(statement, by_statement[statement])
 
     def _forget_waiting(self) -> None:
         """There is no transaction."""
@@ -164,7 +166,7 @@ class HostStore:
         self._forget_waiting()
         # Some failures, such as a full disk, have already rolled back.
         if self.connection.in_transaction:
-            self.connection.execute("ROLLBACK")
+            self._run("ROLLBACK")
 
     def begin(self) -> None:
         """Start the savepoint of one message."""
@@ -173,7 +175,7 @@ class HostStore:
     def keep(self) -> None:
         """Keep the message's changes."""
         if self._end():
-            self.connection.execute(_KEEP)
+            self._run(_KEEP)
 
     def undo(self) -> None:
         """Roll the message's changes back."""
@@ -183,8 +185,8 @@ class HostStore:
             return
         # What waits was given after the savepoint began.
         self._waiting.clear()
-        self.connection.execute("ROLLBACK TO message")
-        self.connection.execute(_KEEP)
+        self._run("ROLLBACK TO message")
+        self._run(_KEEP)
 
     def _end(self) -> bool:
         """The last savepoint ends; has it begun?"""
