@@ -26,7 +26,7 @@ from bench import invocation, machine, native
 from bench.figures import Measurement
 from bench.load import Generator, LoadFailed
 from bench.measuring import Shape
-from bench.servers import HUB, Running, Server, ServerFailed, running
+from bench.servers import HUB, PLAIN_HUB, Running, Server, ServerFailed, running
 from bench.shapes import SHAPES
 from bench.site import Site
 from bench.tables import table
@@ -45,7 +45,6 @@ COMPARED = (
 FRESH = ("consume",)
 # Routed messages, which are read from sockets as fast as they are handled.
 CHARGED = ("p2p-spread", "p2p-pipelined")
-NATIVE = "SIGNALHUB_NATIVE"
 # Rates that are never reached, but charged.
 UNREACHED = {
     "SIGNALHUB_MESSAGE_RATE": "1e9",
@@ -120,13 +119,12 @@ def from_checkout(folder: Path) -> tuple[Server, Server]:
 
 def native_and_not() -> tuple[Server, Server]:
     """Return a hub without the native part, and one with it."""
-    without = replace(HUB, name="python", environment=HUB.environment | {NATIVE: "off"})
-    return without, replace(HUB, environment=HUB.environment | {NATIVE: "require"})
+    return PLAIN_HUB, replace(HUB, environment=HUB.environment | {"SIGNALHUB_NATIVE": "require"})
 
 
 def uncharged() -> tuple[Server, Server]:
     """Return a hub that does not count what it reads, and one that does."""
-    now = replace(HUB, environment=HUB.environment | UNREACHED | {NATIVE: "off"})
+    now = replace(PLAIN_HUB, environment=PLAIN_HUB.environment | UNREACHED)
     return replace(now, name="uncharged", command=_uncharged_command), now
 
 

@@ -26,6 +26,7 @@ from bench.servers import (
     JETSTREAM,
     JETSTREAM_SYNC,
     JETSTREAM_SYNC_BATCH,
+    PLAIN_HUB,
     REDIS,
     Server,
 )
@@ -39,7 +40,7 @@ FROZEN_WINDOW = 10_000
 FROZEN_BUFFER_BYTES = 4_096
 FREEZE_S = 1.0  # Until a consumer that does not read has been sent all it can take.
 
-STORES = (HUB, REDIS, JETSTREAM_SYNC, JETSTREAM)
+STORES = (HUB, PLAIN_HUB, REDIS, JETSTREAM_SYNC, JETSTREAM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ class DurableAsk:
     window: int
     messages: int
     is_away: bool
-    servers: Sequence[Server] = (HUB,)
+    servers: Sequence[Server] = (HUB, PLAIN_HUB)
 
     def measure(self, site: Site) -> Measurement:
         each = max(self.window, site.messages(self.messages) // self.pairs)
@@ -144,7 +145,7 @@ class Consume:
     title: str
     unit: str = "message"
     messages: int
-    servers: Sequence[Server] = (HUB, JETSTREAM)
+    servers: Sequence[Server] = (HUB, PLAIN_HUB, JETSTREAM)
 
     def measure(self, site: Site) -> Measurement:
         count = site.messages(self.messages)
@@ -182,7 +183,7 @@ class Wake:
     topics: int
     messages: int
     seconds: float
-    servers: Sequence[Server] = (HUB, JETSTREAM_SYNC, JETSTREAM)
+    servers: Sequence[Server] = (HUB, PLAIN_HUB, JETSTREAM_SYNC, JETSTREAM)
 
     def measure(self, site: Site) -> Measurement:
         probe = max(1, site.messages(self.messages, SLOW_MESSAGES_MIN) // self.topics)

@@ -18,10 +18,10 @@ from bench.measuring import (
     finish,
     warm,
 )
-from bench.servers import HUB, STARLETTE, STARLETTE_GROUP, Server
+from bench.servers import HUB, PLAIN_HUB, STARLETTE, STARLETTE_GROUP, Server
 from bench.site import PAIR_BUFFER_BYTES, Meter, Site
 
-RELAYS = (HUB, STARLETTE, STARLETTE_GROUP)
+RELAYS = (HUB, PLAIN_HUB, STARLETTE, STARLETTE_GROUP)
 SLOW_MESSAGES_MIN = 10_000  # This few take a second even if each has a separate commit.
 SLOW_FETCHES_MIN = 2_000
 
@@ -126,7 +126,7 @@ class InboxFetch:
     limit: int
     size: int
     fetches: int
-    servers: Sequence[Server] = RELAYS[:2]
+    servers: Sequence[Server] = RELAYS[:3]
 
     def measure(self, site: Site) -> Measurement:
         count = site.messages(self.fetches, SLOW_FETCHES_MIN)

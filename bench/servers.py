@@ -152,6 +152,11 @@ HUB = Server(
         "SIGNALHUB_ROOMS_FETCH_RATE": _UNLIMITED,
     },
 )
+PLAIN_HUB = replace(
+    HUB,
+    name="signalhub-python",
+    environment=HUB.environment | {"SIGNALHUB_NATIVE": "off"},
+)
 NATS = Server(
     name="nats-ws",
     dialect=Nats(),

@@ -11,13 +11,13 @@ from bench.figures import Measurement
 from bench.load import Drive, Lane
 from bench.measuring import RUN_S_MAX, SETTLE_S, Shape, cost, latency, warm
 from bench.protocols import Script
-from bench.servers import HUB, NATS, SOCKETIO, Server
+from bench.servers import HUB, NATS, PLAIN_HUB, SOCKETIO, Server
 from bench.site import Meter, Site
 
 WARM_CONNECTIONS = 50
 
-ALL = (HUB, NATS, SOCKETIO)
-FAST = (HUB, NATS)
+ALL = (HUB, PLAIN_HUB, NATS, SOCKETIO)
+FAST = (HUB, PLAIN_HUB, NATS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
