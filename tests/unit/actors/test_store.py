@@ -29,9 +29,10 @@ from signalhub.actors.kernel.events import (
 from signalhub.actors.kernel.kernel import Kernel
 from signalhub.actors.kernel.outbox import DESTS_MIN, FROZEN, Outbox, Row
 from signalhub.actors.move.places import PlaceStatus
-from signalhub.actors.store.store import HostStore
+from signalhub.actors.store.store import HostStore, StorageFailed
 from signalhub.actors.store.views import SEARCHED_MAX, call
 from signalhub.testing.local_actors import request_body
+from signalhub.testing.store import FragileStore
 from signalhub.wire.errors import SettingsError
 from tests.support.actors.offload import Fetcher, Unhurried
 from tests.support.actors.scripted import QUICK, Scripted, Stage, Target, calling, stored
@@ -456,21 +457,25 @@ def test_a_message_without_a_statement_needs_no_savepoint() -> None:
     assert set(statements) == {ADD, "COMMIT"}
 
 
-def test_waiting_rows_that_cannot_be_written_end_the_transaction_even_if_that_is_ignored() -> None:
-    store = HostStore(":memory:")
+def test_waiting_rows_that_cannot_be_written_end_the_transaction_even_if_that_is_ignored(
+    tmp_path: Path,
+) -> None:
+    store = FragileStore(tmp_path / "a.db")
+    store.fault = apsw.FullError("full, but only once")
 
     def ignoring() -> None:
         with store.transaction():
-            store.execute(ADD, ("a/1", "same", b""))
-            store.add_later(ADD, ("a/1", "same", b""))
+            store.add_later(ADD, ("a/1", "lost", b""))
             store.begin()
-            with suppress(apsw.ConstraintError):
+            store.countdown = 0
+            with suppress(apsw.FullError):
                 store.execute("SELECT 1")
             store.keep()
 
-    with pytest.raises(apsw.ConstraintError):
+    with pytest.raises(StorageFailed):
         ignoring()
     assert keys_in(store) == []
     with store.transaction():
         store.add_later(ADD, ("a/1", "next", b""))
     assert keys_in(store) == ["next"]
+    store.close()
