@@ -382,9 +382,24 @@ class ActorWorld:
         host.turn_at_ms = NEVER
         events, host.events = host.events, []
         self._arm(host)
+        # In every second turn, receipts come when it is nearly over.
+        receipts: list[Event] = [
+            event
+            for event in events
+            if len(self.history) % 2
+            and isinstance(event, Receipted)
+            and kernel.dispatch.is_under_way(event.batch)
+        ]
+        early = [event for event in events if event not in receipts]
+        waiting = [*receipts]
+
+        def late() -> list[Event]:
+            waiting.clear()
+            return receipts
+
         try:
             clock = self.clock_of(host)
-            effects = kernel.turn(events, clock.now_ms(), clock.ahead_ms)
+            effects = kernel.turn(early, clock.now_ms(), clock.ahead_ms, late)
         except Crash as crash:
             self._crash(host, str(crash))
             return
@@ -400,6 +415,9 @@ class ActorWorld:
             self._crash(host, "reload")
             return
         host.store.countdown = -1
+        if waiting:
+            host.events[:0] = waiting
+            self._wake(host, 0)
         self.history.append((self.now_ms, host.number, len(events), len(effects)))
         for effect in effects:
             if self._crashes_at("performing", self.faults.crash / 2):

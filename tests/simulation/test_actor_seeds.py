@@ -76,7 +76,7 @@ def test_a_thousand_calls_per_pair_keep_their_order_under_loss_and_duplication(s
     check(world, workload)
     notes = Notes(world)
     assert Counter(notes.heard.values()) == {"value": 2 * CALLS_PER_PAIR}
-    assert world.counts["lost"] > 25
+    assert world.counts["lost"] > 15
     assert world.crashes
 
 

@@ -80,12 +80,19 @@ _decode_batch = msgspec.json.Decoder(Batch).decode
 _decode_outlines = msgspec.json.Decoder(Outlines).decode
 _decode_version = msgspec.json.Decoder(Version).decode
 
+# How every message of a lane batch begins.
+_MESSAGE: Final = b'{"kind":"re'
 _HEAD: Final = b'{"v":%d,"messages":[' % ENVELOPE_VERSION
 
 
 def join(payloads: Iterable[bytes]) -> bytes:
     """The body of a lane batch, or of a call from outside."""
     return b"%b%b]}" % (_HEAD, b",".join(payloads))
+
+
+def count(data: bytes) -> int:
+    """How many messages a lane batch holds, about: bodies may look like messages."""
+    return max(1, data.count(_MESSAGE))
 
 
 def split(data: bytes) -> list[tuple[ActorMessage, bytes]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from ssl import SSLContext
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -102,6 +102,7 @@ def connect(
     token: Token = None,
     reconnect: Reconnect | None = RECONNECT,
     inbox_max: int = INBOX_MAX,
+    encoded_types: Collection[str] = (),
     ssl: SSLContext | None = None,
     listener: Listener | None = None,
 ) -> Connecting:
@@ -128,6 +129,8 @@ def connect(
             and is called for every connection.
         reconnect: How to reconnect after a lost connection; `None` does not reconnect.
         inbox_max: How many received messages may be queued before the client stops reading.
+        encoded_types: Types of messages whose payload is not decoded: it is a `msgspec.Raw`, for
+            programs that pass it on, or decode it into their own types.
         ssl: For `wss://` with custom certificates.
         listener: Called with each event of the connection, such as `ConnectionLost`.
 
@@ -155,7 +158,7 @@ def connect(
         membership = Membership(acknowledges=acknowledge)
         if register:
             membership.registered(registration, is_done=False)
-        protocol = Protocol(frames, membership, Instant.of(clock))
+        protocol = Protocol(frames, membership, Instant.of(clock), encoded_types)
         backoff = Backoff(reconnect or Reconnect(attempts_max=0), random.random)
         runner = ClientRunner(
             url,

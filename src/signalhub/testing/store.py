@@ -7,6 +7,7 @@ raised them.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import apsw
@@ -25,17 +26,24 @@ class FragileStore(HostStore):
         super().__init__(path, durability="process")
         self.countdown = -1
         self.fault: BaseException = Crash()
-        real = self.connection.execute
+        run, run_each = self._run, self._run_each
 
-        def execute(statement: str, bindings: Any = ()) -> apsw.Cursor:
-            # A rollback cannot fail.
-            if self.countdown >= 0 and not statement.startswith("R"):
-                self.countdown -= 1
-                if self.countdown < 0:
-                    raise self.fault
-            return real(statement, bindings)
+        def execute(statement: str, values: Any = None) -> apsw.Cursor:
+            self._count_down(statement)
+            return run(statement, values)
 
-        self.execute = execute  # type: ignore[assignment]
+        def executemany(statement: str, rows: Iterable[Any]) -> apsw.Cursor:
+            self._count_down(statement)
+            return run_each(statement, rows)
+
+        self._run, self._run_each = execute, executemany  # type: ignore[assignment]
+
+    def _count_down(self, statement: str) -> None:
+        # A rollback cannot fail.
+        if self.countdown >= 0 and not statement.startswith("R"):
+            self.countdown -= 1
+            if self.countdown < 0:
+                raise self.fault
 
     def empty(self) -> None:
         """Reset to an empty store; opening another one would take longer than a whole run."""

@@ -49,7 +49,7 @@ def test_the_lane_of_a_message_is_that_of_the_newest_row(store: HostStore, seed:
             row = chance.choice(rows)
             outbox.withdraw(row.actor, row.dest, row.msg_id)
         store.undo()
-        outbox.forget_newest()
+        outbox.forget_known()
         rows[:] = before
 
     def remove() -> None:
@@ -103,3 +103,23 @@ def lane_in_table(
         (actor, dest, is_ordered),
     ).get
     return None if host is None else (host, is_ordered)
+
+
+def test_what_waits_is_known_without_asking_the_table(store: HostStore) -> None:
+    outbox = Outbox(store)
+    outbox.load()
+    pair = ("a/1", "b/1")
+    lane = ("@(actors/b)", True)
+    assert outbox.lane_of(*pair, is_ordered=True) is None
+    statements: list[str] = []
+    with store.transaction():
+        store.connection.set_profile(lambda statement, _: statements.append(statement))
+        for number in range(100):
+            row = Row(*pair, f"{number:04}", "request", "", b"")
+            outbox.add(row, lane)
+            assert outbox.lane_of(*pair, is_ordered=True) == lane
+            outbox.remove([row])
+            assert outbox.lane_of(*pair, is_ordered=True) is None
+        store.connection.set_profile(None)
+
+    assert not [one for one in statements if one.startswith("SELECT")]

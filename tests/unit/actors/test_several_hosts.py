@@ -10,7 +10,13 @@ import pytest
 
 from signalhub.actors import remote
 from signalhub.actors.api.config import DurableConfig
-from signalhub.actors.kernel.events import ActorPlace, BatchRefused, PlacesFound, SendBatch
+from signalhub.actors.kernel.events import (
+    ActorPlace,
+    BatchRefused,
+    PlacesFound,
+    Receipted,
+    SendBatch,
+)
 from signalhub.actors.wire import split
 from tests.support.actors.scripted import Caller, Scripted, Target, calling
 from tests.support.actors.several_hosts import Hosts
@@ -115,6 +121,24 @@ def test_the_next_batch_waits_for_the_receipt_of_the_one_before(hosts: Hosts) ->
 
     (sent,) = filter(to(hosts, 1), hosts.sent)
     assert len(split(sent.data)) == 100
+
+
+def test_a_receipt_that_comes_during_a_turn_lets_the_next_batch_go_at_its_end(hosts: Hosts) -> None:
+    ask(hosts, "note", 0)
+    hosts.run()
+    side = hosts.sides[0]
+
+    def sent_after(value: int, *late: Receipted) -> list[SendBatch]:
+        ask(hosts, "note", value)
+        events, side.events = side.events, []
+        effects = side.kernel.turn(events, side.clock.now_ms(), 0, lambda: late)
+        sent = [one for one in effects if isinstance(one, SendBatch)]
+        return [*filter(to(hosts, 1), sent)]
+
+    (first,) = sent_after(1)
+    assert sent_after(2) == []
+    (second,) = sent_after(3, Receipted(first.batch))
+    assert len(split(second.data)) == 2
 
 
 def test_a_call_that_has_left_may_have_been_executed_when_it_times_out(hosts: Hosts) -> None:

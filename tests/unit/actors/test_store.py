@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,9 +29,10 @@ from signalhub.actors.kernel.events import (
 from signalhub.actors.kernel.kernel import Kernel
 from signalhub.actors.kernel.outbox import DESTS_MIN, FROZEN, Outbox, Row
 from signalhub.actors.move.places import PlaceStatus
-from signalhub.actors.store.store import HostStore
+from signalhub.actors.store.store import HostStore, StorageFailed
 from signalhub.actors.store.views import SEARCHED_MAX, call
 from signalhub.testing.local_actors import request_body
+from signalhub.testing.store import FragileStore
 from signalhub.wire.errors import SettingsError
 from tests.support.actors.offload import Fetcher, Unhurried
 from tests.support.actors.scripted import QUICK, Scripted, Stage, Target, calling, stored
@@ -385,3 +387,95 @@ def test_a_request_that_has_run_is_looked_for_among_the_newest() -> None:
     known = call(store, "old")
     assert known is not None
     assert known["callee"] == found["callee"]
+
+
+ADD = "INSERT INTO state VALUES (?, ?, ?)"
+DELETE = "DELETE FROM state WHERE actor = ? AND key = ?"
+
+
+def keys_in(store: HostStore) -> list[Any]:
+    return [key for (key,) in store.connection.execute("SELECT key FROM state ORDER BY key")]
+
+
+def test_waiting_rows_are_written_before_the_next_statement_or_with_the_commit() -> None:
+    store = HostStore(":memory:")
+    with store.transaction():
+        store.add_later(ADD, ("a/1", "one", b""))
+        assert keys_in(store) == []
+        assert store.execute("SELECT count(*) FROM state").get == 1
+        store.add_later(ADD, ("a/1", "two", b""))
+
+    assert keys_in(store) == ["one", "two"]
+
+
+def test_what_is_added_and_deleted_meanwhile_is_gone() -> None:
+    store = HostStore(":memory:")
+    with store.transaction():
+        store.delete_later(DELETE, ("a/1", "other"))
+        store.add_later(ADD, ("a/1", "one", b""))
+        store.delete_later(DELETE, ("a/1", "one"))
+
+    assert keys_in(store) == []
+
+
+@pytest.mark.parametrize("has_statement", [False, True])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_waiting_rows_are_undone_with_their_message_and_no_others(
+    has_statement: bool, is_nested: bool
+) -> None:
+    store = HostStore(":memory:")
+    with store.transaction():
+        store.add_later(ADD, ("a/1", "before", b""))
+        if is_nested:
+            store.begin()
+            store.add_later(ADD, ("a/1", "around", b""))
+        store.begin()
+        store.add_later(ADD, ("a/1", "undone 1", b""))
+        if has_statement:
+            store.execute(ADD, ("a/1", "undone 2", b""))
+            store.add_later(ADD, ("a/1", "undone 3", b""))
+        store.undo()
+        if is_nested:
+            store.add_later(ADD, ("a/1", "around 2", b""))
+            store.keep()
+        store.add_later(ADD, ("a/1", "later", b""))
+
+    assert keys_in(store) == (["around", "around 2"] if is_nested else []) + ["before", "later"]
+
+
+def test_a_message_without_a_statement_needs_no_savepoint() -> None:
+    store = HostStore(":memory:")
+    statements: list[str] = []
+    with store.transaction():
+        store.connection.set_profile(lambda statement, _: statements.append(statement))
+        for number in range(3):
+            store.begin()
+            store.add_later(ADD, ("a/1", str(number), b""))
+            store.keep()
+
+    store.connection.set_profile(None)
+    assert set(statements) == {ADD, "COMMIT"}
+
+
+def test_waiting_rows_that_cannot_be_written_end_the_transaction_even_if_that_is_ignored(
+    tmp_path: Path,
+) -> None:
+    store = FragileStore(tmp_path / "a.db")
+    store.fault = apsw.FullError("full, but only once")
+
+    def ignoring() -> None:
+        with store.transaction():
+            store.add_later(ADD, ("a/1", "lost", b""))
+            store.begin()
+            store.countdown = 0
+            with suppress(apsw.FullError):
+                store.execute("SELECT 1")
+            store.keep()
+
+    with pytest.raises(StorageFailed):
+        ignoring()
+    assert keys_in(store) == []
+    with store.transaction():
+        store.add_later(ADD, ("a/1", "next", b""))
+    assert keys_in(store) == ["next"]
+    store.close()

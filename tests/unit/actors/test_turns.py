@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from signalhub.actors.host.thread import Turning
-from signalhub.actors.kernel.events import Connected, DeliveryArrived, Event
+from signalhub.actors.kernel.events import Connected, DeliveryArrived, Event, Receipted
+from signalhub.actors.kernel.send import Trip
 from signalhub.clock import SteadyClock
 from tests.support.actors.scripted import Stage, Target
 
@@ -47,3 +48,15 @@ def test_other_events_keep_their_place_among_deliveries() -> None:
 
     assert [*turning._taken(), *turning._taken()] == events
     assert turning._taken() == []
+
+
+def test_the_receipt_of_a_lane_batch_does_not_wait_behind_deliveries() -> None:
+    local = Stage(Target)
+    turning = Turning(local.kernel, SteadyClock(local.clock), lambda effects: None)
+    local.kernel.dispatch._trips["ours"] = Trip(("@(actors/other)", True), [], 0)
+    ours, of_a_move = Receipted("ours"), Receipted("part of a move")
+    first, second = delivery(100), delivery(100)
+    turning.put([first, second, of_a_move, ours])
+
+    assert turning._taken() == [first, ours]
+    assert turning._taken() == [second, of_a_move]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,6 +12,7 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from picows import ws_connect
 
@@ -409,6 +411,17 @@ async def test_messages_go_to_handlers_and_those_nobody_wants_are_counted() -> N
 
         assert client.dropped == 4
         assert (await anext(client.messages())).payload == 4
+
+
+async def test_payloads_of_encoded_types_are_left_as_they_came() -> None:
+    async with conversation(encoded_types=["parcel"]) as (_, peer, client):
+        peer.send("parcel", {"number": 2**70, "text": "é"}, sender=BOB)
+        peer.send("note", {"number": 1}, sender=BOB)
+        parcel, note = await anext(client.messages()), await anext(client.messages())
+
+    assert isinstance(parcel.payload, msgspec.Raw)
+    assert json.loads(bytes(parcel.payload)) == {"number": 2**70, "text": "é"}
+    assert (note.payload, note.sender) == ({"number": 1}, parcel.sender)
 
 
 @pytest.mark.parametrize("size", [0, 1, 4, 125, 126, 127, 65_535, 65_536])

@@ -99,6 +99,8 @@ class State:
         """
         _check(statement)
         text = _TABLE.sub(lambda found: f'"{self._quoted(found[1])}"', statement)
+        # The actor may not execute what the host has to do before.
+        self._store.settle()
         connection = self._store.connection
         connection.authorizer = authorizer(self._actor)
         try:

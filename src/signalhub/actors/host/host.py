@@ -221,6 +221,7 @@ class Host:
                     metadata={"instance": self._instance},
                     durable=True,
                     acknowledge=True,
+                    encoded_types=[wire.BATCH],
                     token=self._token,
                     reconnect=Reconnect(first_jitter_s=1.0, cap_s=_CONNECT_S_MAX),
                 )
@@ -290,10 +291,15 @@ class Host:
         accepted_ms = message.timestamp
         if delivery is not None and delivery.accepted_at is not None:
             accepted_ms = delivery.accepted_at
-        data = msgspec.json.encode(message.payload)
-        count = _count(message.payload)
+        payload = message.payload
+        is_encoded = isinstance(payload, msgspec.Raw)
+        data = bytes(payload) if is_encoded else msgspec.json.encode(payload)
         self.kernel_events(
-            [DeliveryArrived(message.type, data, message.sender, accepted_ms, message, count)]
+            [
+                DeliveryArrived(
+                    message.type, data, message.sender, accepted_ms, message, wire.count(data)
+                )
+            ]
         )
 
     def kernel_events(self, events: Iterable[Event]) -> None:
@@ -442,12 +448,6 @@ async def _answers(probe: ActorHub, address: str) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _count(payload: object) -> int:
-    """How many messages a lane batch holds; 1 for anything else."""
-    messages = payload.get("messages") if isinstance(payload, dict) else None
-    return len(messages) if isinstance(messages, list) else 1
 
 
 def _duplicate(message: str, resolution: str) -> HubRefused:

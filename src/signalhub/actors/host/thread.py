@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from signalhub.actors.kernel.events import DeliveryArrived, Effect, Event
+from signalhub.actors.kernel.events import DeliveryArrived, Effect, Event, Receipted
 from signalhub.actors.kernel.kernel import Kernel
 from signalhub.actors.store.store import STORAGE_ERRORS, StorageFailed
 from signalhub.clock import SteadyClock
@@ -23,6 +24,8 @@ _LOOK_S: Final = 1.0
 _TURN_S_MAX: Final = 60.0
 # The pause after a turn that failed because of the disk.
 _FAILED_S: Final = 1.0
+# How long the event loop gets, in a turn, to hand over receipts.
+_LATE_S: Final = 0.000_05
 
 
 class Turning:
@@ -87,10 +90,25 @@ class Turning:
             if isinstance(event, DeliveryArrived):
                 if left <= 0:
                     self._events = events[at:]
-                    return events[:at]
+                    return events[:at] + self._taken_receipts()
                 left -= event.count
         self._events = []
         return events
+
+    def _taken_receipts(self) -> list[Event]:
+        """Return the receipts of lane batches among the waiting events.
+
+        The lane goes on with them, whatever else waits; they have no order with deliveries.
+        """
+        receipts: list[Event] = []
+        others: list[Event] = []
+        for event in self._events:
+            is_receipt = isinstance(event, Receipted) and self._kernel.dispatch.is_under_way(
+                event.batch
+            )
+            (receipts if is_receipt else others).append(event)
+        self._events = others
+        return receipts
 
     def _is_wanted(self) -> bool:
         return bool(self._events or self._is_stopping)
@@ -133,8 +151,17 @@ class Turning:
 
     def _turn(self, events: list[Event]) -> None:
         self._turned_s = self._clock.mono_s()
+
+        def late() -> list[Event]:
+            # A thread that computes gives way only after milliseconds, unless it sleeps.
+            time.sleep(_LATE_S)
+            with self._changed:
+                receipts = self._taken_receipts()
+            events.extend(receipts)
+            return receipts
+
         try:
-            effects = self._kernel.turn(events, self._clock.now_ms(), self._clock.ahead_ms)
+            effects = self._kernel.turn(events, self._clock.now_ms(), self._clock.ahead_ms, late)
         except StorageFailed as failure:
             # Rolled back. Keep the events first, so that later deliveries do not overtake them.
             log.error("%s; retrying in %.0f s", failure, _FAILED_S)

@@ -36,6 +36,9 @@ FINISHED_MAX: Final = 1_000
 _FINISHED_SLACK: Final = 100
 _ERROR_CHARS_MAX: Final = 200
 
+# Calls that are kept in memory, too.
+_KNOWN_MAX: Final = 16_384
+
 _COLUMNS = 'call_id, dest, method, "then", catch, errors_only, context, deadline_ms, idem_key'
 
 
@@ -76,12 +79,23 @@ class Calls:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
+        self._store = kernel.store
         self._execute = kernel.store.execute
+        # Some of the rows, so that most need not be read again.
+        self._known: dict[tuple[str, str], WaitingCall] = {}
         # Deadlines of calls, some of which may have ended; the table is authoritative.
         self._deadlines: list[tuple[int, str, str]] = []
         self._deadlines_max = DEADLINES_MIN
 
+    def forget_known(self) -> None:
+        """Rows were changed, or changes were rolled back: look into the table."""
+        self._known.clear()
+
     def load(self) -> None:
+        self.forget_known()
+        self._load_deadlines()
+
+    def _load_deadlines(self) -> None:
         self._deadlines = list(
             self._execute(
                 "SELECT deadline_ms, call_id, actor FROM pending WHERE deadline_ms IS NOT NULL"
@@ -91,7 +105,10 @@ class Calls:
         self._deadlines_max = max(DEADLINES_MIN, 2 * len(self._deadlines))
 
     def put(self, actor: str, waiting: WaitingCall) -> None:
-        self._execute(
+        if len(self._known) >= _KNOWN_MAX:
+            self.forget_known()
+        self._known[actor, waiting.call_id] = waiting
+        self._store.add_later(
             "INSERT INTO pending VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 actor,
@@ -110,6 +127,8 @@ class Calls:
             heapq.heappush(self._deadlines, (waiting.deadline_ms, waiting.call_id, actor))
 
     def find(self, actor: str, call_id: str) -> WaitingCall | None:
+        if (known := self._known.get((actor, call_id))) is not None:
+            return known
         row = self._execute(
             f"SELECT {_COLUMNS} FROM pending WHERE actor = ? AND call_id = ?",  # noqa: S608
             (actor, call_id),
@@ -121,9 +140,11 @@ class Calls:
         waiting.errors_only = bool(waiting.errors_only)
         return waiting
 
-    def remove(self, actor: str, call_id: str) -> bool:
-        self._execute("DELETE FROM pending WHERE actor = ? AND call_id = ?", (actor, call_id))
-        return bool(self._kernel.store.connection.changes())
+    def remove(self, actor: str, call_id: str) -> None:
+        self._known.pop((actor, call_id), None)
+        self._store.delete_later(
+            "DELETE FROM pending WHERE actor = ? AND call_id = ?", (actor, call_id)
+        )
 
     def of(self, actor: str) -> list[PendingCall]:
         rows = self._execute(
@@ -198,7 +219,7 @@ class Calls:
         """End the calls that have timed out, in the order of their deadlines."""
         # Here, outside the runs of handlers: what they removed may be rolled back.
         if len(self._deadlines) > self._deadlines_max:
-            self.load()
+            self._load_deadlines()
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, call_id, actor = heapq.heappop(self._deadlines)
             waiting = self.find(actor, call_id)
@@ -213,6 +234,7 @@ class Calls:
             self._time_out(actor, waiting)
 
     def _time_out(self, actor: str, waiting: WaitingCall) -> None:
+        self._known.pop((actor, waiting.call_id), None)
         self._execute(
             "UPDATE pending SET deadline_ms = NULL WHERE actor = ? AND call_id = ?",
             (actor, waiting.call_id),
@@ -280,6 +302,7 @@ class Calls:
             evidence.context,
         )
         self.remove(actor, call_id)
+        self._store.settle()
         self.put(actor, waiting)
         if evidence.outcome is None:
             return None

@@ -182,7 +182,8 @@ class Executor:
             raise StorageFailed(f"{kernel.store.path}: {error}") from error
         kernel.store.undo()
         kernel.inbox.undo()
-        kernel.outbox.forget_newest()
+        kernel.outbox.forget_known()
+        kernel.calls.forget_known()
         kernel.instances.forget(str(actor.ref))
 
     def _watch(
@@ -200,7 +201,7 @@ class Executor:
 
     def _request(self, item: Item) -> None:
         kernel = self._kernel
-        message = wire.decode(item.payload)
+        message = item.message or wire.decode(item.payload)
         actor = kernel.instances.get(item.actor)
         caller = message.sender if message.wants else ""
         method, error_text, is_deferred = "", None, False
@@ -287,7 +288,7 @@ class Executor:
     def _result(self, item: Item) -> None:
         """Run the continuation of an outcome, if the call is still pending."""
         kernel = self._kernel
-        body = bytes(wire.decode(item.payload).body)
+        body = bytes((item.message or wire.decode(item.payload)).body)
         waiting = kernel.calls.find(item.actor, item.call_id)
         if waiting is None:
             if not kernel.letters.add_outcome(item.actor, item.call_id, body):

@@ -14,6 +14,7 @@ import msgspec
 
 from signalhub.actors.store.schema import HELD_MS
 from signalhub.actors.store.store import HostStore
+from signalhub.actors.wire import ActorMessage
 
 # How many retried messages may run before the others in one turn.
 _DELAYED_MAX = 20
@@ -31,6 +32,8 @@ class Item(msgspec.Struct, gc=False):
     payload: bytes
     arrival_id: str = ""
     attempts: int = 0
+    # `payload`, if it was decoded already.
+    message: ActorMessage | None = None
 
 
 class HostInbox:

@@ -158,10 +158,18 @@ class Kernel:
         """The own time of this turn."""
         return self.time.own_ms
 
-    def turn(self, events: Iterable[Event], now_ms: int, ahead_ms: int = 0) -> list[Effect]:
+    def turn(
+        self,
+        events: Iterable[Event],
+        now_ms: int,
+        ahead_ms: int = 0,
+        late: Callable[[], Iterable[Event]] = tuple,
+    ) -> list[Effect]:
         """Do everything that can be done now; the caller performs the effects.
 
-        The times are those of `start`.
+        The times are those of `start`. `late` is called if lane batches in flight hold up new rows:
+        it returns receipts that have arrived since, so that the next lane batch is sent now and not
+        a turn later.
         """
         self.time.set(now_ms, ahead_ms)
         self.effects = []
@@ -178,11 +186,15 @@ class Kernel:
                 self.calls.expire(now_ms)
                 self._work(now_ms)
                 self.moving.run(now_ms)
+                if self.dispatch.is_held_up:
+                    for event in late():
+                        self._take(event)
                 self.dispatch.run(now_ms)
                 # Last, because returned and undeliverable messages also go into the inbox.
                 self.inbox.flush()
                 self.arriving.write()
                 self.finished.write()
+                self.store.settle()
                 self.time.write()
                 self.recovery.end_turn()
                 self.reached("commit")
@@ -243,7 +255,8 @@ class Kernel:
             raise
         except Exception as fault:
             self.store.undo()
-            self.outbox.forget_newest()
+            self.outbox.forget_known()
+            self.calls.forget_known()
             while len(self.inbox.fresh) > waiting:
                 self.inbox.fresh.pop()
             self.inbox.reread()

@@ -17,7 +17,9 @@ NOWHERE = ""
 FROZEN = "!"
 # With fewer destinations it is not worth reading which of them still have rows.
 DESTS_MIN = 1_024
-_NEWEST_MAX = 16_384
+# Pairs of actors whose waiting rows are known, and how many rows of one.
+_KNOWN_MAX = 16_384
+_KNOWN_ROWS_MAX = 64
 
 
 class Row(msgspec.Struct, gc=False):
@@ -44,6 +46,16 @@ Lane = tuple[str, bool]
 """A host, and whether order matters."""
 
 
+class WaitingRows:
+    """The rows from one actor to another: their ids, and the lane of the newest one."""
+
+    __slots__ = ("ids", "lane")
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+        self.lane: Lane | None = None
+
+
 class Outbox:
     """The table `outbox`, and how far each lane was sent."""
 
@@ -54,13 +66,13 @@ class Outbox:
         # messages matter.
         self._dests: set[str] = set()
         self._dests_max = DESTS_MIN
-        # The lane of the newest row from one actor to another, and its id: of some of them.
-        self._newest: dict[tuple[str, str, bool], tuple[Lane, str]] = {}
+        # All rows from one actor to another: of some of them.
+        self._known: dict[tuple[str, str, bool], WaitingRows] = {}
         self._sent_to: dict[Lane, str] = {}
 
     def load(self) -> list[Lane]:
         """Load from the tables; returns the lanes that have rows."""
-        self.forget_newest()
+        self.forget_known()
         self._load_dests()
         self._sent_to = {
             (host, bool(is_ordered)): sent_to
@@ -82,9 +94,9 @@ class Outbox:
             ],
         )
 
-    def forget_newest(self) -> None:
+    def forget_known(self) -> None:
         """Rows were changed, or changes were rolled back: look into the table."""
-        self._newest.clear()
+        self._known.clear()
 
     def _load_dests(self) -> None:
         self._dests = {dest for (dest,) in self._execute("SELECT DISTINCT dest FROM outbox")}
@@ -93,10 +105,13 @@ class Outbox:
     def add(self, row: Row, lane: Lane) -> None:
         if not row.dest.startswith("@"):
             self._dests.add(row.dest)
-            if len(self._newest) >= _NEWEST_MAX:
-                self.forget_newest()
-            self._newest[row.actor, row.dest, lane[1]] = (lane, row.msg_id)
-        self._execute(
+            key = (row.actor, row.dest, lane[1])
+            if (known := self._known.get(key)) is not None:
+                known.ids.add(row.msg_id)
+                known.lane = lane
+                if len(known.ids) > _KNOWN_ROWS_MAX:
+                    del self._known[key]
+        self._store.add_later(
             "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 row.actor,
@@ -126,16 +141,29 @@ class Outbox:
 
     def lane_of(self, actor: str, dest: str, *, is_ordered: bool) -> Lane | None:
         """The lane of the newest waiting message from one actor to the other, if any."""
+        key = (actor, dest, is_ordered)
+        if (known := self._known.get(key)) is not None:
+            return known.lane
         if dest not in self._dests:
+            self._know_none(key)
             return None
-        if (newest := self._newest.get((actor, dest, is_ordered))) is not None:
-            return newest[0]
         host: str | None = self._execute(
             "SELECT host FROM outbox WHERE actor = ? AND dest = ? AND is_ordered = ?"
             " ORDER BY msg_id DESC LIMIT 1",
             (actor, dest, is_ordered),
         ).get
-        return None if host is None else (host, is_ordered)
+        if host is None:
+            self._know_none(key)
+            return None
+        return host, is_ordered
+
+    def _know_none(self, key: tuple[str, str, bool]) -> None:
+        """From now on it is known what waits there: nothing yet."""
+        if key[1].startswith("@"):
+            return
+        if len(self._known) >= _KNOWN_MAX:
+            self.forget_known()
+        self._known[key] = WaitingRows()
 
     def head(self, lane: Lane, limit: int) -> list[Row]:
         """The oldest rows of a lane."""
@@ -163,10 +191,13 @@ class Outbox:
     def remove(self, rows: list[Row]) -> None:
         """Delete rows; never within the run of a handler, which may be rolled back."""
         for row in rows:
-            for key in ((row.actor, row.dest, True), (row.actor, row.dest, False)):
-                newest = self._newest.get(key)
-                if newest is not None and newest[1] == row.msg_id:
-                    del self._newest[key]
+            for is_ordered in (True, False):
+                known = self._known.get((row.actor, row.dest, is_ordered))
+                if known is not None and row.msg_id in known.ids:
+                    known.ids.remove(row.msg_id)
+                    if not known.ids:
+                        known.lane = None
+                    break
         self._store.executemany(
             "DELETE FROM outbox WHERE actor = ? AND dest = ? AND msg_id = ?",
             [(row.actor, row.dest, row.msg_id) for row in rows],
@@ -176,7 +207,7 @@ class Outbox:
 
     def withdraw(self, actor: str, dest: str, msg_id: str) -> bool | None:
         """Delete a row; returns whether it was never sent, `None` if it does not exist."""
-        self.forget_newest()
+        self.forget_known()
         found = self._execute(
             "DELETE FROM outbox WHERE actor = ? AND dest = ? AND msg_id = ?"
             " RETURNING host, is_ordered, attempts",
@@ -189,7 +220,7 @@ class Outbox:
 
     def freeze(self, actor: str) -> None:
         """Stop sending messages of this actor."""
-        self.forget_newest()
+        self.forget_known()
         rows: list[Any] = self._execute(
             "SELECT dest, msg_id, host, is_ordered, attempts FROM outbox WHERE actor = ?", (actor,)
         ).fetchall()
@@ -203,7 +234,7 @@ class Outbox:
 
     def thaw(self, actor: str) -> set[Lane]:
         """The actor stays or has arrived here: send its rows again, from the returned lanes."""
-        self.forget_newest()
+        self.forget_known()
         rows: list[Any] = self._execute(
             "UPDATE outbox SET host = iif(substr(dest, 1, 1) = '@', dest, ?)"
             " WHERE actor = ? AND host = ? RETURNING dest, host, is_ordered",
@@ -214,7 +245,7 @@ class Outbox:
 
     def rehost(self, before: str, hosts: Mapping[str, str]) -> set[Lane]:
         """Destinations have moved; returns the lanes that have rows now."""
-        self.forget_newest()
+        self.forget_known()
         rows: list[Any] = self._execute(
             "SELECT actor, dest, msg_id, is_ordered, attempts FROM outbox WHERE host = ?", (before,)
         ).fetchall()

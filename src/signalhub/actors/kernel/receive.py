@@ -35,6 +35,7 @@ FIRST_TOKEN: Final = 1
 _PURGE_MAX: Final = 1_000
 _UNREADABLE_MAX: Final = 1_000
 _SEEN: Final = "seen_ms"
+_REMEMBER: Final = "INSERT OR IGNORE INTO done (actor, call_id, accepted_ms) VALUES (?, ?, ?)"
 
 
 class Arriving:
@@ -70,8 +71,7 @@ class Arriving:
                 batch = wire.split(event.data)
                 for message, _ in batch:
                     _check_names(message)
-                for message, raw in batch:
-                    self._message(message, raw, event.accepted_ms)
+                self._messages(batch, event.accepted_ms)
         except NotReadable as fault:
             # The sender uses another version or may not send this.
             log.error("from %s: %s", event.sender, fault)
@@ -113,9 +113,33 @@ class Arriving:
             data = wire.encode(result)
             kernel.post(outline.to, caller, kernel.new_id(), "result", outline.call, data)
 
-    def _message(self, message: ActorMessage, raw: bytes, accepted_ms: int) -> None:
-        item = Item(message.to, message.kind, message.call, message.sender, raw)
-        self.take(item, accepted_ms)
+    def _messages(self, batch: list[tuple[ActorMessage, bytes]], accepted_ms: int) -> None:
+        items = [
+            Item(one.to, one.kind, one.call, one.sender, raw, message=one) for one, raw in batch
+        ]
+        are_new = self._are_new(items, accepted_ms)
+        for item in items:
+            self.take(item, accepted_ms, is_new=are_new)
+
+    def _are_new(self, items: list[Item], accepted_ms: int) -> bool:
+        """Record requests that all arrive for the first time; `False` leaves it to `take`."""
+        requests = [
+            (item.actor, item.call_id, accepted_ms)
+            for item in items
+            if item.kind == "request" and not self._kernel.moving.is_packed(item.actor)
+        ]
+        if len(requests) < 2 or not accepted_ms:
+            return False
+        store = self._kernel.store
+        store.settle()
+        before = store.connection.total_changes()
+        store.begin()
+        store.executemany(_REMEMBER, requests)
+        if store.connection.total_changes() - before == len(requests):
+            store.keep()
+            return True
+        store.undo()
+        return False
 
     def _from_outside(self, event: DeliveryArrived) -> None:
         """A call from outside: answered at its real address, with its own ids."""
@@ -124,12 +148,13 @@ class Arriving:
             raise NotReadable(f"{event.sender} is not an actor and can only make requests")
         for message in batch:
             _check_names(message)
+        trusted: list[tuple[ActorMessage, bytes]] = []
         for message in batch:
             call_id = f"{event.sender}#{message.call}"
             # The hub has verified the address, and it is passed on to all further calls.
             rights = {"address": event.sender}
             context = CallContext(auth=rights, call_id=call_id, caller=event.sender).encode()
-            trusted = ActorMessage(
+            made = ActorMessage(
                 "request",
                 call_id,
                 message.to,
@@ -138,18 +163,21 @@ class Arriving:
                 msgspec.Raw(context),
                 message.wants,
             )
-            self._message(trusted, wire.encode(trusted), event.accepted_ms)
+            trusted.append((made, wire.encode(made)))
+        self._messages(trusted, event.accepted_ms)
 
-    def take(self, item: Item, accepted_ms: int) -> None:
+    def take(self, item: Item, accepted_ms: int, *, is_new: bool = False) -> None:
         """Accept a message unless it is a copy.
 
-        `accepted_ms` is 0 for messages within this host, which cannot be repeated.
+        `accepted_ms` is 0 for messages within this host, which cannot be repeated; `is_new` says
+        that this one was compared with the others already.
         """
         kernel = self._kernel
         if kernel.moving.is_packed(item.actor):
             self._send_on(item.actor, item.kind, item.call_id, item.payload)
             return
-        if item.kind == "request" and accepted_ms and not self._is_new(item, accepted_ms):
+        is_checked = is_new or not accepted_ms or item.kind != "request"
+        if not is_checked and not self._is_new(item, accepted_ms):
             kernel.counters.duplicates += 1
             return
         own = kernel.places.own(item.actor)
@@ -162,10 +190,7 @@ class Arriving:
 
     def _is_new(self, item: Item, accepted_ms: int) -> bool:
         store = self._kernel.store
-        store.execute(
-            "INSERT OR IGNORE INTO done (actor, call_id, accepted_ms) VALUES (?, ?, ?)",
-            (item.actor, item.call_id, accepted_ms),
-        )
+        store.execute(_REMEMBER, (item.actor, item.call_id, accepted_ms))
         return bool(store.connection.changes())
 
     def _wonder(self, address: str) -> None:

@@ -70,6 +70,8 @@ class BatchesUnderWay:
         self._busy: set[Lane] = set()
         self._awake: set[Lane] = set()
         self._pauses: dict[Lane, SendPause] = {}
+        # Lanes that got rows in this turn.
+        self._longer: set[Lane] = set()
         # Actors the hub has been asked about, and those to ask about again.
         self._asked: dict[str, int] = {}
         # Ordered, because the same events must always ask the same questions.
@@ -114,6 +116,7 @@ class BatchesUnderWay:
 
     def wake(self, lane: Lane) -> None:
         self._awake.add(lane)
+        self._longer.add(lane)
         if lane[0] == NOWHERE:
             self._is_unlocated = True
 
@@ -164,7 +167,17 @@ class BatchesUnderWay:
 
     # One turn.
 
+    @property
+    def is_held_up(self) -> bool:
+        """Are there new rows behind a lane batch in flight?"""
+        return not self._longer.isdisjoint(self._busy)
+
+    def is_under_way(self, batch: str) -> bool:
+        """Is it a lane batch in flight?"""
+        return batch in self._trips
+
     def run(self, now_ms: int) -> None:
+        self._longer.clear()
         self._sweep(now_ms)
         for lane in sorted(self._awake - self._busy):
             if lane[0] in (NOWHERE, FROZEN):

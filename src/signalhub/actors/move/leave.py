@@ -180,6 +180,7 @@ class Moving:
         # It may be placed here anew, and copies of what it has executed may still come.
         remembered = Parcel.done_of(kernel.store, move.actor)
         Parcel.delete(kernel.store, move.actor)
+        kernel.calls.forget_known()
         Parcel.put_done(kernel.store, remembered)
         kernel.letters.bury(move.actor, "stranded", "", data, reason, 0)
         kernel.places.put(move.actor, move.token, PlaceStatus.GONE)
@@ -248,6 +249,7 @@ class Moving:
             return
         kernel = self._kernel
         Parcel.delete(kernel.store, move.actor)
+        kernel.calls.forget_known()
         kernel.places.put(move.actor, move.token, PlaceStatus.GONE)
         kernel.places.learn(move.actor, move.peer, move.token)
         kernel.inbox.recount()

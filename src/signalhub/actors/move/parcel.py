@@ -308,6 +308,7 @@ def _define(store: HostStore, actor: str, table: ActorTable) -> None:
         # A definition with a query could read, or run for ever.
         return apsw.SQLITE_DENY if operation == apsw.SQLITE_SELECT else allowed(operation, *names)
 
+    store.settle()
     connection = store.connection
     connection.authorizer = authorize
     try:

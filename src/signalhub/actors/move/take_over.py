@@ -176,6 +176,7 @@ class TakingOver:
         stranded = Parcel.collect(kernel.store, move.actor, kernel.ids.last, kernel.time)
         remembered = Parcel.done_of(kernel.store, move.actor)
         Parcel.delete(kernel.store, move.actor)
+        kernel.calls.forget_known()
         parcel.insert(kernel.store, kernel.new_id, kernel.time)
         # Messages that arrived meanwhile may be copies of ones the actor accepted before.
         taken = {call_id for _, call_id, _ in parcel.done}
@@ -204,6 +205,7 @@ class TakingOver:
         if not stranded.is_empty:
             remembered = Parcel.done_of(kernel.store, actor)
             Parcel.delete(kernel.store, actor)
+            kernel.calls.forget_known()
             Parcel.put_done(kernel.store, remembered)
             kernel.calls.load()
             self._keep_stranded(stranded)

@@ -6,6 +6,7 @@ Payloads are not trusted: a member of the wrong type counts as missing.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import msgspec
@@ -123,12 +124,21 @@ class Incoming(msgspec.Struct, frozen=True):
         return self.payload if isinstance(self.payload, dict) else {}
 
 
+class Encoded(Incoming, frozen=True):
+    """The same, with the payload as it came."""
+
+    payload: msgspec.Raw = msgspec.Raw(b"null")
+
+
 _decode = msgspec.json.Decoder(Incoming).decode
+_decode_outside = msgspec.json.Decoder(Encoded).decode
 
 
-def decode(frame: bytes) -> Incoming | None:
-    """Decode a frame; `None` if it is not a message."""
+def decode(frame: bytes, encoded_types: Collection[str] = ()) -> Incoming | None:
+    """Decode a frame, but no payloads of `encoded_types`; `None` if it is not a message."""
     try:
+        if encoded_types and (encoded := _decode_outside(frame)).type in encoded_types:
+            return encoded
         return _decode(frame)
     except (ValueError, RecursionError):
         return _decode_slowly(frame)

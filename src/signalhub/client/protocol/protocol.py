@@ -17,7 +17,7 @@ cannot join again ends alone; any other refusal while restoring ends the client.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 
 from signalhub.client.protocol.effects import (
@@ -93,8 +93,16 @@ class LinkPhase(Enum):
 class Protocol:
     """One client's conversation with its hub, over any number of links."""
 
-    def __init__(self, frames: FrameWriter, membership: Membership, now: Instant) -> None:
+    def __init__(
+        self,
+        frames: FrameWriter,
+        membership: Membership,
+        now: Instant,
+        encoded_types: Collection[str] = (),
+    ) -> None:
+        """The payloads of messages of `encoded_types` are not decoded."""
         self.frames = frames
+        self._encoded_types = frozenset(encoded_types)
         self.membership = membership
         self.phase = LinkPhase.DOWN
         self.session_id = ""
@@ -191,7 +199,7 @@ class Protocol:
 
     def received(self, frame: bytes, now: Instant) -> list[Effect]:
         """Handle a frame from the hub."""
-        incoming = decode(frame)
+        incoming = decode(frame, self._encoded_types)
         if incoming is None:
             return [Warned("Ignored a frame that is not a message", {"bytes": len(frame)})]
         self._heartbeat.heard(now.mono_s)
