@@ -22,7 +22,9 @@ TICKS_MAX = 5
 _FONT = "-apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 # A value above what was measured, so that its label fits.
 _HEADROOM = 1.15
-_NEAR = 26.0  # Labels closer than this go to different sides of their points.
+_NEAR = 14.0  # The height of a label, and a little more.
+_CHAR = 6.3  # The width of a character, about.
+_WIDE = 48.0  # Sizes closer than this to the next are not named.
 
 
 class Point(NamedTuple):
@@ -76,7 +78,8 @@ def svg(plot: Plot, points: Mapping[str, Sequence[Point]]) -> str:
 
 def ticks(highest: float) -> list[float]:
     """Return round values from zero to at least `highest`, about five of them."""
-    rough = (highest or 1.0) / TICKS_MAX
+    highest = highest or 1.0
+    rough = highest / TICKS_MAX
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= rough * 0.999)
     return [step * number for number in range(math.ceil(round(highest / step, 6)) + 1)]
@@ -125,8 +128,10 @@ class _Frame:
                 f'stroke-opacity="{opacity}"/>'
             )
             yield _text(LEFT - 8, y + 4, amount(value), anchor="end")
-        for size in self._sizes:
-            yield _text(self.x(size), HEIGHT - BOTTOM + 18, size_name(size, is_bytes=is_bytes))
+        for size, following in zip(self._sizes, [*self._sizes[1:], math.inf], strict=True):
+            if following is math.inf or self.x(following) - self.x(size) > _WIDE:
+                name = size_name(size, is_bytes=is_bytes)
+                yield _text(self.x(size), HEIGHT - BOTTOM + 18, name)
 
     def line(
         self, points: Sequence[Point], colour: str, others: Sequence[Sequence[Point]]
@@ -142,24 +147,28 @@ class _Frame:
                 'stroke-opacity="0.5" stroke-width="4"/>'
             )
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>'
-            above = not self._is_below(point, y, others)
-            at = min(high, y) - 9 if above else max(low, y) + 18
-            # Below the lowest line it would be mistaken for a size.
-            at = at if at < HEIGHT - BOTTOM - 2 else min(high, y) - 9
+            at = min(high, y) - 9
+            below = max(low, y) + 18
+            # Below the axis it would be mistaken for a size.
+            if self._is_taken(point, y, at, others) and below < HEIGHT - BOTTOM - 2:
+                at = below
             yield _text(x, at, amount(point.value.median), colour=colour)
 
-    def _is_below(self, point: Point, y: float, others: Sequence[Sequence[Point]]) -> bool:
-        """Say whether another line runs closely above a point."""
+    def _is_taken(
+        self, point: Point, y: float, at: float, others: Sequence[Sequence[Point]]
+    ) -> bool:
+        """Say whether another line runs above a point where its label would be."""
         beside = (each for other in others for each in other if each.size == point.size)
-        return any(0 < y - self.y(each.value.median) < _NEAR for each in beside)
+        return any(at - _NEAR < self.y(each.value.median) < y for each in beside)
 
 
 def _legend(labels: Sequence[str]) -> Iterator[str]:
     x = float(WIDTH - RIGHT)
     for label, colour in reversed(list(zip(labels, COLOURS, strict=False))):
-        yield _text(x, 42, label, anchor="end", colour=colour)
-        x -= 7.0 * len(label) + 30
-        yield f'<circle cx="{x + 18:.1f}" cy="38" r="3.5" fill="{colour}"/>'
+        x -= _CHAR * len(label)
+        yield _text(x, 42, label, anchor="start", colour=colour)
+        yield f'<circle cx="{x - 9:.1f}" cy="38" r="3.5" fill="{colour}"/>'
+        x -= 30
 
 
 def _text(
