@@ -29,6 +29,7 @@ SMALLEST = 1_000
 DATA_BYTES = 60
 WINDOW = 256
 PUBLISHED = 20_000
+NEWEST = 250_000
 DELIVERED = 30_000
 ASKED = 50
 TOPIC = 0
@@ -52,6 +53,9 @@ def measure(plan: Plan) -> Iterator[Sample]:
         target.kill()
         target.start()
         at = Site(Generator(), target)
+        with publishers(at, 1) as (publisher,):
+            # What the hub keeps of the newest messages is as much as ever before the first figure.
+            publisher.fill(plan.count(NEWEST, at_least=WINDOW))
         for lag in _lags(largest):
             yield from _behind(plan, at, lag)
 
