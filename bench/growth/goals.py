@@ -48,7 +48,6 @@ GOALS: tuple[Goal[Summaries], ...] = (
     _flat(lag.NAME, "delivery_us", "CPU of a delivery, lag"),
     _flat(lag.NAME, "info_p50_ms", "sub info, lag"),
     _flat(lag.NAME, "seek_p50_ms", "seek, lag"),
-    _flat(lag.NAME, "memory_mb", "memory of the hub, lag"),
     _flat(rooms.NAME, "cpu_us", "CPU of a message, rooms"),
     _flat(rooms.NAME, "each_kb", "memory of a room"),
 )

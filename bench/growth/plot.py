@@ -86,10 +86,9 @@ def ticks(highest: float) -> list[float]:
 
 
 def amount(value: float) -> str:
-    """Return a value with three significant digits or so, and spaces between thousands."""
-    if value >= 100 or value == round(value):
-        return f"{value:,.0f}".replace(",", " ")
-    return f"{value:.1f}" if value >= 10 else f"{value:.2g}"
+    """Return a value with two or three digits, and spaces between thousands."""
+    digits = 0 if value >= 100 or value == round(value) else 1 if value >= 1 else 2
+    return f"{value:,.{digits}f}".replace(",", " ")
 
 
 def size_name(size: float, *, is_bytes: bool) -> str:
@@ -109,7 +108,7 @@ class _Frame:
         self._zero = math.log10(positive[0]) - 1
         self._first = self._zero if sizes[0] <= 0 else math.log10(positive[0])
         self._last = max(math.log10(positive[-1]), self._first + 1)
-        self._ticks = ticks(max(point.value.high for point in points) * _HEADROOM)
+        self._ticks = ticks(max(max(point.value.high for point in points), 0.0) * _HEADROOM)
 
     def x(self, size: float) -> float:
         at = math.log10(size) if size > 0 else self._zero
@@ -127,7 +126,7 @@ class _Frame:
                 f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="{TEXT}" '
                 f'stroke-opacity="{opacity}"/>'
             )
-            yield _text(LEFT - 8, y + 4, amount(value), anchor="end")
+            yield _text(LEFT - 8, y + 4, f"{value:,g}".replace(",", " "), anchor="end")
         for size, following in zip(self._sizes, [*self._sizes[1:], math.inf], strict=True):
             if following is math.inf or self.x(following) - self.x(size) > _WIDE:
                 name = size_name(size, is_bytes=is_bytes)
