@@ -108,7 +108,7 @@ class _Frame:
         self._zero = math.log10(positive[0]) - 1
         self._first = self._zero if sizes[0] <= 0 else math.log10(positive[0])
         self._last = max(math.log10(positive[-1]), self._first + 1)
-        self._ticks = ticks(max(max(point.value.high for point in points), 0.0) * _HEADROOM)
+        self._ticks = ticks(max(0.0, *(point.value.high for point in points)) * _HEADROOM)
 
     def x(self, size: float) -> float:
         at = math.log10(size) if size > 0 else self._zero
