@@ -52,6 +52,10 @@ pub struct RoomMessages {
     ciphertext_bytes_max: usize,
 }
 
+/// Message id, ciphertext, pseudonym, room and tenant.
+type Read<'py> = (Text<'py>, Bound<'py, PyBytes>, Text<'py>, Text<'py>, Text<'py>);
+type Text<'py> = Option<Bound<'py, PyString>>;
+
 #[pymethods]
 impl RoomMessages {
     /// The characters of both kinds of ids with the most that one may have, those of ciphertexts,
@@ -71,23 +75,10 @@ impl RoomMessages {
         }
     }
 
-    /// Return message id, ciphertext, pseudonym, room and tenant of a message of the usual type.
+    /// Return the parts of a message of the usual type.
     ///
     /// `None` if Python has to read it, which knows more types, members and spellings.
-    #[allow(clippy::type_complexity)]
-    fn read<'py>(
-        &self,
-        py: Python<'py>,
-        body: &[u8],
-    ) -> PyResult<
-        Option<(
-            Option<Bound<'py, PyString>>,
-            Bound<'py, PyBytes>,
-            Option<Bound<'py, PyString>>,
-            Option<Bound<'py, PyString>>,
-            Option<Bound<'py, PyString>>,
-        )>,
-    > {
+    fn read<'py>(&self, py: Python<'py>, body: &[u8]) -> PyResult<Option<Read<'py>>> {
         let Some(found) = self.members(body) else { return Ok(None) };
         let text =
             |one: Option<&[u8]>| one.map(|bytes| PyString::from_bytes(py, bytes)).transpose();
