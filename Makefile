@@ -13,7 +13,7 @@ WORKERS = $(shell $(BIN)/python -c 'import os; print(1 + max(2, os.cpu_count() o
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-python check format bench compare soak shape lock sbom notices clean
+.PHONY: help setup run test test-python check format bench compare soak shape lock audit-native sbom notices clean
 
 help: ## print this menu
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ shape: $(READY) ## sizes, names, ownership and tests in figures, next to the tar
 
 lock: ## write the hashes of all pinned packages into requirements/; needs uv
 	@$(BIN)/python tools/lock.py
+
+audit-native: $(READY) ## licenses, sources and known vulnerabilities of the crates; needs cargo-deny, cargo-audit, the network
+	@$(BIN)/python -m tools.native --audit
 
 sbom: $(READY) ## write dist/sbom.json (CycloneDX): every package, crate and JAR with its version and hash
 	@mkdir -p dist && $(BIN)/python -m tools.sbom > dist/sbom.json && echo dist/sbom.json

@@ -27,7 +27,7 @@ enum {
     BACKGROUND_EVENTS = 32,     /* few, so that foreground arrivals are stamped promptly */
     WAIT_MS = 20,
     ANSWER_BYTES = 256,
-    PER_SOURCE = 20000,         /* connections from one loopback address; it has 28 232 ports */
+    PER_SOURCE = 10000,         /* connections from one loopback address, which has 28 232 ports */
 };
 
 /* A stream of messages from one socket to none, one or many. Message m is complete when its last

@@ -90,6 +90,15 @@ def rss_bytes(pids: list[int]) -> int:
     return page_bytes * sum(pages)
 
 
+def pss_bytes(pids: list[int]) -> int:
+    """Return the resident memory of the processes; what they share counts in proportion."""
+    found = (
+        re.search(r"^Pss: +(\d+) kB", _read(_PROC / str(pid) / "smaps_rollup"), re.M)
+        for pid in pids
+    )
+    return 1024 * sum(int(one[1]) for one in found if one)
+
+
 def data_folder() -> Path:
     """Return the folder for the servers' data: on a real disk, if a usual place is on one."""
     here = Path(__file__).with_name("results")

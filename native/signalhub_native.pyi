@@ -71,7 +71,7 @@ class Reader:
 
     @property
     def held_bytes(self) -> int:
-        """The memory it holds."""
+        """The memory it holds, 0 if that is no more than it keeps anyway."""
 
     def read(
         self, data: bytes, units: int, share: int

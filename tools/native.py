@@ -2,6 +2,7 @@
 
     python -m tools.native            build it and say in one line whether it is there
     python -m tools.native --lock     write native/crates.txt again, from what cargo resolves
+    python -m tools.native --audit    check licenses, sources and known vulnerabilities
 
 `native/crates.txt` pins every crate with the hash of its file. Cargo's own lock file is made from
 it, because that one records where crates were downloaded.
@@ -22,6 +23,7 @@ CRATE: Final = ROOT / "native"
 PINNED: Final = CRATE / "crates.txt"
 _LOCK: Final = CRATE / "Cargo.lock"
 _HEADER: Final = "# Written by `python -m tools.native --lock`.\n"
+_OFFLINE: Final = ("licenses", "bans", "sources")
 _WITHOUT: Final = "everything works without it, only slower"
 
 
@@ -85,7 +87,53 @@ def build() -> None:
         run(*pip, "install", "--no-deps", "--no-index", "--force-reinstall", str(wheel))
 
 
+def audit() -> int:
+    """Check the pinned crates with `cargo-deny` and `cargo-audit`, a line for each.
+
+    Returns 0 if all is well, 1 if something was found, 2 if something could not be checked: nobody
+    should take what was not looked at for what is safe.
+    """
+    try:
+        lock()
+    except NotBuilt as why:
+        print(f"native: not checked ({why})")
+        return 2
+    found = 0
+    if _is_there("deny"):
+        found |= _checked(", ".join(_OFFLINE), "cargo", "deny", "--offline", "check", *_OFFLINE)
+    if not _is_there("deny") or not _is_there("audit"):
+        tools = " and ".join(f"cargo-{one}" for one in ("deny", "audit") if not _is_there(one))
+        print(f"native: not all checked ({tools} not found: cargo install --locked)")
+        return found or 2
+    if not _succeeds("cargo", "deny", "fetch", "db"):
+        print("native: vulnerabilities not checked (the advisory database cannot be reached)")
+        return found or 2
+    found |= _checked("advisories", "cargo", "deny", "check", "advisories")
+    return found | _checked("vulnerabilities", "cargo", "audit", "--deny", "warnings")
+
+
+def _is_there(tool: str) -> bool:
+    return shutil.which(f"cargo-{tool}") is not None
+
+
+def _succeeds(*command: str) -> bool:
+    return subprocess.run(command, cwd=CRATE, capture_output=True).returncode == 0
+
+
+def _checked(what: str, *command: str) -> int:
+    """Run a check, and show its output if it found something; return 0 or 1."""
+    done = subprocess.run(
+        command, cwd=CRATE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode:
+        print(done.stdout.rstrip())
+    print(f"native: {what} {'failed' if done.returncode else 'ok'}")
+    return int(done.returncode != 0)
+
+
 def main(arguments: list[str]) -> int:
+    if arguments == ["--audit"]:
+        return audit()
     if arguments == ["--lock"]:
         _LOCK.unlink(missing_ok=True)
         run("cargo", "generate-lockfile")

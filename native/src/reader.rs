@@ -88,10 +88,11 @@ impl Reader {
         self.doubted = DOUBTED;
     }
 
-    /// The memory it holds.
+    /// The memory it holds, 0 if that is no more than it keeps anyway.
     #[getter]
     fn held_bytes(&self) -> usize {
-        self.bytes.capacity()
+        let held = self.bytes.capacity();
+        if held > KEPT_BYTES { held } else { 0 }
     }
 
     /// Take what was read; return (items, units, spared units, extra units, is there more?).

@@ -8,6 +8,7 @@ import pytest
 
 from signalhub.auth.permissions import Allowance, Permissions
 from signalhub.core.streams.retention import Survey
+from signalhub.core.streams.streams import Topic
 from signalhub.settings.model import DispatchSettings, Settings
 from signalhub.wire.entry import Kind
 from tests.support.memory.engine import Shelf
@@ -77,6 +78,47 @@ def test_a_consumer_keeps_its_subscription_however_long_it_has_nothing_to_do() -
         pass_days(shell, 1)
 
     assert is_there(shell)
+
+
+class Unwalked(dict[str, Topic]):
+    """Topics that are looked up by name only."""
+
+    def _walk(self) -> Any:
+        raise AssertionError("all topics are gone through")
+
+    values = items = keys = __iter__ = _walk
+
+
+def test_topics_without_subscriptions_cost_nothing_when_those_without_consumers_are_sought() -> (
+    None
+):
+    shell = MemoryShell(SHORT)
+    client, reader = working(shell, 1)
+    for number in range(20):
+        create(client, f"other-{number}")
+    streams = shell.hub.streams
+    sought = [subscription_of(shell)]
+    assert streams.subscriptions() == sought
+    assert shell.restarted().hub.streams.subscriptions()[0].name == sought[0].name
+
+    reader.drop()
+    streams.topics = Unwalked(streams.topics)
+    effects = shell.hub.subscriptions.expire(shell.now + 3 * DAY_S * 1000)
+
+    assert len(effects) == 2
+    shell.perform(effects)
+    commit_all(shell)
+    assert streams.subscriptions() == []
+
+
+def test_a_deleted_topic_takes_its_subscriptions_with_it() -> None:
+    shell = MemoryShell(SHORT)
+    client, _ = working(shell, 1)
+
+    client.ask("hub:topic_delete", {"topic": TOPIC})
+    commit_all(shell)
+
+    assert shell.hub.streams.subscriptions() == []
 
 
 @pytest.mark.parametrize("keeps_snapshot", [True, False])

@@ -70,6 +70,28 @@ async def test_small_buffers_do_not_count(unfinished: int, plug: Plug) -> None:
     assert size_of(object(), FRAME_BYTES_MAX) == 0
 
 
+@pytest.mark.parametrize("size", [40, 900, 3_000])
+def test_what_a_native_reader_keeps_between_messages_does_not_count(size: int) -> None:
+    made = pytest.importorskip("signalhub_native")
+    reader = made.Reader(FRAME_BYTES_MAX, MIB)
+    frame = masked_frame(Opcode.TEXT, bytes(size))
+
+    for data in (frame, frame[:20], frame[20:] + frame[:9]):
+        reader.read(data, 100, 1)
+        assert reader.held_bytes == 0
+
+
+def test_a_large_frame_that_a_native_reader_has_begun_counts_until_it_is_complete() -> None:
+    made = pytest.importorskip("signalhub_native")
+    reader = made.Reader(FRAME_BYTES_MAX, MIB)
+    frame = masked_frame(Opcode.TEXT, bytes(MIB))
+
+    reader.read(frame[:100_000], 1_000, 1)
+    assert MIB <= reader.held_bytes <= 2 * MIB
+    reader.read(frame[100_000:], 1_000, 1)
+    assert reader.held_bytes == 0
+
+
 def test_connections_are_looked_at_in_turn_and_those_with_large_buffers_always() -> None:
     looked: list[int] = []
 

@@ -14,6 +14,7 @@ from zipfile import ZipFile
 import pytest
 
 from signalhub import native
+from tools import native as native_tool
 from tools import notices
 from tools.native import CRATE, PINNED, pinned
 from tools.sbom import bill, locked
@@ -113,6 +114,49 @@ def test_the_licenses_of_crates_are_those_that_they_declare() -> None:
 
     listed = {name: (pin[0], notices.OF_CRATES[name]) for name, pin in pinned().items()}
     assert listed == declared
+
+
+def auditing(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, failing: str, tools: tuple[str, ...]
+) -> int:
+    """Audit with programs that only say what they were asked; `cargo {failing}…` fails."""
+    for name in ("cargo", *tools):
+        program = folder / name
+        text = f'#!/bin/sh\ncase "$*" in "{failing}"*) exit 1; esac\n'
+        program.write_text(text)
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(native_tool, "lock", lambda: None)
+    return native_tool.main(["--audit"])
+
+
+BOTH = ("cargo-deny", "cargo-audit")
+
+
+@pytest.mark.parametrize(
+    ("failing", "tools", "code", "line"),
+    [
+        ("nothing", BOTH, 0, "vulnerabilities ok"),
+        ("deny --offline", BOTH, 1, "licenses, bans, sources failed"),
+        ("deny check adv", BOTH, 1, "advisories failed"),
+        ("audit", BOTH, 1, "vulnerabilities failed"),
+        ("deny fetch", BOTH, 2, "vulnerabilities not checked"),
+        ("nothing", BOTH[:1], 2, "cargo-audit not found"),
+        ("nothing", (), 2, "cargo-deny and cargo-audit not found"),
+    ],
+)
+def test_an_audit_of_crates_says_what_it_found_and_what_it_could_not_check(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    failing: str,
+    tools: tuple[str, ...],
+    code: int,
+    line: str,
+) -> None:
+    assert auditing(monkeypatch, tmp_path, failing, tools) == code
+
+    assert line in capsys.readouterr().out
 
 
 def test_the_native_part_cannot_do_what_is_unsafe() -> None:

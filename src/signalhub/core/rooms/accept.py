@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -91,10 +92,9 @@ class Acceptance:
         """Drop the rate windows of rooms and inboxes without recent messages."""
         self._appends.sweep(mono_ms)
         silent_ms = mono_ms - self._window_ms
-        while self._busy:
-            room, spoke_ms = next(iter(self._busy.items()))
-            if spoke_ms > silent_ms:
-                return
+        # Taken together: finding the first of a dict means to go past all that were deleted.
+        silent = list(takewhile(lambda room: self._busy[room] <= silent_ms, self._busy))
+        for room in silent:
             del self._busy[room]
             if room.inbox is not None and room.inbox.queue is not None:
                 # Its queued messages have not been counted yet, so keep its windows.

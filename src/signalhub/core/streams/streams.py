@@ -415,6 +415,8 @@ class Streams:
         self.topics: dict[str, Topic] = {}
         # The names of topics in order.
         self._names: list[str] = []
+        # Those that have subscriptions, because most of many topics have none.
+        self._subscribed: dict[Topic, None] = {}
         self.mailboxes: dict[str, Mailbox] = {}
         # The addresses of hosts by the kinds they serve.
         self._hosts: dict[str, Ring] = {}
@@ -450,6 +452,11 @@ class Streams:
             raise refusals.unknown_topic(name)
         return topic
 
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions of topics."""
+        known = [one for one in self._subscribed if self.topics.get(one.name) is one]
+        return [one for topic in known for one in topic.subscriptions.values()]
+
     def count_subscriptions(self) -> int:
         """The number of durable subscriptions of topics."""
         return self._quotas.total(Resource.SUBSCRIPTIONS)
@@ -482,6 +489,7 @@ class Streams:
         self._quotas.release(_resource(stream), stream.holder)
         if isinstance(stream, Topic):
             del self._names[bisect_left(self._names, stream.name)]
+            self._subscribed.pop(stream, None)
             for subscription in stream.subscriptions.values():
                 self._quotas.release(Resource.SUBSCRIPTIONS, subscription.holder)
 
@@ -504,11 +512,14 @@ class Streams:
         subscription.holder = holder
         self._quotas.take(Resource.SUBSCRIPTIONS, holder)
         topic.add(subscription)
+        self._subscribed[topic] = None
         topic.note_change()
 
     def forget_subscription(self, topic: Topic, name: str) -> None:
         """Remove a deleted subscription."""
         gone = topic.drop(name)
+        if not topic.subscriptions:
+            self._subscribed.pop(topic, None)
         # Those of a deleted topic went with it.
         if gone is not None and self.topics.get(topic.name) is topic:
             self._quotas.release(Resource.SUBSCRIPTIONS, gone.holder)

@@ -223,8 +223,7 @@ class Subscriptions:
         if self.storage.fault is not None:
             return []
         if not self._unchecked:
-            topics = self.streams.topics.values()
-            self._unchecked = [one for topic in topics for one in topic.subscriptions.values()]
+            self._unchecked = self.streams.subscriptions()
         effects: list[Effect] = []
         for _ in range(min(_CHECKED_MAX, len(self._unchecked))):
             one = self._unchecked.pop()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from signalhub.core.rooms.access import RefusedAttempts
-from signalhub.core.rooms.room import SlidingWindow, Windows
+from signalhub.core.rooms.room import Room, SlidingWindow, Windows
 from signalhub.core.rooms.values import Blob, Read
 from signalhub.core.streams.recovery import take_snapshot
 from signalhub.wire.errors import RoomCode, RoomError
@@ -48,6 +51,37 @@ def test_only_the_newest_can_be_taken_back() -> None:
     window.wait_ms(9_000)
     window.take_back()
     assert list(window.times) == []
+
+
+class Walked(dict[Room, int]):
+    """Rooms that count how often they are gone through from the first one on."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[Room]:
+        self.walks += 1
+        return super().__iter__()
+
+    def items(self) -> Any:
+        self.walks += 1
+        return super().items()
+
+
+def test_rooms_that_fall_silent_are_gone_through_once_however_many_they_are() -> None:
+    shell = room_shell()
+    busy = shell.rooms._acceptance._busy = Walked()
+    for number in range(50):
+        shell.send(f"m{number}", room=f"room-{number}")
+    rooms = list(busy)
+
+    busy.walks = 0
+    shell.rooms._acceptance.tick(mono_ms(shell) + 4_999)
+    assert (list(busy), busy.walks) == (rooms, 2)
+    busy.walks = 0
+    shell.rooms._acceptance.tick(mono_ms(shell) + 5_000)
+
+    assert (len(busy), busy.walks) == (0, 1)
+    assert all(room.accepts is None for room in rooms)
 
 
 def test_windows_count_each_name_for_itself_and_empty_ones_are_forgotten() -> None:

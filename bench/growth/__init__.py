@@ -1,0 +1,1 @@
+"""What the hub costs as its work grows, size by size, with a plot of each."""
