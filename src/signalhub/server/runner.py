@@ -508,7 +508,7 @@ class HubRunner:
                 # The other sockets still receive it; this client can fetch it after reconnecting.
                 log.error("a socket could not be written to", exc_info=unworded(error))
                 connection.abort()
-        self.writer.mark_all(listening, self._fanout_batch, len(frame), None)
+        self.writer.mark_all(listening, len(listening), self._fanout_batch, len(frame), None)
         for slow in crowded:
             self.writer.close_slow(slow)
 
@@ -547,7 +547,7 @@ class HubRunner:
                 self._open_fans[effect.audience] = batch
         size = len(effect.head) + len(effect.tail)
         broadcast = effect.receipt if effect.receipt.topic is None else None
-        self.writer.mark_all(connections, effect.chunk, size, broadcast)
+        self.writer.mark_all(connections, batch.joined, effect.chunk, size, broadcast)
         failed = sum(not self._park_copy(one, effect) for one in batch.blocked)
         queued = batch.joined + len(batch.blocked) - failed
         self._tally.deliveries += queued

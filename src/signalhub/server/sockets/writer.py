@@ -225,6 +225,7 @@ class Writer:
     def mark_all(
         self,
         connections: list[Connection[Party]],
+        audience: int,
         at_once: int,
         size: int,
         broadcast: FanReceipt | None,
@@ -238,7 +239,7 @@ class Writer:
         told that the first chunk was delivered.
         """
         at_once = min(at_once, max(1, _AT_ONCE_BYTES // size))
-        if self._bulk and broadcast is None and len(connections) > at_once:
+        if self._bulk and broadcast is None and audience > at_once:
             at_once = 0
         if not self._bulk and at_once < len(connections):
             self._is_bulk_new = True
