@@ -20,9 +20,9 @@ struct Joined {
 }
 
 impl Joined {
-    fn new(pieces: &[PyBackedBytes], part: usize) -> Self {
+    fn new(pieces: &[impl AsRef<[u8]>], part: usize) -> Self {
         let between = pieces.len().saturating_sub(1);
-        let size = pieces.iter().map(|piece| piece.len()).sum::<usize>() + between * part;
+        let size = pieces.iter().map(|piece| piece.as_ref().len()).sum::<usize>() + between * part;
         let mut bytes = Vec::with_capacity(size);
         let mut places = Vec::with_capacity(between);
         for (at, piece) in pieces.iter().enumerate() {
@@ -30,7 +30,7 @@ impl Joined {
                 places.push(bytes.len());
                 bytes.resize(bytes.len() + part, 0);
             }
-            bytes.extend_from_slice(piece);
+            bytes.extend_from_slice(piece.as_ref());
         }
         Self { bytes, places, part }
     }
@@ -85,4 +85,36 @@ pub fn send_joined(
         });
         Ok(short)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn puts_the_part_in_every_place() {
+        let mut three = Joined::new(&["<", ", ", ">"], 2);
+        assert_eq!(three.with(b"aa"), b"<aa, aa>");
+        assert_eq!(three.with(b"bb"), b"<bb, bb>");
+        assert_eq!(Joined::new(&["<"], 2).with(b"aa"), b"<");
+        assert_eq!(Joined::new(&[""; 0], 2).with(b"aa"), b"");
+    }
+
+    #[test]
+    fn sends_as_much_as_there_is_room_for() {
+        let (one, mut other) = UnixStream::pair().unwrap();
+        assert_eq!(sent(one.as_raw_fd(), b"hello"), 5);
+        let mut heard = [0; 5];
+        other.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"hello");
+        // The socket blocks, but nothing waits for it.
+        while sent(one.as_raw_fd(), &[0; 1 << 16]) > 0 {}
+        assert_eq!(sent(one.as_raw_fd(), b"hello"), 0);
+        drop(other);
+        assert_eq!(sent(one.as_raw_fd(), b"hello"), BROKEN);
+    }
 }
