@@ -538,7 +538,7 @@ class HubRunner:
         batch = self._open_fans.get(effect.audience)
         if batch is not None and batch.takes(effect.head, effect.tail):
             batch.add(effect.head, effect.tail)
-            connections = batch.enlist_written()
+            connections = batch.enlist_again()
         else:
             batch = FanBatch()
             batch.add(effect.head, effect.tail)
@@ -567,10 +567,7 @@ class HubRunner:
         if connection.is_closing:
             self._tally.dropped_tells += 1
             return False
-        if outbound is None:
-            # No longer blocked since the batch was opened.
-            connection.queue_message(b"".join(pieces))
-            return True
+        assert outbound is not None
         if not outbound.admits(size, connection.unsent_bytes):
             self._tally.dropped_tells += 1
             return False

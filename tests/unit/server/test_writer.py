@@ -353,6 +353,29 @@ def test_a_busy_topic_keeps_only_what_somebody_waits_for() -> None:
             assert len(peer.heard()) == 200
 
 
+def test_who_was_blocked_shares_writes_again_on_a_busy_topic() -> None:
+    with Stage(broadcast_batch=2, fanout_batch=2) as stage:
+        a = stage.join("@(a/a)")
+        slow, *_ = heard_by = readers(stage, 6, "one")
+        slow.stall()
+        for number in range(12):
+            a.publish("one", number)
+            stage.loop.turn()
+        (batch,) = stage.runner._open_fans.values()
+        assert [one.session for one in batch.blocked] == [slow.connection.session]
+        slow.read()
+        before = len(slow.socket.taken._ends)
+        for number in range(12, 30):
+            a.publish("one", number)
+            stage.loop.turn()
+        assert list(stage.runner._open_fans.values()) == [batch]
+        assert not batch.blocked
+        stage.loop.run_dry()
+        assert len(slow.socket.taken._ends) - before <= 8
+        for peer in heard_by:
+            assert peer.heard() == list(range(30))
+
+
 def test_publishes_of_one_tick_share_a_write() -> None:
     with Stage() as stage:
         a = stage.join("@(a/a)")

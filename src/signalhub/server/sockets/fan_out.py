@@ -114,10 +114,11 @@ class FanBatch:
             self._begun[begin] = len(connections)
         return connections
 
-    def enlist_written(self) -> list[Connection[Any]]:
-        """Queue the last publish for those who got the earlier ones already."""
-        written, self._written = self._written, []
-        return self.enlist(written)
+    def enlist_again(self) -> list[Connection[Any]]:
+        """Queue the last publish for those who wait for no earlier one, unless they are blocked."""
+        others = self._written + self.blocked
+        self._written, self.blocked = [], []
+        return self.enlist(others)
 
     def cut(self, recipient: Recipient, begin: int) -> Cut:
         """The frames for a recipient that is written now; `begin` is the first publish it gets.
