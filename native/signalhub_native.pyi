@@ -39,6 +39,15 @@ def entry_columns(
     message, 4 a broadcast. `None` if Python has to look at an entry.
     """
 
+def send_joined(
+    pieces: list[bytes], fds: list[int], addresses: list[bytes]
+) -> list[tuple[int, int]]:
+    """Send each socket the pieces with its address between them; other threads run meanwhile.
+
+    All addresses have the same length. Return where in the list sockets are that did not take
+    everything, each with the number of bytes it took, or -1 if it is broken.
+    """
+
 def first_copies(
     held: list[Held],
     begin: int,

@@ -11,6 +11,7 @@ mod dedup;
 mod envelope;
 mod frames;
 mod http;
+mod joined;
 mod json;
 mod message;
 mod msgpack;
@@ -43,6 +44,8 @@ mod signalhub_native {
     use crate::dedup::{DedupTable, fingerprint};
     #[pymodule_export]
     use crate::http::Requests;
+    #[pymodule_export]
+    use crate::joined::send_joined;
     #[pymodule_export]
     use crate::page::listed;
     #[pymodule_export]

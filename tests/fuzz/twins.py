@@ -34,6 +34,7 @@ from signalhub.counters import Histogram, Tally
 from signalhub.server.port.door import Door
 from signalhub.server.runner import HubRunner
 from signalhub.server.sockets import connection as connection_module
+from signalhub.server.sockets import writer as writer_module
 from signalhub.server.sockets.connection import Connection
 from signalhub.server.sockets.native import NativeConnection, switching
 from signalhub.server.sockets.picows import PicowsConnection, shake_hands
@@ -42,7 +43,7 @@ from signalhub.state.store import StateStore
 from signalhub.testing import FakeClock
 from tests.support.memory.engine import TurningEngine
 from tests.support.memory.shell import HELLO, envelope
-from tests.support.memory.write_path import Doorkeeper, HandLoop, Rows
+from tests.support.memory.write_path import Doorkeeper, HandLoop, Rows, send_joined
 from tests.support.socket.frames import CLOSE, TEXT, FrameReader, masked_frame
 
 KEY: Final = "dGhlIHNhbXBsZSBub25jZQ=="
@@ -129,6 +130,7 @@ class Kernel:
         """Connections write to it."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(connection_module, "os", SimpleNamespace(write=self.write))
+            patch.setattr(writer_module, "_send_joined", send_joined(self.write))
             yield
 
 

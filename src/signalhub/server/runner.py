@@ -508,7 +508,7 @@ class HubRunner:
                 # The other sockets still receive it; this client can fetch it after reconnecting.
                 log.error("a socket could not be written to", exc_info=unworded(error))
                 connection.abort()
-        self.writer.mark_all(listening, self._fanout_batch, len(frame), None)
+        self.writer.mark_all(listening, len(listening), self._fanout_batch, len(frame), None)
         for slow in crowded:
             self.writer.close_slow(slow)
 
@@ -538,7 +538,7 @@ class HubRunner:
         batch = self._open_fans.get(effect.audience)
         if batch is not None and batch.takes(effect.head, effect.tail):
             batch.add(effect.head, effect.tail)
-            connections = batch.enlist_written()
+            connections = batch.enlist_again()
         else:
             batch = FanBatch()
             batch.add(effect.head, effect.tail)
@@ -547,7 +547,7 @@ class HubRunner:
                 self._open_fans[effect.audience] = batch
         size = len(effect.head) + len(effect.tail)
         broadcast = effect.receipt if effect.receipt.topic is None else None
-        self.writer.mark_all(connections, effect.chunk, size, broadcast)
+        self.writer.mark_all(connections, batch.joined, effect.chunk, size, broadcast)
         failed = sum(not self._park_copy(one, effect) for one in batch.blocked)
         queued = batch.joined + len(batch.blocked) - failed
         self._tally.deliveries += queued
@@ -567,10 +567,7 @@ class HubRunner:
         if connection.is_closing:
             self._tally.dropped_tells += 1
             return False
-        if outbound is None:
-            # No longer blocked since the batch was opened.
-            connection.queue_message(b"".join(pieces))
-            return True
+        assert outbound is not None
         if not outbound.admits(size, connection.unsent_bytes):
             self._tally.dropped_tells += 1
             return False

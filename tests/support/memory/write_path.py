@@ -21,6 +21,7 @@ from typing import Any, Self, cast
 import pytest
 from picows import WSFrame, WSMsgType, WSTransport
 
+from signalhub import native
 from signalhub.auth.session_tokens import SessionTokens
 from signalhub.clock import SteadyClock
 from signalhub.core.hub import Hub
@@ -32,6 +33,7 @@ from signalhub.server.runner import HubRunner
 from signalhub.server.sockets import connection as connection_module
 from signalhub.server.sockets import fan_out as fan_out_module
 from signalhub.server.sockets import ledger as ledger_module
+from signalhub.server.sockets import writer as writer_module
 from signalhub.server.sockets.connection import Connection, Party
 from signalhub.server.sockets.picows import PicowsConnection
 from signalhub.settings.model import Settings
@@ -43,7 +45,29 @@ from tests.support.memory.shell import HELLO, CountedIds, Message, decoded, enve
 from tests.support.socket.frames import FrameReader
 
 EVERYTHING = math.inf
+
+Sending = Callable[[list[bytes], list[int], list[bytes]], list[tuple[int, int]]]
 TURNS_MAX = 10_000
+
+
+def send_joined(write: Callable[[int, bytes], int]) -> Sending | None:
+    """What the native part sends with, on top of `os.write`; `None` if it is off."""
+
+    def send(pieces: list[bytes], fds: list[int], addresses: list[bytes]) -> list[tuple[int, int]]:
+        short: list[tuple[int, int]] = []
+        for at, (fd, address) in enumerate(zip(fds, addresses, strict=True)):
+            data = address.join(pieces)
+            try:
+                written = write(fd, data)
+            except BlockingIOError:
+                written = 0
+            except OSError:
+                written = -1
+            if written != len(data):
+                short.append((at, written))
+        return short
+
+    return send if native.IS_ON else None
 
 
 @dataclass(eq=False)
@@ -454,6 +478,7 @@ class Stage:
 
     def __enter__(self) -> Self:
         self._kernel.setattr(connection_module, "os", SimpleNamespace(write=self._write))
+        self._kernel.setattr(writer_module, "_send_joined", send_joined(self._write))
         if self._held_bytes is not None:
             self._kernel.setattr(connection_module, "_TRANSPORT_BYTES_MAX", self._held_bytes)
             self._kernel.setattr(ledger_module, "SHARED_BYTES", 2 * self._held_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.support.volume import volume
 from tools.native import CRATE
 
 if native.IS_ON:
-    from signalhub_native import Reader, Tells
+    from signalhub_native import Reader, Tells, send_joined
 else:
     pytest.skip("needs the native part", allow_module_level=True)
 
@@ -191,3 +192,45 @@ async def test_if_the_native_part_fails_only_that_socket_ends(
         again.tell("@(other/actor)", "note", 2)
         assert (await other.receive("note"))["payload"] == 2
     assert any("the native part has panicked" in str(record.exc_info) for record in caplog.records)
+
+
+def test_frames_for_many_sockets_differ_in_the_address_only() -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    pieces, addresses = [b"<1 ", b"><2 ", b">"], [b"a/1", b"b/2", b"c/3"]
+    assert send_joined(pieces, [one.fileno() for one, _ in pairs], addresses) == []
+    for (one, other), address in zip(pairs, addresses, strict=True):
+        assert other.recv(100) == address.join(pieces)
+        one.close()
+        other.close()
+
+
+def test_who_does_not_take_everything_or_is_gone_is_reported() -> None:
+    (full, slow), (lost, gone), (open_, other) = (socket.socketpair() for _ in range(3))
+    gone.close()
+    large = [b"x" * 2**20, b"y"]
+    short = send_joined(large, [full.fileno(), lost.fileno()], [b"1", b"2"])
+    assert [at for at, _ in short] == [0, 1]
+    taken, broken = short[0][1], short[1][1]
+    assert 0 < taken < 2**20
+    assert broken == -1
+    fds = [full.fileno(), open_.fileno()]
+    full.setblocking(False)
+    while True:
+        try:
+            full.send(b"x" * 2**16)
+        except BlockingIOError:
+            break
+    assert send_joined([b"<", b">"], fds, [b"1", b"2"]) == [(0, 0)]
+    assert other.recv(10) == b"<2>"
+    for one in (full, slow, lost, open_, other):
+        one.close()
+
+
+def test_addresses_of_different_lengths_are_refused() -> None:
+    one, other = socket.socketpair()
+    with pytest.raises(ValueError, match="same length"):
+        send_joined([b"<", b">"], [one.fileno()] * 2, [b"1", b"22"])
+    with pytest.raises(ValueError, match="for each socket"):
+        send_joined([b"<", b">"], [one.fileno()] * 2, [b"1"])
+    one.close()
+    other.close()

@@ -319,6 +319,63 @@ def test_every_socket_waits_for_its_turn_at_most_once() -> None:
             assert peer.heard() == [number for number in range(100) for _ in range(2)]
 
 
+def test_on_a_busy_topic_each_socket_gets_a_whole_round_in_one_write() -> None:
+    with Stage(broadcast_batch=2, fanout_batch=2) as stage:
+        a = stage.join("@(a/a)")
+        heard_by = readers(stage, 6, "one")
+        a.publish("one", 0)
+        stage.loop.turn()
+        before = [len(peer.socket.taken._ends) for peer in heard_by]
+        for number in range(1, 31):
+            a.publish("one", number)
+            stage.loop.turn()
+        stage.loop.run_dry()
+        for peer, writes in zip(heard_by, before, strict=True):
+            assert peer.heard() == list(range(31))
+            # It is its turn every third time.
+            assert len(peer.socket.taken._ends) - writes <= 12
+
+
+def test_a_busy_topic_keeps_only_what_somebody_waits_for() -> None:
+    with Stage(broadcast_batch=2, fanout_batch=2) as stage:
+        a = stage.join("@(a/a)")
+        heard_by = readers(stage, 6, "one")
+        batches = set()
+        for number in range(200):
+            a.publish("one", KILOBYTE)
+            batches.update(map(id, stage.runner._open_fans.values()))
+            assert kept_bytes(stage) < 6 * 2 * len(KILOBYTE)
+            if number % 4:
+                stage.loop.turn()
+        assert len(batches) == 1, "the batch was closed although there was room in it"
+        stage.loop.run_dry()
+        for peer in heard_by:
+            assert len(peer.heard()) == 200
+
+
+def test_who_was_blocked_shares_writes_again_on_a_busy_topic() -> None:
+    with Stage(broadcast_batch=2, fanout_batch=2) as stage:
+        a = stage.join("@(a/a)")
+        slow, *_ = heard_by = readers(stage, 6, "one")
+        slow.stall()
+        for number in range(12):
+            a.publish("one", number)
+            stage.loop.turn()
+        (batch,) = stage.runner._open_fans.values()
+        assert [one.session for one in batch.blocked] == [slow.connection.session]
+        slow.read()
+        before = len(slow.socket.taken._ends)
+        for number in range(12, 30):
+            a.publish("one", number)
+            stage.loop.turn()
+        assert list(stage.runner._open_fans.values()) == [batch]
+        assert not batch.blocked
+        stage.loop.run_dry()
+        assert len(slow.socket.taken._ends) - before <= 8
+        for peer in heard_by:
+            assert peer.heard() == list(range(30))
+
+
 def test_publishes_of_one_tick_share_a_write() -> None:
     with Stage() as stage:
         a = stage.join("@(a/a)")

@@ -139,7 +139,6 @@ class Connection(WSListener, Generic[P]):
         "_buffered_total",
         "_door",
         "_extra_units",
-        "_fd",
         "_granted_in",
         "_granted_units",
         "_grants",
@@ -160,6 +159,7 @@ class Connection(WSListener, Generic[P]):
         "_unwritten_from",
         "_writer",
         "fan",
+        "fd",
         "has_fans",
         "held",
         "is_closing",
@@ -182,7 +182,7 @@ class Connection(WSListener, Generic[P]):
         self._writer = owner.writer
         self._door = door
         self._assembler: Assembler | None = None
-        self._fd = -1
+        self.fd = -1
         # What may be handled since the buckets were charged, what is left of it, how much of what
         # was used belongs to large frames, and the tick in which more was granted.
         self._granted_units = self._units_left = self._writer.grant
@@ -239,7 +239,7 @@ class Connection(WSListener, Generic[P]):
         # Called for every write.
         self._is_gone: Callable[[], bool] = transport.is_closing
         self._buffered: Callable[[], int] = transport.get_write_buffer_size
-        self._fd = transport.get_extra_info("socket").fileno()
+        self.fd = transport.get_extra_info("socket").fileno()
         # So that `pause_writing` reports any byte the kernel does not accept at once.
         transport.set_write_buffer_limits(high=0)
         self._writer.read_buffers.opened(self)
@@ -580,7 +580,7 @@ class Connection(WSListener, Generic[P]):
         written = 0
         if not self._buffered():
             try:
-                written = os.write(self._fd, data)
+                written = os.write(self.fd, data)
             except BlockingIOError:
                 pass
             except OSError:
@@ -588,6 +588,24 @@ class Connection(WSListener, Generic[P]):
                 return CLOSED
             if written == len(data):
                 return written
+        return self._hold_rest(data, pieces, written)
+
+    @property
+    def can_be_sent_to(self) -> bool:
+        """May bytes be sent to its file descriptor now?"""
+        return not (
+            self._is_gone() or self._is_close_sent or self._is_close_held or self._buffered()
+        )
+
+    def sent_short(self, data: bytes, written: int) -> int:
+        """The kernel accepted `written` bytes of `data`, or returned an error; as `write`."""
+        if written == CLOSED:
+            self._transport.abort()
+            return CLOSED
+        return self._hold_rest(data, [data], written)
+
+    def _hold_rest(self, data: bytes, pieces: list[bytes], written: int) -> int:
+        """Hold what the kernel has not accepted of `data`; return what it has by now."""
         transport = self._transport
         if len(data) - written > _TRANSPORT_BYTES_MAX:
             self._keep(pieces, written)
@@ -633,7 +651,7 @@ class Connection(WSListener, Generic[P]):
             part = memoryview(rest[0])[begin : begin + _WRITE_BYTES_MAX]
             written = 0
             try:
-                written = os.write(self._fd, part)
+                written = os.write(self.fd, part)
             except BlockingIOError:
                 pass
             except OSError:

@@ -18,8 +18,9 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from signalhub import native
 from signalhub.clock import SteadyClock
 from signalhub.core.effects import Effect
 from signalhub.core.hub import Hub
@@ -29,10 +30,16 @@ from signalhub.core.subscriptions.window import Attempt
 from signalhub.engine.port import Unwritten
 from signalhub.server.sockets.buffers import ReadBuffers
 from signalhub.server.sockets.connection import CLOSED, Connection, Party
+from signalhub.server.sockets.fan_out import Cut
 from signalhub.server.sockets.ledger import Ledger
 from signalhub.server.sockets.meter import charge_of, grant_of, limits_of
 from signalhub.server.sockets.pieces import Draft, Marks
 from signalhub.wire.frames import CloseCode
+
+if native.IS_ON or TYPE_CHECKING:
+    from signalhub_native import send_joined
+
+_send_joined = send_joined if native.IS_ON else None
 
 log = logging.getLogger("signalhub.server")
 
@@ -53,6 +60,20 @@ _CHEAP_S = 0.000_008
 _TICK_S = 0.008
 # So that a clock that stands still or jumps does not stop a connection for long.
 _PAUSE_S_MAX = 0.25
+
+
+class Crowd:
+    """Connections that are written the same frames, but for the address in them."""
+
+    __slots__ = ("addresses", "connections", "count", "cut", "fds")
+
+    def __init__(self, cut: Cut, count: int) -> None:
+        self.cut = cut
+        # The messages for each of them.
+        self.count = count
+        self.connections: list[Connection[Party]] = []
+        self.fds: list[int] = []
+        self.addresses: list[bytes] = []
 
 
 class Debtor(Protocol):
@@ -225,6 +246,7 @@ class Writer:
     def mark_all(
         self,
         connections: list[Connection[Party]],
+        audience: int,
         at_once: int,
         size: int,
         broadcast: FanReceipt | None,
@@ -233,12 +255,12 @@ class Writer:
 
         Fewer at once if the copies are large, so that others do not have to wait for them.
 
-        While an earlier large fan-out is running, a large publish is queued behind it as a whole,
-        so that each connection is written once for both. A broadcast is not, because its sender is
-        told that the first chunk was delivered.
+        While an earlier large fan-out is running, a publish to a large `audience` is queued behind
+        it, even if few of them are left to be queued: each connection is written once for both. A
+        broadcast is not, because its sender is told that the first chunk was delivered.
         """
         at_once = min(at_once, max(1, _AT_ONCE_BYTES // size))
-        if self._bulk and broadcast is None and len(connections) > at_once:
+        if self._bulk and broadcast is None and audience > at_once:
             at_once = 0
         if not self._bulk and at_once < len(connections):
             self._is_bulk_new = True
@@ -294,6 +316,8 @@ class Writer:
         calls.
         """
         sent = 0
+        send_joined = _send_joined
+        crowd: Crowd | None = None
         data: bytes | None
         for connection in connections:
             queue = connection.queue
@@ -306,9 +330,21 @@ class Writer:
                     batch, recipient, begin = only
                     if not batch.is_large:
                         count = tells = batch.count - begin
-                        data = batch.rendered(recipient, begin)
+                        cut = batch.cut(recipient, begin)
                         connection.fan = None
                         connection.has_fans = False
+                        if send_joined is not None and connection.can_be_sent_to:
+                            queue.clear()
+                            self._offered_bytes += cut.size
+                            if crowd is None or crowd.cut is not cut:
+                                if crowd is not None:
+                                    sent += self._send(crowd)
+                                crowd = Crowd(cut, count)
+                            crowd.connections.append(connection)
+                            crowd.fds.append(connection.fd)
+                            crowd.addresses.append(recipient.address_json)
+                            continue
+                        data = recipient.address_json.join(cut.pieces)
                 elif len(queue) == 2 and not queue[0]:
                     count = 1 + connection.queued_in_runs
                     # All of them are replies, or none.
@@ -329,7 +365,33 @@ class Writer:
                     self._wrote(connection, written, size, [data], count, tells, None)
             except Exception:
                 self._give_up(connection)
+        if crowd is not None:
+            sent += self._send(crowd)
         self._tally.sent += sent
+
+    def _send(self, crowd: Crowd) -> int:
+        """Write the same frames to many with one call; return how many messages were written."""
+        connections, cut, count = crowd.connections, crowd.cut, crowd.count
+        assert _send_joined is not None
+        try:
+            short = dict(_send_joined(cut.pieces, crowd.fds, crowd.addresses))
+        except Exception:
+            for connection in connections:
+                self._give_up(connection)
+            return 0
+        sent = 0
+        for at, connection in enumerate(connections):
+            if at in short:
+                try:
+                    data = crowd.addresses[at].join(cut.pieces)
+                    written = connection.sent_short(data, short[at])
+                    self._wrote(connection, written, cut.size, [data], count, count, None)
+                except Exception:
+                    self._give_up(connection)
+            else:
+                connection.session.sent += count
+                sent += count
+        return sent
 
     def _give_up(self, connection: Connection[Party]) -> None:
         """Log an exception and abort the connection, so that others are not affected."""
