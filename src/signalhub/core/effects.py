@@ -36,12 +36,15 @@ class Reply(msgspec.Struct, gc=False):
     frame: bytes
 
 
-class ReplyRun(msgspec.Struct, gc=False):
-    """Send several of the hub's own messages; their frames are complete with their headers."""
+class ReplyRuns(msgspec.Struct, gc=False):
+    """Send several of the hub's own messages to each of several sessions.
 
-    session: Session
-    frames: bytes
-    count: int
+    Their frames are complete with their headers; `counts` says how many each session gets.
+    """
+
+    sessions: list[Session]
+    frames: list[bytes]
+    counts: list[int]
 
 
 class Deliver(msgspec.Struct, gc=False):
@@ -312,7 +315,7 @@ class Note(msgspec.Struct, gc=False):
 
 Effect = (
     Reply
-    | ReplyRun
+    | ReplyRuns
     | Deliver
     | DeliverRun
     | FanOut
