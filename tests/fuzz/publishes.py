@@ -156,7 +156,7 @@ class Crowd(Publishes):
     """A kind: publishes of several clients that are read one after the other."""
 
     name = "crowd"
-    senders = (SENDER, "@(fuzz/second)", "@(fuzz/third)", "@(fuzz/fourth)")
+    senders: tuple[str, ...] = (SENDER, "@(fuzz/second)", "@(fuzz/third)", "@(fuzz/fourth)")
 
     def settings(self, number: int) -> Settings:
         settings = super().settings(number)

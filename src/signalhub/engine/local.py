@@ -191,6 +191,10 @@ class LocalEngine:
         self._pending.extend(taken)
         self._commit.submit([one.entry for one in taken])
 
+    def hasten(self) -> None:
+        if self._taken and self.log.fault is None:
+            self.flush()
+
     def _reported(self, outcome: Outcome) -> None:
         """Forward an outcome to the loop; called on the commit thread."""
         self._loop.call_soon_threadsafe(self._heard, outcome)

@@ -102,6 +102,9 @@ class Engine(Protocol):
     def flush(self) -> None:
         """Submit the added entries to the commit thread; never blocks."""
 
+    def hasten(self) -> None:
+        """Submit them already, unless they will be refused."""
+
     def fetch(self, fetch: Fetch, done: Callable[[list[StoredEntry] | None], None]) -> None:
         """Read, and report on the loop; `None` if that failed."""
 

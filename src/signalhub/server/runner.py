@@ -357,6 +357,7 @@ class HubRunner:
             connection.queue_reply(frame)
 
     def _reply_runs(self, effect: ReplyRuns) -> None:
+        write = self.writer.write_replies
         for session, frames, count in zip(
             effect.sessions, effect.frames, effect.counts, strict=True
         ):
@@ -364,7 +365,7 @@ class HubRunner:
             if connection.is_closing:
                 continue
             if session.outbound is None:
-                connection.queue_replies(frames, count)
+                write(connection, frames, count)
                 continue
             for frame in text_frames(frames):
                 self._park(connection, WaitingFrame((text_header(len(frame)), frame)))
@@ -408,6 +409,8 @@ class HubRunner:
         """Continue after a commit of entries."""
         if self._gathered:
             self._handle_gathered()
+        # So that the disk does not wait until all are answered.
+        self._engine.hasten()
         now = self.writer.tick_ms or self.writer.begin_tick()
         # First, so that a fault below keeps nobody waiting; they go on later.
         self.writer.log_went_on()
