@@ -1,7 +1,8 @@
 """The engine with a log on the local disk.
 
 The entries of one tick are submitted together, and group commit puts those of several ticks under
-one sync. Entries that nobody waits for are submitted with the next others, or a little later. A separate thread reads from the disk, so the loop never blocks.
+one sync. Entries that nobody waits for are submitted with the next others, or a little later. A
+separate thread reads from the disk, so the loop never blocks.
 """
 
 from __future__ import annotations
