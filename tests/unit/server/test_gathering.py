@@ -57,8 +57,9 @@ def appended(way: Way) -> list[Append]:
         found.append(one)
         add(one)
 
-    way.engine.append = append  # type: ignore[method-assign]
-    way.loop.run_dry()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(way.engine, "append", append)
+        way.loop.run_dry()
     return found
 
 
