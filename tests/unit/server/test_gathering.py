@@ -13,7 +13,7 @@ from signalhub.wire.envelope import decode
 from tests.fuzz.publishes import Crowd
 from tests.fuzz.twins import SENDER, Kernel, Way
 from tests.support.memory.shell import envelope
-from tests.support.socket.frames import TEXT, FrameReader, masked_frame
+from tests.support.socket.frames import CLOSE, TEXT, FrameReader, masked_frame
 
 if not native.IS_ON:
     pytest.skip("needs the native part", allow_module_level=True)
@@ -124,3 +124,18 @@ def test_a_fault_in_the_core_is_answered_and_does_not_stop_the_others(
 
     told = [seq_of(one) for address in (SENDER, SECOND) for one in answers(way, address)]
     assert told == [1, 2]
+
+
+def test_what_was_sent_before_a_close_is_stored(way: Way) -> None:
+    feed(way, (SENDER, publish("a", SENDER)), (SENDER, masked_frame(CLOSE, b"\x03\xe8")))
+
+    way.loop.run_dry()
+
+    assert way.hub.streams.topics["kept/a"].head == 1
+
+
+def test_a_session_speaks_as_whoever_it_named_last(way: Way) -> None:
+    feed(way, (SENDER, publish("a", SECOND)), (SENDER, publish("b", SENDER)))
+    way.loop.run_dry()
+
+    assert way.wires[SENDER].connection.session.claimed == SENDER
