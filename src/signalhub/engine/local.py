@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -46,9 +45,6 @@ _WAIT_S = 0.005
 _RETRY_S = 1.0
 # Subscriptions and mailboxes that are named when they hold up retention.
 _HELD_SHOWN_MAX = 10
-# Let the commit thread run now. On one core it would else wait until the loop has nothing to do,
-# and then the loop for the disk.
-_give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 T = TypeVar("T")
 
@@ -192,8 +188,6 @@ class LocalEngine:
 
     def flush(self) -> None:
         if not self._taken or self._is_closed:
-            if self._pending:
-                _give_way()
             return
         if not self._is_urgent:
             if self._late is None:
@@ -209,7 +203,6 @@ class LocalEngine:
             return
         self._pending.extend(taken)
         self._commit.submit([one.entry for one in taken])
-        _give_way()
 
     def _flush_late(self) -> None:
         """What was added may wait no longer."""
