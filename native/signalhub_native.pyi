@@ -167,11 +167,18 @@ class Publishes:
     def messages(self) -> list[bytes]:
         """The messages as they were received."""
 
-    def keys(self) -> list[bytes]:
-        """Their keys for de-duplication, as `fingerprint` makes them."""
+    @property
+    def size(self) -> int:
+        """The bytes of its messages."""
 
-    def bodies(self, ids: bytes, ahead_ms: int) -> Bodies:
-        """The bodies of their entries; `ids` are concatenated, `ahead_ms` is added to deadlines."""
+    @staticmethod
+    def keys(runs: list[Publishes]) -> list[bytes]:
+        """The keys of the messages of runs for de-duplication, as `fingerprint` makes them."""
+
+    @staticmethod
+    def bodies(runs: list[Publishes], ids: bytes, ahead_ms: list[int]) -> Bodies:
+        """The bodies of the entries of runs; `ids` are concatenated, `ahead_ms` says for each run
+        what is added to deadlines."""
 
     @staticmethod
     def answers(

@@ -1,6 +1,7 @@
 //! Publishes of one read with the same sender and topic, and the bodies of their log entries.
 
 use std::ops::Range;
+use std::slice::ChunksExact;
 
 use pyo3::exceptions::{PyIndexError, PyOverflowError};
 use pyo3::prelude::*;
@@ -109,27 +110,52 @@ impl Publishes {
         self.parts.iter().filter(|part| part.ttl > 0).map(|part| part.deadline).min()
     }
 
+    /// The bytes of its messages.
+    #[getter]
+    fn size(&self) -> usize {
+        self.text.len()
+    }
+
     /// The messages as they were received.
     fn messages<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         self.parts.iter().map(|part| PyBytes::new(py, self.part(&part.text))).collect()
     }
 
-    /// Their keys for de-duplication, as `fingerprint` makes them.
-    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    /// The keys of the messages of runs for de-duplication, as `fingerprint` makes them.
+    #[staticmethod]
+    fn keys<'py>(
+        py: Python<'py>,
+        runs: Vec<Bound<'py, Self>>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         caught(|| {
-            let sender = self.sender.to_str(py)?;
-            let head = format!("{} {sender}", sender.len());
-            let key_of = |part: &Part| {
-                let key = blake2b::<KEY_BYTES>(&[head.as_bytes(), self.part(&part.id)]);
-                PyBytes::new(py, &key)
-            };
-            Ok(self.parts.iter().map(key_of).collect())
+            let mut keys = Vec::with_capacity(runs.len());
+            for run in &runs {
+                run.get().put_keys(py, &mut keys)?;
+            }
+            Ok(keys)
         })
     }
 
-    /// The bodies of their entries; `ids` are concatenated, `ahead_ms` is added to deadlines.
-    fn bodies(&self, py: Python<'_>, ids: &[u8], ahead_ms: i64) -> PyResult<Bodies> {
-        caught(|| self.encoded(py, ids, ahead_ms))
+    /// The bodies of the entries of runs; `ids` are concatenated, `ahead_ms` says for each run what
+    /// is added to deadlines.
+    #[staticmethod]
+    fn bodies(
+        py: Python<'_>,
+        runs: Vec<Bound<'_, Self>>,
+        ids: &[u8],
+        ahead_ms: Vec<i64>,
+    ) -> PyResult<Bodies> {
+        caught(|| {
+            let mut ids = ids.chunks_exact(ID_BYTES);
+            let size = runs.iter().map(|run| run.get().body_bytes(py)).sum::<PyResult<usize>>()?;
+            let count = runs.iter().map(|run| run.get().parts.len()).sum();
+            let mut bodies =
+                Bodies { bytes: Vec::with_capacity(size), ends: Vec::with_capacity(count) };
+            for (run, ahead_ms) in runs.iter().zip(ahead_ms) {
+                run.get().put_bodies(py, &mut ids, ahead_ms, &mut bodies)?;
+            }
+            Ok(bodies)
+        })
     }
 
     /// The frames of the answers of each run; `ids` are concatenated.
@@ -149,17 +175,42 @@ impl Publishes {
 }
 
 impl Publishes {
-    fn encoded(&self, py: Python<'_>, ids: &[u8], ahead_ms: i64) -> PyResult<Bodies> {
-        let sender = self.sender.to_str(py)?.as_bytes();
+    fn put_keys<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &mut Vec<Bound<'py, PyBytes>>,
+    ) -> PyResult<()> {
+        let sender = self.sender.to_str(py)?;
+        let head = format!("{} {sender}", sender.len());
+        for part in &self.parts {
+            let key = blake2b::<KEY_BYTES>(&[head.as_bytes(), self.part(&part.id)]);
+            keys.push(PyBytes::new(py, &key));
+        }
+        Ok(())
+    }
+
+    /// At most so many bytes are its bodies, unless a text needs a longer head than most.
+    fn body_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        let sender = self.sender.to_str(py)?.len();
         let size_of = |part: &Part| {
             let key = part.key.as_ref().map_or(0, Range::len);
             let own = part.id.len() + part.kind.len() + part.data.len() + key;
-            own + sender.len() + ID_BYTES + BODY_BYTES
+            own + sender + ID_BYTES + BODY_BYTES
         };
-        let mut bytes = Vec::with_capacity(self.parts.iter().map(size_of).sum());
-        let mut ends = Vec::with_capacity(self.parts.len());
-        for (part, id) in self.parts.iter().zip(ids.chunks(ID_BYTES)) {
-            let out = &mut bytes;
+        Ok(self.parts.iter().map(size_of).sum())
+    }
+
+    fn put_bodies(
+        &self,
+        py: Python<'_>,
+        ids: &mut ChunksExact<'_, u8>,
+        ahead_ms: i64,
+        bodies: &mut Bodies,
+    ) -> PyResult<()> {
+        let sender = self.sender.to_str(py)?.as_bytes();
+        for part in &self.parts {
+            let id = ids.next().ok_or_else(|| PyIndexError::new_err("too few ids"))?;
+            let out = &mut bodies.bytes;
             put_array(out, 15);
             put_text(out, self.part(&part.id));
             put_bytes(out, id);
@@ -183,9 +234,9 @@ impl Publishes {
             for _ in 0..6 {
                 put_null(out);
             }
-            ends.push(bytes.len());
+            bodies.ends.push(bodies.bytes.len());
         }
-        Ok(Bodies { bytes, ends })
+        Ok(())
     }
 }
 

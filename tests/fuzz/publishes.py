@@ -7,6 +7,7 @@ from random import Random
 from typing import Final, TypeVar
 
 from jwt import PyJWT
+from msgspec.structs import replace
 
 from signalhub.auth.tokens import Authenticator
 from signalhub.settings.model import AuthSettings, LimitsSettings, Settings
@@ -105,6 +106,7 @@ class Publishes:
     """A kind: publishes to durable topics."""
 
     name = "publishes"
+    senders: tuple[str, ...] = (SENDER,)
 
     def settings(self, number: int) -> Settings:
         is_slow = number % _KINDS == 2
@@ -150,6 +152,21 @@ class Publishes:
         return _Maker(random).next
 
 
+class Crowd(Publishes):
+    """A kind: publishes of several clients that are read one after the other."""
+
+    name = "crowd"
+    senders: tuple[str, ...] = (SENDER, "@(fuzz/second)", "@(fuzz/third)", "@(fuzz/fourth)")
+
+    def settings(self, number: int) -> Settings:
+        settings = super().settings(number)
+        # So few that some of those that come together are refused.
+        return replace(settings, message_burst=3) if settings.message_rate else settings
+
+    def maker(self, random: Random, number: int) -> Callable[[], tuple[Reads, int]]:
+        return _CrowdMaker(random).next
+
+
 class _Maker:
     """Makes reads of one client."""
 
@@ -158,6 +175,7 @@ class _Maker:
         self._others = Mutator(random.getrandbits(32))
         self._serial = 0
         self._topic = _NAMES[0]
+        self._sender = SENDER
 
     def _below(self, limit: int) -> int:
         return int(self._random.random() * limit)
@@ -200,7 +218,7 @@ class _Maker:
         number = self._serial - (self._below(60) if not self._below(12) else 0)
         members: Members = [
             (b"id", b'"m%d"' % number),
-            (b"from", b'"%b"' % SENDER.encode()),
+            (b"from", b'"%b"' % self._sender.encode()),
             (b"to", b'"@(cloudflare/signal-hub)"'),
             (b"type", b'"hub:publish"'),
             (b"pattern", b'"ask"'),
@@ -241,6 +259,24 @@ class _Maker:
                 some.append((other, self._pick(_ODD[other])))
             case _:
                 some[at] = (name, self._pick(_ODD.get(name, ODD_VALUES)))
+
+
+class _CrowdMaker(_Maker):
+    """Makes short reads, each of another client."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__(random)
+        self._turn = 0
+
+    def next(self) -> tuple[Reads, int]:
+        # Now and then somebody else sends what another one may have sent already.
+        is_own = self._below(4)
+        senders = Crowd.senders
+        self._sender = senders[self._turn % len(senders)] if is_own else self._pick(senders)
+        self._turn += 1
+        count = self._pick((1, 1, 1, 1, 1, 2, 7))
+        data = b"".join([masked_frame(TEXT, self._message()) for _ in range(count)])
+        return [data], count
 
 
 def _object(members: Members, space: bytes) -> bytes:

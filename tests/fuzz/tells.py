@@ -137,6 +137,7 @@ class Tells:
     """A kind: tells to actors."""
 
     name = "tells"
+    senders: tuple[str, ...] = (SENDER,)
 
     def settings(self, number: int) -> Settings:
         limits = LimitsSettings(frame_rate=0.0, byte_rate=0.0)

@@ -10,8 +10,8 @@ import pytest
 
 from signalhub import native
 from signalhub.core.streams.streams import HeldRun
-from tests.fuzz.publishes import Publishes
-from tests.fuzz.shards import PUBLISHES, TELLS, TIMEOUT_S
+from tests.fuzz.publishes import Crowd, Publishes
+from tests.fuzz.shards import CROWD, PUBLISHES, TELLS, TIMEOUT_S
 from tests.fuzz.tells import Tells
 from tests.fuzz.twins import FOUND, SENDER, Difference, Kernel, Twins, fire
 from tests.support.memory.shell import envelope
@@ -40,6 +40,19 @@ def test_publishes_have_the_same_effects_both_ways(
     print(f"seed {seed}")
 
     fire(Publishes(), seed, PUBLISHES.cases)
+
+    assert not caplog.records, "nothing is worth a line in the log"
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize("seed", CROWD.seeds)
+def test_publishes_of_many_have_the_same_effects_both_ways(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    print(f"seed {seed}")
+
+    fire(Crowd(), seed, CROWD.cases)
 
     assert not caplog.records, "nothing is worth a line in the log"
 

@@ -1,6 +1,7 @@
 """The same bytes through both ways: once as the native part reads them, once as Python does.
 
-Two hubs with the same clock, the same ids and the same clients get the same reads on one socket.
+Two hubs with the same clock, the same ids and the same clients get the same reads on one socket, or
+on several by turns.
 Invariant: every socket of both gets the same bytes, and counters, sessions and what was charged are
 the same afterwards.
 
@@ -15,7 +16,7 @@ import dataclasses
 import math
 import re
 from ast import literal_eval
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, groupby
 from pathlib import Path
@@ -74,6 +75,8 @@ class Kind(Protocol):
     """Which messages are sent to which hubs."""
 
     name: str
+    senders: tuple[str, ...]
+    """Whose sockets get reads by turns, one each before anything else happens; one is `SENDER`."""
 
     def settings(self, number: int) -> Settings:
         """Those of one hub; the kinds of hubs take turns."""
@@ -276,7 +279,9 @@ class Way:
         self.closed = 0
         for address in TARGETS:
             self.join(address)
-        self.join(SENDER)
+        self.senders = kind.senders
+        for address in self.senders:
+            self.join(address)
         self.hub.dedup.keep_fresh()
         kind.prepare(self, number)
 
@@ -321,30 +326,36 @@ class Way:
             wire.unread = wire.unread[size:]
             wire.protocol.buffer_updated(size)
 
-    def read(self, data: bytes) -> None:
-        """The sender's bytes arrive, and all that follows from them happens."""
-        wire = self.wires[SENDER]
-        self.feed(wire, data)
+    def read(self, reads: Sequence[bytes]) -> None:
+        """Bytes of each sender arrive, and all that follows from them happens."""
+        wires = [self.wires[address] for address in self.senders]
+        for wire, data in zip(wires, reads, strict=False):
+            self.feed(wire, data)
         self.loop.run_dry()
-        while wire.unread and wire.is_reading and not wire.is_closing():
-            self.feed(wire, b"")
-            self.loop.run_dry()
+        for wire in wires:
+            while wire.unread and wire.is_reading and not wire.is_closing():
+                self.feed(wire, b"")
+                self.loop.run_dry()
 
     @property
-    def is_ending(self) -> bool:
-        """Was the sender's socket closed, or does it wait for that?"""
-        wire = self.wires[SENDER]
-        return wire.is_closing() or wire.connection.is_closing or wire.connection._is_close_sent
+    def ending(self) -> set[str]:
+        """Senders whose sockets were closed, or wait for that."""
+        wires = [(address, self.wires[address]) for address in self.senders]
+        return {
+            address
+            for address, wire in wires
+            if wire.is_closing() or wire.connection.is_closing or wire.connection._is_close_sent
+        }
 
     @property
-    def is_refused(self) -> bool:
-        """Has picows refused a frame of the sender's?"""
-        one = self.wires[SENDER].connection
-        return one._is_close_sent and not one.is_closing
+    def refused(self) -> set[str]:
+        """Senders of whom picows has refused a frame."""
+        links = [(address, self.wires[address].connection) for address in self.senders]
+        return {address for address, link in links if link._is_close_sent and not link.is_closing}
 
-    def end(self) -> None:
-        """The sender hangs up."""
-        self.wires[SENDER].close()
+    def end(self, address: str) -> None:
+        """A sender hangs up."""
+        self.wires[address].close()
         self.loop.run_dry()
 
     def pass_time(self) -> None:
@@ -374,9 +385,9 @@ class Way:
 
     @property
     def is_waiting(self) -> bool:
-        """Is something of the sender's put off to a later time?"""
-        wire = self.wires[SENDER]
-        return not wire.is_closing() and not wire.is_reading
+        """Is something of a sender's put off to a later time?"""
+        wires = [self.wires[address] for address in self.senders]
+        return any(not wire.is_closing() and not wire.is_reading for wire in wires)
 
     def state(self) -> dict[str, object]:
         """Counters, sessions, and what was charged."""
@@ -409,8 +420,10 @@ class Way:
                 session.outbound is None or session.outbound.messages,
                 len(wire.unsent),
             )
-        one = self.wires[SENDER].connection
-        found["units"] = one._settled_units + one._granted_units - one._units_left
+        links = [self.wires[address].connection for address in self.senders]
+        found["units"] = [
+            one._settled_units + one._granted_units - one._units_left for one in links
+        ]
         return found
 
 
@@ -473,16 +486,16 @@ class Twins:
         self._is_over = False
         self._check(False)
 
-    def read(self, data: bytes) -> None:
-        """The same bytes for both; raise `Difference` unless the same follows."""
+    def read(self, *reads: bytes) -> None:
+        """The same bytes for both, from each sender; raise `Difference` unless the same follows."""
         if self._is_over:
             return
         for way in self._ways:
-            way.read(data)
-        is_refused = self.python.is_refused and self.native.is_ending
-        if self.native.is_ending or self.python.is_ending:
+            way.read(reads)
+        is_refused = bool(self.python.refused & self.native.ending)
+        for address in sorted(self.native.ending | self.python.ending):
             for way in self._ways:
-                way.end()
+                way.end(address)
         self._check(is_refused)
         for way in self._ways:
             way.rejoin()
@@ -555,8 +568,9 @@ def fire(kind: Kind, seed: int, cases: int) -> None:
 def _run(kind: Kind, number: int, kernel: Kernel, reads: Reads) -> None:
     kernel.forget()
     twins = Twins(kind, number, kernel)
-    for data in reads:
-        twins.read(data)
+    together = len(kind.senders)
+    for at in range(0, len(reads), together):
+        twins.read(*reads[at : at + together])
     twins.finish()
 
 

@@ -36,12 +36,15 @@ class Reply(msgspec.Struct, gc=False):
     frame: bytes
 
 
-class ReplyRun(msgspec.Struct, gc=False):
-    """Send several of the hub's own messages; their frames are complete with their headers."""
+class ReplyRuns(msgspec.Struct, gc=False):
+    """Send several of the hub's own messages to each of several sessions.
 
-    session: Session
-    frames: bytes
-    count: int
+    Their frames are complete with their headers; `counts` says how many each session gets.
+    """
+
+    sessions: list[Session]
+    frames: list[bytes]
+    counts: list[int]
 
 
 class Deliver(msgspec.Struct, gc=False):
@@ -119,19 +122,22 @@ class Append(msgspec.Struct, gc=False):
 
     `committed` is called with the offset, of a run that of its first entry, once it is as durable
     as the settings require; `refused` is called with the reason, which says whether a retry makes
-    sense. Both get the time.
+    sense. Both get the time. If nobody waits for that, it `may_wait` for something else to be
+    written with.
     """
 
     entry: Entry | EntryRun
     committed: Committed = nothing_committed
     refused: Refused = nothing_refused
+    may_wait: bool = False
 
     def follow(
         self,
         committed: Committed,
         refused: Refused = nothing_refused,
     ) -> None:
-        """Add callbacks that run after the present ones."""
+        """Add callbacks that run after the present ones; somebody waits for them."""
+        self.may_wait = False
         self.committed = partial(_both, self.committed, committed)
         self.refused = partial(_both, self.refused, refused)
 
@@ -312,7 +318,7 @@ class Note(msgspec.Struct, gc=False):
 
 Effect = (
     Reply
-    | ReplyRun
+    | ReplyRuns
     | Deliver
     | DeliverRun
     | FanOut

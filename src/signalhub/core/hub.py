@@ -31,7 +31,7 @@ from signalhub.core.messages.audience import Topics
 from signalhub.core.messages.dedup import Dedup
 from signalhub.core.messages.publish import Publisher, RunReceipt
 from signalhub.core.messages.route import Router
-from signalhub.core.messages.runs import Run
+from signalhub.core.messages.runs import PublishRun, Run
 from signalhub.core.placement import Placement, Placements
 from signalhub.core.replay import Replayer, Replays
 from signalhub.core.replies import Handler, Replies
@@ -387,6 +387,18 @@ class Hub:
         if effects is not None:
             self.tally.received += run.count
         return effects
+
+    def received_publishes(
+        self, sessions: list[Session], runs: list[PublishRun], now: int
+    ) -> tuple[int, list[Effect]]:
+        """Publishes of several sessions arrived, in this order.
+
+        Returns how many of the runs were handled, the first ones; the messages of the next one have
+        to be handled one by one if there are none.
+        """
+        count, effects = self._router.publish_runs(sessions, runs, now)
+        self.tally.received += sum([one.count for one in runs[:count]])
+        return count, effects
 
     def singly(self, effect: DeliverRun) -> list[Deliver]:
         """The tells of a run to a session that does not take them all at once."""

@@ -100,7 +100,10 @@ class Engine(Protocol):
         """Add an entry; it is submitted with the next `flush`."""
 
     def flush(self) -> None:
-        """Submit the added entries to the commit thread; never blocks."""
+        """Submit the added entries to the commit thread, unless all may wait; never blocks."""
+
+    def hasten(self) -> None:
+        """Submit them already, unless they will be refused."""
 
     def fetch(self, fetch: Fetch, done: Callable[[list[StoredEntry] | None], None]) -> None:
         """Read, and report on the loop; `None` if that failed."""

@@ -7,6 +7,7 @@ is done, so a single entry never waits and many entries share one sync.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +28,9 @@ log_lines = logging.getLogger("signalhub.log")
 _BATCH_ENTRIES_MAX: Final = 4_096
 # A torn batch must fit into the reserve of the log.
 _BATCH_BYTES_MAX: Final = 2**20
+# If there is one core for both, whoever was told goes on first: what follows from that, such as the
+# next messages of clients that were waiting, shares the next sync.
+_give_way: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 # Slices take less than half of this, so that upkeep mostly leaves the interpreter to other threads.
 _PAUSE_S: Final = 0.001
 
@@ -117,6 +121,7 @@ class GroupCommit:
                     first = self._log.append(entries)
                     self._reported = self._log.head
                     self._tell(Committed(first, self._reported))
+                    _give_way()
                 self._sync_if_due()
             except (LogFull, LogFailed, LogDamaged) as error:
                 self._refuse(error)

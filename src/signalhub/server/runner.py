@@ -38,13 +38,13 @@ from signalhub.core.effects import (
     Persist,
     Recall,
     Reply,
-    ReplyRun,
+    ReplyRuns,
 )
 from signalhub.core.hub import Hub
 from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import Recalled
 from signalhub.core.messages.publish import RunReceipt
-from signalhub.core.messages.runs import Run
+from signalhub.core.messages.runs import PublishRun, Run
 from signalhub.core.rooms.values import Archived
 from signalhub.core.sessions.registry import Recipient, Registration
 from signalhub.core.sessions.session import Session, SessionState
@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 log = logging.getLogger("signalhub.server")
+
+# Reads whose publishes are handled together.
+_GATHERED_MAX = 256
 
 
 class HubRunner:
@@ -103,6 +106,9 @@ class HubRunner:
         self._now_ms = clock.now_ms
         # Fan-out batches that can take more publishes to the same audience.
         self._open_fans: dict[Audience, FanBatch] = {}
+        # Publishes that are handled together, and where each run comes from.
+        self._gathered: list[PublishRun] = []
+        self._gathered_from: list[Connection[Session]] = []
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self._is_stopped = False
@@ -120,6 +126,8 @@ class HubRunner:
 
     def received(self, connection: Connection[Session], payload: bytes) -> None:
         """Handle a message from a client."""
+        if self._gathered:
+            self._handle_gathered()
         now = self.writer.tick_ms or self.writer.begin_tick()
         try:
             effects = self._receive(connection.session, payload, now)
@@ -137,6 +145,8 @@ class HubRunner:
 
     def received_run(self, connection: Connection[Session], run: Run) -> bool:
         """Handle messages of one read; `False` if they have to be handled one by one."""
+        if self._gathered:
+            self._handle_gathered()
         now = self.writer.tick_ms or self.writer.begin_tick()
         try:
             effects = self._receive_run(connection.session, run, now)
@@ -155,8 +165,47 @@ class HubRunner:
                 self._perform_one(effect, now)
         return True
 
+    def gather(self, connection: Connection[Session], run: PublishRun) -> bool:
+        """Handle publishes together with those that follow, before anything else happens."""
+        if not self.writer.tick_ms:
+            self.writer.begin_tick()
+        self._gathered.append(run)
+        self._gathered_from.append(connection)
+        if len(self._gathered) == _GATHERED_MAX:
+            self._handle_gathered()
+        return True
+
+    def _handle_gathered(self) -> None:
+        connections, self._gathered_from = self._gathered_from, []
+        runs, self._gathered = self._gathered, []
+        sessions = [one.session for one in connections]
+        now = self.writer.tick_ms or self.writer.begin_tick()
+        while runs:
+            try:
+                count, effects = self.hub.received_publishes(sessions, runs, now)
+            except Exception:
+                log.exception("publishes could not be handled")
+                count, effects = 0, []
+            for effect in effects:
+                if type(effect) is AppendRun:
+                    self._engine.append(effect)
+                else:
+                    self._perform_one(effect, now)
+            for connection in connections[:count]:
+                connection.has_added()
+            if not count:
+                try:
+                    connections[0].handle_singly(runs[0])
+                except Exception:
+                    log.exception("publishes could not be handled")
+                    connections[0].abort()
+                count = 1
+            connections, sessions, runs = connections[count:], sessions[count:], runs[count:]
+
     def leaving(self, connection: Connection[Session], code: int | None = None) -> None:
         """End the session: the peer is closing or has disconnected."""
+        if self._gathered:
+            self._handle_gathered()
         now = self._now_ms()
         self.perform(self.hub.closed(connection.session, now, code), now)
 
@@ -170,6 +219,8 @@ class HubRunner:
 
     def caught_up(self, connection: Connection[Session]) -> None:
         """The connection accepts frames again: resume its subscriptions."""
+        if self._gathered:
+            self._handle_gathered()
         if connection.session.consumers:
             self.hub.unblocked(connection.session)
             if not self.writer.tick_ms:
@@ -196,6 +247,8 @@ class HubRunner:
 
     def run(self, step: Callable[[int], list[Effect]]) -> bool:
         """Call the core and perform its effects; `False` if that raised."""
+        if self._gathered:
+            self._handle_gathered()
         now = self.writer.tick_ms or self.writer.begin_tick()
         try:
             self.perform(step(now), now)
@@ -222,8 +275,8 @@ class HubRunner:
         match effect:
             case Reply():
                 self._reply(effect)
-            case ReplyRun():
-                self._reply_run(effect)
+            case ReplyRuns():
+                self._reply_runs(effect)
             case Deliver():
                 self._deliver(effect, now)
             case DeliverRun():
@@ -303,16 +356,19 @@ class HubRunner:
         else:
             connection.queue_reply(frame)
 
-    def _reply_run(self, effect: ReplyRun) -> None:
-        session = effect.session
-        connection: Connection[Session] = session.link  # type: ignore[assignment]
-        if connection.is_closing:
-            return
-        if session.outbound is None:
-            connection.queue_replies(effect.frames, effect.count)
-            return
-        for frame in text_frames(effect.frames):
-            self._park(connection, WaitingFrame((text_header(len(frame)), frame)))
+    def _reply_runs(self, effect: ReplyRuns) -> None:
+        write = self.writer.write_replies
+        for session, frames, count in zip(
+            effect.sessions, effect.frames, effect.counts, strict=True
+        ):
+            connection: Connection[Session] = session.link  # type: ignore[assignment]
+            if connection.is_closing:
+                continue
+            if session.outbound is None:
+                write(connection, frames, count)
+                continue
+            for frame in text_frames(frames):
+                self._park(connection, WaitingFrame((text_header(len(frame)), frame)))
 
     def _park_message(self, connection: Connection[Session], effect: Deliver, now: int) -> None:
         """Queue a message for a blocked target; report it as undelivered if that is impossible."""
@@ -351,6 +407,10 @@ class HubRunner:
 
     def committed(self, appends: list[Append], first: int) -> None:
         """Continue after a commit of entries."""
+        if self._gathered:
+            self._handle_gathered()
+        # So that the disk does not wait until all are answered.
+        self._engine.hasten()
         now = self.writer.tick_ms or self.writer.begin_tick()
         # First, so that a fault below keeps nobody waiting; they go on later.
         self.writer.log_went_on()
@@ -381,8 +441,8 @@ class HubRunner:
         """Continue after a commit of runs; return how many entries they are."""
         try:
             for effect in self.hub.committed_runs(runs, offset, now):
-                if type(effect) is ReplyRun:
-                    self._reply_run(effect)
+                if type(effect) is ReplyRuns:
+                    self._reply_runs(effect)
                 else:
                     self._perform_one(effect, now)
         except Exception as error:
@@ -396,6 +456,7 @@ class HubRunner:
 
         `is_final` if it stays read-only; the first `unknown` entries may have been written.
         """
+        # What is gathered comes later: its positions would be taken back.
         now = self.writer.tick_ms or self.writer.begin_tick()
         if is_final:
             self.hub.storage.stop(refusal)
@@ -411,6 +472,8 @@ class HubRunner:
         """Before the tick's writes: dispatch to woken subscriptions, flush entries to the log."""
         hub = self.hub
         try:
+            if self._gathered:
+                self._handle_gathered()
             if hub.next_dispatch_ms <= now:
                 for effect in hub.dispatch(now):
                     self._perform_one(effect, now)

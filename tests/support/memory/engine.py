@@ -84,6 +84,10 @@ class MemoryEngine:
         else:
             self._pending.extend(taken)
 
+    def hasten(self) -> None:
+        if self.fault is None:
+            self.flush()
+
     def commit(self, count: int | None = None) -> bool:
         """The disk has the oldest entries, all of them or `count`; `False` if there were none."""
         self.flush()

@@ -44,7 +44,7 @@ from signalhub.core.effects import (
     Persist,
     Recall,
     Reply,
-    ReplyRun,
+    ReplyRuns,
 )
 from signalhub.core.hub import Hub
 from signalhub.core.messages.ask import AskReceipt
@@ -427,9 +427,10 @@ class MemoryShell:
         match effect:
             case Reply(session=session, frame=frame):
                 self.write(_peer(session), frame, None)
-            case ReplyRun(session=session, frames=frames):
-                for frame in text_frames(frames):
-                    self.write(_peer(session), frame, None)
+            case ReplyRuns(sessions=sessions, frames=all_frames):
+                for session, frames in zip(sessions, all_frames, strict=True):
+                    for frame in text_frames(frames):
+                        self.write(_peer(session), frame, None)
             case Deliver():
                 self.deliver(effect)
             case DeliverRun():

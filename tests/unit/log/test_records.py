@@ -58,7 +58,7 @@ def publishes(count: int, **payload: Any) -> Publishes:
 
 
 def bodies(count: int) -> Bodies:
-    return publishes(count).bodies(Ids().many(count), 0)
+    return Publishes.bodies([publishes(count)], Ids().many(count), [0])
 
 
 def as_entry(one: Entry | tuple[str, int, int]) -> Entry | EntryRun:
@@ -110,7 +110,7 @@ def test_salts_must_be_enough() -> None:
 @pytest.mark.parametrize("size", [0, 1, 31, 32, 127, 128, 255, 256, 60_000])
 def test_bodies_are_those_of_messages(size: int) -> None:
     found = publishes(2, data="x" * size, key="k" * min(size, 256))
-    both = found.bodies(Ids("0" * 20).many(2), 0)
+    both = Publishes.bodies([found], Ids("0" * 20).many(2), [0])
     ids = Ids("0" * 20)
 
     for at in range(2):

@@ -127,7 +127,7 @@ def test_a_violation_is_not_lost_while_messages_wait(twins: Twins) -> None:
         wire = way.wires[SENDER]
         wire.connection._wait(0.0)
         wire.is_reading = True
-        way.read(b"\x81\x02{}")
+        way.read([b"\x81\x02{}"])
 
         told = FrameReader().feed(bytes(wire.heard))
         assert [frame.payload[:2] for frame in told if frame.opcode == CLOSE] == [b"\x03\xea"]

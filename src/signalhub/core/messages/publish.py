@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw
 
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Append, AppendRun, Effect, FanOut, Reply, ReplyRun
+from signalhub.core.effects import Append, AppendRun, Effect, FanOut, Reply, ReplyRuns
 from signalhub.core.messages.ask import FanReceipt
 from signalhub.core.messages.dedup import KnownAck
 from signalhub.core.sessions.session import Session, SessionState
@@ -75,11 +77,13 @@ class PublishReceipt(msgspec.Struct, eq=False):
 
 
 class RunReceipt(msgspec.Struct, eq=False):
-    """Durable publishes of one run that are being written to the log."""
+    """Durable publishes of runs that are being written to the log as one run of entries."""
 
     publisher: Publisher
-    run: PublishRun
-    session: Session
+    sessions: list[Session]
+    runs: list[PublishRun]
+    # How many messages each of them has.
+    counts: list[int]
     topic: Topic
     entry: EntryRun
     keys: list[bytes]
@@ -91,19 +95,27 @@ class RunReceipt(msgspec.Struct, eq=False):
         """The sessions to answer, for a repeat."""
         if self.repeated is None:
             self.repeated = {}
-        return self.repeated.setdefault(key, [self.session])
+        if key not in self.repeated:
+            ends = list(accumulate(self.counts))
+            self.repeated[key] = [self.sessions[bisect_right(ends, self.keys.index(key))]]
+        return self.repeated[key]
 
     def singly(self) -> list[PublishReceipt]:
         """Its messages, each for itself."""
         repeated = self.repeated or {}
         receipts = []
-        for at, (key, text) in enumerate(zip(self.keys, self.run.messages(), strict=True)):
+        messages = [
+            (session, text)
+            for session, run in zip(self.sessions, self.runs, strict=True)
+            for text in run.messages()
+        ]
+        for at, (key, (session, text)) in enumerate(zip(self.keys, messages, strict=True)):
             body = self.entry.body.body(at)
             receipts.append(
                 PublishReceipt(
                     self.publisher,
                     wire.decode(text),
-                    repeated.get(key, [self.session]),
+                    repeated.get(key, [session]),
                     self.topic,
                     self.entry.seq + at,
                     decode_body(MessageBody, body),
@@ -218,38 +230,64 @@ class Publisher:
         entry = Entry(Kind.PUBLISHED, topic.name, topic.id, seq, now, body)
         return Append(entry, receipt.committed, receipt.refused)
 
-    def publish_run(
-        self, session: Session, run: PublishRun, topic: Topic, now: int
-    ) -> list[Effect] | None:
-        """Append messages, as `publish` does with each; `None` if one may need more.
+    def publish_runs(
+        self, sessions: list[Session], runs: list[PublishRun], topic: Topic, now: int
+    ) -> tuple[int, list[Effect]]:
+        """Append messages of sessions, as `publish` does with each.
 
-        The caller has checked all but repeats, the log and subscriptions, and charges nothing
-        before.
+        Returns of how many runs, the first ones; the next one may need more. The caller has checked
+        all but repeats, the log and subscriptions, and charges nothing before.
         """
         storage, pending, name = self._storage, self._pending, topic.name
         if storage.fault is not None or storage.is_behind():
-            return None
+            return 0, []
         for subscription in topic.subscriptions.values():
             if subscription.definition.backlog_max:
-                return None
-        keys, count = run.keys(), run.count
-        is_known = keys[0] in pending if count == 1 else _are_some_known(keys, pending)
-        if is_known or self._dedup.knows_any(keys, now):
-            return None
-        bucket = session.bucket
-        if bucket.rate_s and (count > bucket.burst or bucket.take_many(count, now)):
-            return None
+                return 0, []
+        if self._topics.audience(name).visited:
+            # The first one pays for a search.
+            sessions, runs = sessions[:1], runs[:1]
+        keys = runs[0].keys(runs)
+        if _are_some_known(keys, pending) or self._dedup.knows_any(keys, now):
+            return self._publish_each(sessions, runs, topic, now) if len(runs) > 1 else (0, [])
+        counts = [one.count for one in runs]
+        taken = 0
+        for session, count in zip(sessions, counts, strict=True):
+            bucket = session.bucket
+            if bucket.rate_s and (count > bucket.burst or bucket.take_many(count, now)):
+                break
+            taken += 1
+        if taken < len(runs):
+            if not taken:
+                return 0, []
+            sessions, runs, counts = sessions[:taken], runs[:taken], counts[:taken]
+            del keys[sum(counts) :]
+        count = len(keys)
         self._tally.published += count
         pauses: list[Effect] = []
         if self._topics.audience(name).visited:
-            _, pauses = self._topics.charged(session, name, now)
-        bodies = run.bodies(self._many_ids(count), session.own_ahead_ms(self._replies.wall))
+            _, pauses = self._topics.charged(sessions[0], name, now)
+        wall = self._replies.wall
+        ahead_ms = [one.own_ahead_ms(wall) for one in sessions]
+        bodies = runs[0].bodies(runs, self._many_ids(count), ahead_ms)
         first_seq = topic.assign_many(count)
         entry = EntryRun(Kind.PUBLISHED, name, topic.id, first_seq, now, bodies, count)
-        receipt = RunReceipt(self, run, session, topic, entry, keys)
-        for key in keys:
-            pending[key] = receipt
-        return [*pauses, AppendRun(entry, receipt.committed, receipt.refused, receipt=receipt)]
+        receipt = RunReceipt(self, sessions, runs, counts, topic, entry, keys)
+        pending.update(dict.fromkeys(keys, receipt))
+        append = AppendRun(entry, receipt.committed, receipt.refused, receipt=receipt)
+        return taken, [*pauses, append]
+
+    def _publish_each(
+        self, sessions: list[Session], runs: list[PublishRun], topic: Topic, now: int
+    ) -> tuple[int, list[Effect]]:
+        """Append each run alone, until one may need more."""
+        effects: list[Effect] = []
+        for at, (session, run) in enumerate(zip(sessions, runs, strict=True)):
+            taken, some = self.publish_runs([session], [run], topic, now)
+            if not taken:
+                return at, effects
+            effects += some
+        return len(runs), effects
 
     def committed_runs(self, receipts: list[RunReceipt], offset: int, now: int) -> list[Effect]:
         """Runs are on disk, one after the other."""
@@ -282,22 +320,30 @@ class Publisher:
         for subscription in subscriptions:
             self._dispatcher.published(subscription)
         self._remember(topic, receipts, now)
-        told = [one for one in receipts if one.session.state is SessionState.CONNECTED]
-        if not told:
+        sessions: list[Session] = []
+        runs: list[PublishRun] = []
+        counts: list[int] = []
+        seqs: list[int] = []
+        seq = receipts[0].entry.seq
+        for one in receipts:
+            for session, run, count in zip(one.sessions, one.runs, one.counts, strict=True):
+                if session.state is SessionState.CONNECTED:
+                    sessions.append(session)
+                    runs.append(run)
+                    counts.append(count)
+                    seqs.append(seq)
+                seq += count
+        if not runs:
             return []
-        counts = [one.entry.count for one in told]
-        answers = told[0].run.answers(
-            [one.run for one in told],
-            [one.entry.seq for one in told],
+        answers = runs[0].answers(
+            runs,
+            seqs,
             self._many_ids(sum(counts)),
             topic.answer_head,
             b',"durability":"%b","subscriberCount":%d}' % (self._durability, len(subscriptions)),
             self._replies.wall.shown(now),
         )
-        return [
-            ReplyRun(one.session, frames, count)
-            for one, frames, count in zip(told, answers, counts, strict=True)
-        ]
+        return [ReplyRuns(sessions, answers, counts)]
 
     def _remember(self, topic: Topic, receipts: list[RunReceipt], now: int) -> None:
         """Remember the ids of the messages, those of the same time together."""

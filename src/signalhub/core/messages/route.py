@@ -66,6 +66,8 @@ _BATCH: Final = "actors:batch"
 _MOVE: Final = "actors:move"
 _MARK: Final = "actors:mark"
 _OF_HOSTS: Final = frozenset({_BATCH, _MOVE, _MARK})
+# Of publishes of several sessions that become one run; far less than a batch of the log may have.
+_TOGETHER_BYTES_MAX: Final = 2**17
 
 
 class Router:
@@ -221,26 +223,53 @@ class Router:
 
     def publish_run(self, session: Session, run: PublishRun, now: int) -> list[Effect] | None:
         """Publish to a durable topic, as `publish` does; `None` if one message may need more."""
-        sender, name = run.sender, run.topic
+        taken, effects = self.publish_runs([session], [run], now)
+        return effects if taken else None
+
+    def publish_runs(
+        self, sessions: list[Session], runs: list[PublishRun], now: int
+    ) -> tuple[int, list[Effect]]:
+        """Publish to a durable topic, as `publish` does with each message.
+
+        Returns of how many runs, the first ones; the next one has another topic or may need more.
+        """
+        name = runs[0].topic
         topic = self._streams.topics.get(name)
         if topic is None or topic.is_deleting or self._storage.gap is not None:
-            return None
-        if session.allowance is not EVERYTHING and not (
-            session.speaks_as(sender) and session.allowance.may_publish(name)
-        ):
-            return None
-        is_new = sender != session.claimed
-        if is_new and is_reserved(sender):
-            return None
-        deadline = run.deadline
-        if deadline is not None and session.own_time(deadline, self._wall) < now:
-            return None
-        effects = self._publisher.publish_run(session, run, topic, now)
-        if effects is not None:
-            session.last_seen_ms = now
+            return 0, []
+        count = size = 0
+        is_new = False
+        for session, run in zip(sessions, runs, strict=True):
+            size += run.size
+            if count and (run.topic != name or size > _TOGETHER_BYTES_MAX):
+                break
+            sender = run.sender
+            if session.state is not SessionState.CONNECTED:
+                break
+            if session.allowance is not EVERYTHING and not (
+                session.speaks_as(sender) and session.allowance.may_publish(name)
+            ):
+                break
+            if sender != session.claimed:
+                if count or is_reserved(sender):
+                    break
+                is_new = True
+            deadline = run.deadline
+            if deadline is not None and session.own_time(deadline, self._wall) < now:
+                break
+            count += 1
             if is_new:
-                session.claim(sender)
-        return effects
+                break
+        if count < len(runs):
+            if not count:
+                return 0, []
+            sessions, runs = sessions[:count], runs[:count]
+        count, effects = self._publisher.publish_runs(sessions, runs, topic, now)
+        if is_new and count:
+            sessions[0].claim(runs[0].sender)
+        for session in sessions[:count]:
+            session.last_seen_ms = now
+        return count, effects
 
     def singly(self, effect: DeliverRun) -> list[Deliver]:
         """The same tells, each for itself."""

@@ -78,11 +78,18 @@ class PublishRun(SentRun, Protocol):
     @property
     def topic(self) -> str: ...
 
-    def keys(self) -> list[bytes]:
-        """Their keys for de-duplication."""
+    @property
+    def size(self) -> int:
+        """The bytes of its messages."""
 
-    def bodies(self, ids: bytes, ahead_ms: int, /) -> Bodies:
-        """The bodies of their entries; `ids` are concatenated, `ahead_ms` is added to deadlines."""
+    @staticmethod
+    def keys(runs: list[Any], /) -> list[bytes]:
+        """The keys of the messages of runs for de-duplication."""
+
+    @staticmethod
+    def bodies(runs: list[Any], ids: bytes, ahead_ms: list[int], /) -> Bodies:
+        """The bodies of the entries of runs; `ids` are concatenated, `ahead_ms` says for each run
+        what is added to deadlines."""
 
     @staticmethod
     def answers(

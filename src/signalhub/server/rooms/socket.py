@@ -149,6 +149,8 @@ class RoomSocket:
         """Return `False`: rooms have no runs."""
         return False
 
+    gather = received_run
+
     def join(self) -> RoomError | None:
         """Enter the room, and create the connection for the upgrade; return the error if any."""
         terms, visit = self._terms, self._visit

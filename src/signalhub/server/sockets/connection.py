@@ -48,7 +48,7 @@ from signalhub.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from signalhub.core.messages.runs import Run
+    from signalhub.core.messages.runs import PublishRun, Run
     from signalhub.core.sessions.registry import Recipient
     from signalhub.server.port.door import Door
     from signalhub.server.sockets.fan_out import FanBatch
@@ -108,6 +108,9 @@ class Owner(Protocol[P]):
 
     def received_run(self, connection: Connection[Any], run: Run) -> bool:
         """Handle several messages; `False` if they have to be handled one by one."""
+
+    def gather(self, connection: Connection[Any], run: PublishRun) -> bool:
+        """Handle all of a read soon, with that of other connections; `False` as above."""
 
     def unheard(self, connection: Connection[Any]) -> None:
         """The connection is not read because of the disk, whatever its client sends."""
@@ -266,6 +269,10 @@ class Connection(WSListener, Generic[P]):
         """What the fragments of an unfinished message take, 0 if that is little."""
         held = 0 if self._assembler is None else self._assembler.held_bytes
         return held if held > GRANT_BYTES else 0
+
+    def handle_singly(self, run: Run) -> None:
+        """Handle the messages of a run one by one; only native connections have runs."""
+        raise NotImplementedError
 
     def _handle(self, one: bytes | Piece) -> None:
         if isinstance(one, bytes):

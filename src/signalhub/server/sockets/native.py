@@ -101,11 +101,15 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
                     self._assembler is None
                     and self._door is None
                     and not self.is_closing
-                    and self.owner.received_run(self, run)
+                    and (
+                        self.owner.gather(self, run)
+                        if type(run) is Publishes and not has_more
+                        else self.owner.received_run(self, run)
+                    )
                 ):
                     self._share = _SHARE
                 else:
-                    self._handle_singly(run)
+                    self.handle_singly(run)
             elif not self._handle_all(items):
                 return
             if not has_more or not self._is_granted():
@@ -145,9 +149,10 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
         ):
             self._share = _SHARE
         else:
-            self._handle_singly(run)
+            self.handle_singly(run)
 
-    def _handle_singly(self, run: Run) -> None:
+    def handle_singly(self, run: Run) -> None:
+        """Handle the messages of a run one by one."""
         # What follows is probably as it is, and costs more.
         self._share = 1
         if type(run) is Publishes:

@@ -393,6 +393,22 @@ class Writer:
                 sent += count
         return sent
 
+    def write_replies(self, connection: Connection[Party], frames: bytes, count: int) -> None:
+        """Write the complete frames of so many replies: now, unless something is queued."""
+        if connection.queue:
+            connection.queue_replies(frames, count)
+            return
+        try:
+            size = len(frames)
+            written = connection.write(frames, [frames])
+            if written == size:
+                connection.session.sent += count
+                self._tally.sent += count
+            else:
+                self._wrote(connection, written, size, [frames], count, 0, None)
+        except Exception:
+            self._give_up(connection)
+
     def _give_up(self, connection: Connection[Party]) -> None:
         """Log an exception and abort the connection, so that others are not affected."""
         log.exception(

@@ -1,0 +1,141 @@
+"""Publishes that are read from several sockets one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from signalhub import native
+from signalhub.core.effects import Append, AppendRun
+from signalhub.wire.envelope import decode
+from tests.fuzz.publishes import Crowd
+from tests.fuzz.twins import SENDER, Kernel, Way
+from tests.support.memory.shell import envelope
+from tests.support.socket.frames import CLOSE, TEXT, FrameReader, masked_frame
+
+if not native.IS_ON:
+    pytest.skip("needs the native part", allow_module_level=True)
+
+_, SECOND, THIRD, _ = Crowd.senders
+
+
+@pytest.fixture
+def way() -> Iterator[Way]:
+    kernel = Kernel()
+    with kernel.in_place():
+        way = Way(Crowd(), 0, kernel, is_native=True)
+        for address in Crowd.senders:
+            # The first message of a session says as whom it speaks, and is handled alone.
+            feed(way, (address, publish("first", address, "kept/b")))
+            way.loop.run_dry()
+            way.heard(address)
+        yield way
+
+
+def publish(id: str, sender: str, topic: str = "kept/a") -> bytes:
+    payload = {"topic": topic, "type": "news", "data": 1}
+    return masked_frame(TEXT, envelope("hub:publish", payload, id=id, sender=sender))
+
+
+def lookup(sender: str) -> bytes:
+    return masked_frame(TEXT, envelope("hub:ping", {}, id="p", sender=sender))
+
+
+def feed(way: Way, *reads: tuple[str, bytes]) -> None:
+    for address, data in reads:
+        way.feed(way.wires[address], data)
+
+
+def appended(way: Way) -> list[Append]:
+    """What is added to the log at the end of this pass."""
+    found: list[Append] = []
+    add = way.engine.append
+
+    def append(one: Append) -> None:
+        found.append(one)
+        add(one)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(way.engine, "append", append)
+        way.loop.run_dry()
+    return found
+
+
+def answers(way: Way, address: str) -> list[Any]:
+    return [decode(frame.payload) for frame in FrameReader().feed(way.heard(address))]
+
+
+def seq_of(answer: Any) -> int:
+    return int(bytes(answer.payload).partition(b'"seq":')[2].split(b",")[0])
+
+
+def test_they_are_one_run_and_everyone_is_answered_for_its_own(way: Way) -> None:
+    feed(way, (SENDER, publish("a", SENDER)), (SECOND, publish("b", SECOND)))
+    feed(way, (THIRD, publish("c", THIRD) + publish("d", THIRD)))
+
+    (one,) = appended(way)
+
+    assert isinstance(one, AppendRun)
+    assert one.entry.count == 4
+    told = {
+        address: [(answer.correlation_id, seq_of(answer)) for answer in answers(way, address)]
+        for address in (SENDER, SECOND, THIRD)
+    }
+    assert told == {SENDER: [("a", 1)], SECOND: [("b", 2)], THIRD: [("c", 3), ("d", 4)]}
+
+
+def test_those_to_another_topic_are_another_run(way: Way) -> None:
+    feed(way, (SENDER, publish("a", SENDER)), (SECOND, publish("b", SECOND, "kept/b")))
+    feed(way, (THIRD, publish("c", THIRD)))
+
+    assert [one.entry.stream for one in appended(way)] == ["kept/a", "kept/b", "kept/a"]
+
+
+def test_a_repeat_is_handled_alone_and_the_others_are_not_lost(way: Way) -> None:
+    feed(way, (SENDER, publish("a", SENDER)), (SECOND, publish("a", SENDER)))
+    feed(way, (THIRD, publish("c", THIRD)))
+    way.loop.run_dry()
+
+    told = {address: answers(way, address) for address in (SENDER, SECOND, THIRD)}
+    assert [seq_of(one) for some in told.values() for one in some] == [1, 1, 2]
+    assert b'"duplicate":true' in bytes(told[SECOND][0].payload)
+
+
+def test_what_is_read_after_them_happens_after_them(way: Way) -> None:
+    feed(way, (SENDER, publish("a", SENDER)))
+    assert not way.hub.pending
+
+    feed(way, (SECOND, lookup(SECOND)))
+
+    assert len(way.hub.pending) == 1
+
+
+def test_a_fault_in_the_core_is_answered_and_does_not_stop_the_others(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise LookupError("a fault")
+
+    monkeypatch.setattr(way.hub, "received_publishes", fail)
+    feed(way, (SENDER, publish("a", SENDER)), (SECOND, publish("b", SECOND)))
+    way.loop.run_dry()
+
+    told = [seq_of(one) for address in (SENDER, SECOND) for one in answers(way, address)]
+    assert told == [1, 2]
+
+
+def test_what_was_sent_before_a_close_is_stored(way: Way) -> None:
+    feed(way, (SENDER, publish("a", SENDER)), (SENDER, masked_frame(CLOSE, b"\x03\xe8")))
+
+    way.loop.run_dry()
+
+    assert way.hub.streams.topics["kept/a"].head == 1
+
+
+def test_a_session_speaks_as_whoever_it_named_last(way: Way) -> None:
+    feed(way, (SENDER, publish("a", SECOND)), (SENDER, publish("b", SENDER)))
+    way.loop.run_dry()
+
+    assert way.wires[SENDER].connection.session.claimed == SENDER
