@@ -3,6 +3,7 @@
 //! Rules stay in Python: this turns bytes into runs of messages, and runs into bytes. Whatever it
 //! does not fully understand is handed over as it came.
 
+mod ask;
 mod blake2b;
 mod compose;
 mod count;
@@ -33,6 +34,8 @@ use pyo3::prelude::*;
 /// The module.
 #[pymodule]
 mod signalhub_native {
+    #[pymodule_export]
+    use crate::ask::Ask;
     #[pymodule_export]
     use crate::compose::first_copies;
     #[pymodule_export]
