@@ -10,8 +10,9 @@ import pytest
 
 from signalhub import native
 from signalhub.core.streams.streams import HeldRun
+from tests.fuzz.asks import Asks
 from tests.fuzz.publishes import Publishes
-from tests.fuzz.shards import PUBLISHES, TELLS, TIMEOUT_S
+from tests.fuzz.shards import ASKS, PUBLISHES, TELLS, TIMEOUT_S
 from tests.fuzz.tells import Tells
 from tests.fuzz.twins import FOUND, SENDER, Difference, Kernel, Twins, fire
 from tests.support.memory.shell import envelope
@@ -40,6 +41,17 @@ def test_publishes_have_the_same_effects_both_ways(
     print(f"seed {seed}")
 
     fire(Publishes(), seed, PUBLISHES.cases)
+
+    assert not caplog.records, "nothing is worth a line in the log"
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize("seed", ASKS.seeds)
+def test_asks_have_the_same_effects_both_ways(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    print(f"seed {seed}")
+
+    fire(Asks(), seed, ASKS.cases)
 
     assert not caplog.records, "nothing is worth a line in the log"
 
@@ -110,6 +122,26 @@ def test_the_publishes_reach_everything() -> None:
     assert counters["lost"] > 20
     for code in ("internal_error", "unauthorized", "rate_limited", "queue_full"):
         assert counters[code] > 20, code
+
+
+def test_the_asks_reach_everything() -> None:
+    counters: dict[str, int] = {}
+    kernel = Kernel()
+    with kernel.in_place():
+        for number in range(16):
+            twins = Twins(Asks(), number, kernel)
+            make = Asks().maker(Random(number), number)
+            for _ in range(20):
+                for data in make()[0]:
+                    twins.read(data)
+            tally = twins.native.tally
+            counted = ("deliveries", "duplicates", "queued_asks", "expired_asks", "append_refused")
+            for name in counted:
+                counters[name] = counters.get(name, 0) + getattr(tally, name)
+            counters["answered"] = counters.get("answered", 0) + tally.ask_latency.count
+            for code, times in tally.errors.items():
+                counters[code] = counters.get(code, 0) + times
+    print(counters)
 
 
 def test_a_difference_is_found() -> None:
