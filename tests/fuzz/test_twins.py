@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import logging
 from random import Random
+from typing import Any
 
 import pytest
 
 from signalhub import native
+from signalhub.core.effects import Effect
 from signalhub.core.streams.streams import HeldRun
 from tests.fuzz.asks import Asks
 from tests.fuzz.publishes import Publishes
@@ -128,20 +130,40 @@ def test_the_asks_reach_everything() -> None:
     counters: dict[str, int] = {}
     kernel = Kernel()
     with kernel.in_place():
-        for number in range(16):
+        for number in range(64):
             twins = Twins(Asks(), number, kernel)
+            asks = twins.native.hub.asks
+            accept_run = asks.accept_run
+
+            def counted(*given: Any, accept_run: Any = accept_run) -> list[Effect] | None:
+                accepted: list[Effect] | None = accept_run(*given)
+                counters["runs"] = counters.get("runs", 0) + (accepted is not None)
+                return accepted
+
+            asks.accept_run = counted  # type: ignore[method-assign]
             make = Asks().maker(Random(number), number)
             for _ in range(20):
                 for data in make()[0]:
                     twins.read(data)
             tally = twins.native.tally
-            counted = ("deliveries", "duplicates", "queued_asks", "expired_asks", "append_refused")
-            for name in counted:
+            names = ("duplicates", "queued_asks", "expired_asks", "append_refused", "dropped_tells")
+            for name in names:
                 counters[name] = counters.get(name, 0) + getattr(tally, name)
-            counters["answered"] = counters.get("answered", 0) + tally.ask_latency.count
+            delivered = tally.ask_latency.count
+            counters["delivered"] = counters.get("delivered", 0) + delivered
             for code, times in tally.errors.items():
                 counters[code] = counters.get(code, 0) + times
-    print(counters)
+
+    assert counters["delivered"] > 4_000
+    assert counters["runs"] > 4_000
+    assert counters["queued_asks"] > 500
+    assert counters["duplicates"] > 200
+    assert counters["expired_asks"] > 200
+    assert counters["append_refused"] > 50
+    for code in ("unknown_actor", "internal_error", "unauthorized", "rate_limited"):
+        assert counters[code] > 50, code
+    for code in ("queue_full", "stale_placement", "storage_full", "storage_failed"):
+        assert counters[code] > 10, code
 
 
 def test_a_difference_is_found() -> None:

@@ -11,7 +11,7 @@ keep the order. Messages to other recipients do not wait.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -121,8 +121,7 @@ class _Blanks:
 
     def __init__(self) -> None:
         self.copies: list[Deliver] = []
-        self.copied: list[AskRun] = []
-        self.copy_ids: list[bytes] = []
+        self.copied: list[AskReceipt] = []
         self.addresses: list[bytes] = []
         self.answers: list[ReplyRun] = []
         self.answered: list[AskRun] = []
@@ -465,23 +464,22 @@ class Asks:
             receipt,
         )
         effects.append(deliver)
-        if run is not None and not frame:
+        if not frame:
             blanks.copies.append(deliver)
-            blanks.copied.append(run)
-            blanks.copy_ids.append(receipt.copy_id)
+            blanks.copied.append(receipt)
             blanks.addresses.append(address_json)
 
     def _fill(self, blanks: _Blanks, now: int) -> None:
         """Compose what is still blank, all of a kind in one call."""
         stamp_ms = self._replies.wall.shown(now)
-        asks = blanks.copied
-        if asks:
-            ids = b"".join(blanks.copy_ids)
+        if blanks.copies:
+            asks: list[Any] = [one.run for one in blanks.copied]
+            ids = b"".join([one.copy_id for one in blanks.copied])
             frames = asks[0].copies(asks, ids, blanks.addresses, stamp_ms)
             for deliver, frame in zip(blanks.copies, frames, strict=True):
                 deliver.frame = frame
-        asks = blanks.answered
-        if asks:
+        if blanks.answers:
+            asks = blanks.answered
             ids = self._many_ids(len(asks))
             frames = asks[0].answers(asks, ids, blanks.rests, stamp_ms)
             for answer, frame in zip(blanks.answers, frames, strict=True):
@@ -564,13 +562,21 @@ class Asks:
         """Settle asks to actors without a mailbox: they were written to their sockets."""
         effects: list[Effect] = []
         blanks = _Blanks()
-        pending, latency = self._pending, self._tally.ask_latency
-        keys = []
+        pending, loose = self._pending, self.loose
+        keys: list[bytes] = []
+        # How many were received when.
+        received: dict[int, int] = {}
         for receipt in receipts:
-            self._settle(receipt, Outcome.WRITTEN, now)
-            latency.observe((now - receipt.received_at_ms) / 1000)
-            keys.append(receipt.key)
-            pending.pop(receipt.key, None)
+            at_ms = receipt.received_at_ms
+            received[at_ms] = received.get(at_ms, 0) + 1
+            key, offset = receipt.key, receipt.offset
+            keys.append(key)
+            pending.pop(key, None)
+            if offset >= 0:
+                target = receipt.target
+                loose.append(Settlement(0, offset, Outcome.WRITTEN, 1, 0, now, now, target))
+        for at_ms, times in received.items():
+            self._tally.ask_latency.observe((now - at_ms) / 1000, times)
         self._dedup.remember_delivered(keys, now)
         rest = self._rest(KnownAck(now, DELIVERED))
         for receipt in receipts:
@@ -637,13 +643,13 @@ class Asks:
         """The ask was not written: tell the sender, who may retry with the same id."""
         if receipt.expires_at is not None and receipt.expires_at < now:
             self._tally.expired_asks += 1
-            self._settle(receipt, Outcome.EXPIRED, now)
+            self._settle(receipt, Outcome.EXPIRED)
             return self._withdraw(receipt, refusals.expired(receipt.message.ttl or 0), now)
         return self._gone(receipt, now)
 
     def _gone(self, receipt: AskReceipt, now: int) -> list[Effect]:
         """Refuse an ask whose recipient has left."""
-        self._settle(receipt, Outcome.GONE, now)
+        self._settle(receipt, Outcome.GONE)
         message = receipt.message
         self._pending.pop(receipt.key, None)
         return [
@@ -653,7 +659,7 @@ class Asks:
 
     def overflowed(self, receipt: AskReceipt, waiting: int, now: int) -> list[Effect]:
         """Refuse because the target's queue is full; the sender may retry later."""
-        self._settle(receipt, Outcome.DROPPED, now)
+        self._settle(receipt, Outcome.DROPPED)
         refusal = refusals.queue_full(receipt.target, waiting, self._settings.outbound)
         return self._withdraw(receipt, refusal, now)
 
@@ -662,15 +668,12 @@ class Asks:
         self._pending.pop(receipt.key, None)
         return [self._replies.refuse(asker, message, refusal, now) for asker in receipt.listening]
 
-    def _settle(self, receipt: AskReceipt, outcome: Outcome, now: int) -> None:
-        """Note the outcome of an ask without a mailbox; it is written at the end of the tick."""
-        if receipt.offset < 0:
-            # It is not in the log.
-            return
-        sent_at = now if outcome is Outcome.WRITTEN else 0
-        self.loose.append(
-            Settlement(0, receipt.offset, outcome, 1, 0, sent_at, sent_at, receipt.target)
-        )
+    def _settle(self, receipt: AskReceipt, outcome: Outcome) -> None:
+        """Note why an ask without a mailbox was not delivered; written at the end of the tick."""
+        # Without an offset it is not in the log.
+        if receipt.offset >= 0:
+            target = receipt.target
+            self.loose.append(Settlement(0, receipt.offset, outcome, 1, consumer=target))
 
     # Ticks and time.
 
