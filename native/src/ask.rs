@@ -198,30 +198,34 @@ impl Ask {
         stamp: &[u8],
     ) -> PyResult<Bound<'py, PyBytes>> {
         let inside = self.part(&self.parts.metadata);
-        joined(py, false, &[
-            ID,
-            id,
-            FROM,
-            b"\"",
-            self.sender.to_str(py)?.as_bytes(),
-            b"\"",
-            TO,
-            to,
-            KIND,
-            self.part(&self.parts.kind),
-            DATA,
-            self.or_null(&self.parts.data),
-            STAMP,
-            stamp,
-            METADATA,
-            inside,
-            if inside.is_empty() { b"" } else { b"," },
-            MARK,
-            self.part(&self.parts.id),
-            TTL,
-            self.or_null(&self.parts.ttl),
-            END,
-        ])
+        joined(
+            py,
+            false,
+            &[
+                ID,
+                id,
+                FROM,
+                b"\"",
+                self.sender.to_str(py)?.as_bytes(),
+                b"\"",
+                TO,
+                to,
+                KIND,
+                self.part(&self.parts.kind),
+                DATA,
+                self.or_null(&self.parts.data),
+                STAMP,
+                stamp,
+                METADATA,
+                inside,
+                if inside.is_empty() { b"" } else { b"," },
+                MARK,
+                self.part(&self.parts.id),
+                TTL,
+                self.or_null(&self.parts.ttl),
+                END,
+            ],
+        )
     }
 
     fn answer<'py>(
@@ -232,21 +236,25 @@ impl Ask {
         stamp: &[u8],
     ) -> PyResult<Bound<'py, PyBytes>> {
         let original = self.part(&self.parts.id);
-        joined(py, true, &[
-            ID,
-            id,
-            ANSWER_TO,
-            self.sender.to_str(py)?.as_bytes(),
-            PAYLOAD,
-            original,
-            b"\"",
-            rest,
-            CORRELATION,
-            original,
-            ANSWER_STAMP,
-            stamp,
-            ANSWER_END,
-        ])
+        joined(
+            py,
+            true,
+            &[
+                ID,
+                id,
+                ANSWER_TO,
+                self.sender.to_str(py)?.as_bytes(),
+                PAYLOAD,
+                original,
+                b"\"",
+                rest,
+                CORRELATION,
+                original,
+                ANSWER_STAMP,
+                stamp,
+                ANSWER_END,
+            ],
+        )
     }
 }
 

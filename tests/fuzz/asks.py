@@ -132,8 +132,8 @@ class Asks:
     def prepare(self, way: Way, number: int) -> None:
         for address in (_KEPT, _AWAY):
             way.join(address)
-            payload = {"actorAddress": address, "capabilities": [], "durable": True}
-            way.say(address, "hub:register", payload, id=address)
+            durable = {"actorAddress": address, "capabilities": ["x"], "durable": True}
+            way.say(address, "hub:register", durable, id=address)
         way.wires.pop(_AWAY).close()
         way.loop.run_dry()
         way.say(TARGETS[0], "hub:subscribe", {"topic": _TOPIC})
