@@ -58,7 +58,7 @@ SEGMENTS = _volume((2, 200), (40, 5_000))  # 230
 # others: seven hours of a core.
 TELLS = _volume((8, 125_000), (1_000, 1_000_000))  # 39 000
 PUBLISHES = _volume((4, 20_000), (100, 200_000))  # 3 000
-ASKS = _volume((2, 15_000), (100, 200_000))  # 0
+ASKS = _volume((2, 40_000), (100, 200_000))  # 14 000
 
 
 def attack(
