@@ -44,8 +44,8 @@ def read(*frames: bytes, units: int = 1_000) -> list[Any]:
     return Reader(2**20, 2**16).read(b"".join(frames), units, 1)[0]
 
 
-def ids_of(item: Tells | bytes) -> list[str]:
-    messages = item.messages() if isinstance(item, Tells) else [item]
+def ids_of(item: Tells | Ask | bytes) -> list[str]:
+    messages = [item] if isinstance(item, bytes) else item.messages()
     return [wire.decode(message).id for message in messages]
 
 
@@ -135,7 +135,7 @@ def test_an_ask_that_is_not_usual_is_for_python(odd: bytes) -> None:
 
 
 def test_a_message_that_is_no_usual_tell_ends_all_runs() -> None:
-    items = read(tell(1), tell(2, OTHER), tell(3, pattern="ask"), tell(4), masked_frame(PING))
+    items = read(tell(1), tell(2, OTHER), tell(3, ttl=0.5), tell(4), masked_frame(PING))
 
     assert [ids_of(item) for item in items[:4]] == [["m1"], ["m2"], ["m3"], ["m4"]]
     assert items[4] == (Opcode.PING, True, False, b"")
@@ -173,7 +173,7 @@ def test_members_that_only_the_hub_may_add_are_known() -> None:
 
 
 def test_messages_before_a_violation_are_handled() -> None:
-    items = read(tell(1), tell(2, pattern="ask"), b"\x81\x02{}")
+    items = read(tell(1), tell(2, ttl=0.5), b"\x81\x02{}")
 
     assert [ids_of(item) for item in items[:2]] == [["m1"], ["m2"]]
     assert items[2][0] == 1002
