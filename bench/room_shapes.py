@@ -126,7 +126,7 @@ class InboxFetch:
     limit: int
     size: int
     fetches: int
-    servers: Sequence[Server] = RELAYS[:2]
+    servers: Sequence[Server] = RELAYS[:3]
 
     def measure(self, site: Site) -> Measurement:
         count = site.messages(self.fetches, SLOW_FETCHES_MIN)
