@@ -134,6 +134,21 @@ def test_an_ask_that_is_not_usual_is_for_python(odd: bytes) -> None:
     assert read(masked_frame(TEXT, changed)) == [changed]
 
 
+def test_a_repeat_of_an_ask_on_another_socket_is_answered_there_too(twins: Twins) -> None:
+    data = tell(7, OTHER, pattern="ask")
+    heard = []
+    for way in (twins.native, twins.python):
+        for address in (SENDER, VICTIM):
+            way.heard(address)
+            way.feed(way.wires[address], data)
+        way.loop.run_dry()
+        heard.append([way.heard(SENDER), way.heard(VICTIM)])
+
+    assert heard[0] == heard[1]
+    assert b'"duplicate":true' not in heard[0][0]
+    assert b'"duplicate":true' in heard[0][1]
+
+
 def test_a_message_that_is_no_usual_tell_ends_all_runs() -> None:
     items = read(tell(1), tell(2, OTHER), tell(3, ttl=0.5), tell(4), masked_frame(PING))
 
