@@ -85,7 +85,15 @@ class Reader:
     def read(
         self, data: bytes, units: int, share: int
     ) -> tuple[
-        list[Tells | Publishes | Settles | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]],
+        list[
+            Tells
+            | Ask
+            | Publishes
+            | Settles
+            | bytes
+            | tuple[int, bool, bool, bytes]
+            | tuple[int, str]
+        ],
         int,
         int,
         int,
@@ -146,6 +154,45 @@ class Tells:
 
     def copies(self, ids: bytes, sender: bytes, to: bytes, now_ms: int) -> bytes:
         """The frames of their copies; `ids` are concatenated, both addresses are JSON."""
+
+@final
+class Ask:
+    """One ask."""
+
+    KIND: ClassVar[str]
+    """What kind of run it is; its type alone does not tell."""
+
+    @property
+    def sender(self) -> str: ...
+    @property
+    def to(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def deadline(self) -> int | None:
+        """When it expires, by the clock of its sender; `None` if it does not."""
+
+    def messages(self) -> list[bytes]:
+        """The message as it was received."""
+
+    def key(self) -> bytes:
+        """Its key for de-duplication, as `fingerprint` makes it."""
+
+    def body(self, copy_id: bytes, expires_at: int | None) -> bytes:
+        """The body of its entry; it expires at `expires_at`, if at all."""
+
+    @staticmethod
+    def copies(asks: list[Ask], ids: bytes, to: list[bytes], now_ms: int) -> list[bytes]:
+        """Copies of asks; `ids` are concatenated, the addresses of their targets are JSON."""
+
+    @staticmethod
+    def answers(asks: list[Ask], ids: bytes, rests: list[bytes], now_ms: int) -> list[bytes]:
+        """The frames of the answers to asks, with their headers; `ids` are concatenated.
+
+        `rests` are what their payloads say after the id of the ask.
+        """
 
 @final
 class Publishes:
@@ -293,6 +340,11 @@ class DedupTable:
         oldest_kept_ms: int,
     ) -> bytes:
         """Add consecutive messages of a stream that are queued; return their records."""
+
+    def add_delivered(
+        self, keys: list[bytes], at_ms: int, delay_ms: int, oldest_kept_ms: int
+    ) -> bytes:
+        """Add messages without positions that were delivered; return their records."""
 
     def trim(self, buckets: int, oldest_kept_ms: int) -> None:
         """Cut older records from the next few buckets, going round and round."""

@@ -68,20 +68,35 @@ fn compress(state: &mut [u64; 8], block: &[u8; BLOCK_BYTES], counted: u64, is_la
     if is_last {
         v[14] = !v[14];
     }
-    for round in 0..12 {
-        let s = &SIGMA[round % 10];
-        mix(&mut v, [0, 4, 8, 12], words[s[0]], words[s[1]]);
-        mix(&mut v, [1, 5, 9, 13], words[s[2]], words[s[3]]);
-        mix(&mut v, [2, 6, 10, 14], words[s[4]], words[s[5]]);
-        mix(&mut v, [3, 7, 11, 15], words[s[6]], words[s[7]]);
-        mix(&mut v, [0, 5, 10, 15], words[s[8]], words[s[9]]);
-        mix(&mut v, [1, 6, 11, 12], words[s[10]], words[s[11]]);
-        mix(&mut v, [2, 7, 8, 13], words[s[12]], words[s[13]]);
-        mix(&mut v, [3, 4, 9, 14], words[s[14]], words[s[15]]);
-    }
+    // One by one, so that it is known at compile time which words each takes.
+    round::<0>(&mut v, &words);
+    round::<1>(&mut v, &words);
+    round::<2>(&mut v, &words);
+    round::<3>(&mut v, &words);
+    round::<4>(&mut v, &words);
+    round::<5>(&mut v, &words);
+    round::<6>(&mut v, &words);
+    round::<7>(&mut v, &words);
+    round::<8>(&mut v, &words);
+    round::<9>(&mut v, &words);
+    round::<0>(&mut v, &words);
+    round::<1>(&mut v, &words);
     for at in 0..8 {
         state[at] ^= v[at] ^ v[at + 8];
     }
+}
+
+#[inline(always)]
+fn round<const R: usize>(v: &mut [u64; 16], words: &[u64; 16]) {
+    let s = const { &SIGMA[R] };
+    mix(v, [0, 4, 8, 12], words[s[0]], words[s[1]]);
+    mix(v, [1, 5, 9, 13], words[s[2]], words[s[3]]);
+    mix(v, [2, 6, 10, 14], words[s[4]], words[s[5]]);
+    mix(v, [3, 7, 11, 15], words[s[6]], words[s[7]]);
+    mix(v, [0, 5, 10, 15], words[s[8]], words[s[9]]);
+    mix(v, [1, 6, 11, 12], words[s[10]], words[s[11]]);
+    mix(v, [2, 7, 8, 13], words[s[12]], words[s[13]]);
+    mix(v, [3, 4, 9, 14], words[s[14]], words[s[15]]);
 }
 
 #[inline(always)]

@@ -3,6 +3,7 @@
 //! Rules stay in Python: this turns bytes into runs of messages, and runs into bytes. Whatever it
 //! does not fully understand is handed over as it came.
 
+mod ask;
 mod blake2b;
 mod columns;
 mod compose;
@@ -36,6 +37,8 @@ use pyo3::prelude::*;
 /// The module.
 #[pymodule]
 mod signalhub_native {
+    #[pymodule_export]
+    use crate::ask::Ask;
     #[pymodule_export]
     use crate::columns::{entry_columns, entry_starts};
     #[pymodule_export]

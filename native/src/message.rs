@@ -53,13 +53,11 @@ impl Content {
     }
 }
 
-/// Read a tell or a publish; `None` if it is something else, or Python has to.
+/// Read a tell, an ask or a publish; `None` if it is something else, or Python has to.
 pub fn scan_message(text: &[u8]) -> Option<Message> {
     let envelope = scan(text)?;
     let content = match &text[envelope.kind.clone()] {
-        b"hub:send" if !envelope.is_ask => {
-            Content::Send(scan_send(text, envelope.payload.clone())?)
-        }
+        b"hub:send" => Content::Send(scan_send(text, envelope.payload.clone())?),
         b"hub:publish" => Content::Publish(scan_publish(text, envelope.payload.clone())?),
         _ => return None,
     };

@@ -6,6 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
+use crate::ask::Ask;
 use crate::count::Count;
 use crate::envelope::Envelope;
 use crate::frames::{Found, Frame, next};
@@ -32,6 +33,7 @@ const KEPT_BYTES: usize = 1 << 12;
 /// A part of the input that is handed to Python.
 enum Item {
     Tells(Tells),
+    Ask(Ask),
     Publishes(Publishes),
     Settles(Settles),
     /// A whole text; it may be invalid UTF-8.
@@ -118,6 +120,7 @@ impl Reader {
             for item in items {
                 match item {
                     Item::Tells(tells) => list.append(Bound::new(py, tells)?)?,
+                    Item::Ask(ask) => list.append(Bound::new(py, ask)?)?,
                     Item::Publishes(publishes) => list.append(Bound::new(py, publishes)?)?,
                     Item::Settles(settles) => list.append(Bound::new(py, settles)?)?,
                     Item::Text(range) => list.append(PyBytes::new(py, &self.bytes[range]))?,
@@ -179,9 +182,19 @@ impl Reader {
                 self.add_settle(py, &mut items, &frame.payload, settle)?;
                 row = items.len();
             } else if let Some(message) = self.message(&frame.payload) {
-                count.spare();
                 let Message { envelope, content } = &message;
+                if !matches!(content, Content::Send(_)) || !envelope.is_ask {
+                    count.spare();
+                }
                 match content {
+                    Content::Send(send) if envelope.is_ask => {
+                        let parts = Tell::of(envelope, send, &frame.payload);
+                        items.push(match self.ask(py, &frame.payload, parts, envelope.ttl)? {
+                            Some(ask) => Item::Ask(ask),
+                            None => Item::Text(frame.payload),
+                        });
+                        row = items.len();
+                    }
                     Content::Send(send) => {
                         let parts = Tell::of(envelope, send, &frame.payload);
                         self.add_tell(py, &mut items, &mut row, parts)?;
@@ -258,6 +271,19 @@ impl Reader {
         tells.push(&self.bytes, tell);
         items.push(Item::Tells(tells));
         Ok(())
+    }
+
+    /// An ask, which is a run by itself; `None` if Python has to read it.
+    fn ask(
+        &mut self,
+        py: Python<'_>,
+        payload: &Range<usize>,
+        (sender, to, parts): (Range<usize>, Range<usize>, Tell),
+        ttl: i64,
+    ) -> PyResult<Option<Ask>> {
+        let [sender, to] = [self.name(py, 0, sender)?, self.name(py, 1, to)?];
+        let parts = parts.moved(payload.start, 0);
+        Ok(Ask::new(sender, to, &self.bytes[payload.clone()], parts, ttl))
     }
 
     /// Add a publish to the run before it if that has the same sender and topic.

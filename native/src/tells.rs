@@ -10,7 +10,7 @@ use crate::frames::{put_text_head, text_head_bytes};
 use crate::panics::caught;
 
 /// The bytes of an id that the hub gives to a copy.
-const ID_BYTES: usize = 36;
+pub const ID_BYTES: usize = 36;
 
 /// Where the parts of one tell are, in the text of all of them.
 #[derive(Clone)]
@@ -53,7 +53,8 @@ impl Tell {
         (!self.ttl.is_empty()).then_some(self.deadline)
     }
 
-    fn moved(mut self, from: usize, to: usize) -> Self {
+    /// The same parts, in a text that begins at `to` instead of `from`.
+    pub fn moved(mut self, from: usize, to: usize) -> Self {
         for range in [
             &mut self.text,
             &mut self.id,
@@ -105,18 +106,18 @@ impl Tells {
 }
 
 // A copy of a tell, in the order of its bytes.
-const ID: &[u8] = b"{\"id\":\"";
-const FROM: &[u8] = b"\",\"from\":";
-const TO: &[u8] = b",\"to\":";
-const KIND: &[u8] = b",\"type\":\"";
-const PAYLOAD: &[u8] = b"\",\"payload\":";
-const STAMP: &[u8] = b",\"pattern\":\"tell\",\"correlationId\":null,\"timestamp\":";
-const METADATA: &[u8] = b",\"metadata\":{";
-const MARK: &[u8] =
+pub const ID: &[u8] = b"{\"id\":\"";
+pub const FROM: &[u8] = b"\",\"from\":";
+pub const TO: &[u8] = b",\"to\":";
+pub const KIND: &[u8] = b",\"type\":\"";
+pub const DATA: &[u8] = b"\",\"payload\":";
+pub const STAMP: &[u8] = b",\"pattern\":\"tell\",\"correlationId\":null,\"timestamp\":";
+pub const METADATA: &[u8] = b",\"metadata\":{";
+pub const MARK: &[u8] =
     b"\"forwarded\":true,\"via\":\"@(cloudflare/signal-hub)\",\"originalMessageId\":\"";
-const TTL: &[u8] = b"\"},\"ttl\":";
-const END: &[u8] = b",\"signature\":null}";
-const NULL: &[u8] = b"null";
+pub const TTL: &[u8] = b"\"},\"ttl\":";
+pub const END: &[u8] = b",\"signature\":null}";
+pub const NULL: &[u8] = b"null";
 
 #[pymethods]
 impl Tells {
@@ -186,7 +187,7 @@ impl Tells {
             + TO.len()
             + to.len()
             + KIND.len()
-            + PAYLOAD.len()
+            + DATA.len()
             + STAMP.len()
             + stamp.len()
             + METADATA.len()
@@ -208,7 +209,7 @@ impl Tells {
                     out[at..at + bytes.len()].copy_from_slice(bytes);
                     at += bytes.len();
                 };
-                for bytes in [ID, id, FROM, sender, TO, to, KIND, self.part(&tell.kind), PAYLOAD] {
+                for bytes in [ID, id, FROM, sender, TO, to, KIND, self.part(&tell.kind), DATA] {
                     put(bytes);
                 }
                 put(if tell.data.is_empty() { NULL } else { self.part(&tell.data) });

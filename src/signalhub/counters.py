@@ -52,12 +52,12 @@ class Histogram:
         self.counts = [0] * (len(bounds_s) + 1)
         self.sum_s = 0.0
 
-    def observe(self, seconds: float) -> None:
+    def observe(self, seconds: float, times: int = 1) -> None:
         """Count a duration; a negative one, after the clock was set back, counts as zero."""
         if seconds < 0.0:
             seconds = 0.0
-        self.counts[bisect_left(self.bounds_s, seconds)] += 1
-        self.sum_s += seconds
+        self.counts[bisect_left(self.bounds_s, seconds)] += times
+        self.sum_s += seconds * times
 
     @property
     def count(self) -> int:

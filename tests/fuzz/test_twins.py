@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import logging
 from random import Random
+from typing import Any
 
 import pytest
 
 from signalhub import native
 from signalhub.core.streams.streams import HeldRun
+from tests.fuzz.asks import Asks
 from tests.fuzz.publishes import Crowd, Publishes
-from tests.fuzz.shards import CROWD, PUBLISHES, TELLS, TIMEOUT_S
+from tests.fuzz.shards import ASKS, CROWD, PUBLISHES, TELLS, TIMEOUT_S
 from tests.fuzz.tells import Tells
 from tests.fuzz.twins import FOUND, SENDER, Difference, Kernel, Twins, fire
 from tests.support.memory.shell import envelope
@@ -53,6 +55,17 @@ def test_publishes_of_many_have_the_same_effects_both_ways(
     print(f"seed {seed}")
 
     fire(Crowd(), seed, CROWD.cases)
+
+    assert not caplog.records, "nothing is worth a line in the log"
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize("seed", ASKS.seeds)
+def test_asks_have_the_same_effects_both_ways(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    print(f"seed {seed}")
+
+    fire(Asks(), seed, ASKS.cases)
 
     assert not caplog.records, "nothing is worth a line in the log"
 
@@ -123,6 +136,46 @@ def test_the_publishes_reach_everything() -> None:
     assert counters["lost"] > 20
     for code in ("internal_error", "unauthorized", "rate_limited", "queue_full"):
         assert counters[code] > 20, code
+
+
+def test_the_asks_reach_everything() -> None:
+    counters: dict[str, int] = {}
+    kernel = Kernel()
+    with kernel.in_place():
+        for number in range(64):
+            twins = Twins(Asks(), number, kernel)
+            asks = twins.native.hub.asks
+            accept_run = asks.accept_run
+
+            def counted(*given: Any, accept_run: Any = accept_run) -> Any:
+                accepted = accept_run(*given)
+                counters["runs"] = counters.get("runs", 0) + (accepted is not None)
+                return accepted
+
+            asks.accept_run = counted  # type: ignore[method-assign, assignment]
+            make = Asks().maker(Random(number), number)
+            for _ in range(20):
+                for data in make()[0]:
+                    twins.read(data)
+            tally = twins.native.tally
+            names = ("duplicates", "queued_asks", "expired_asks", "append_refused", "dropped_tells")
+            for name in names:
+                counters[name] = counters.get(name, 0) + getattr(tally, name)
+            delivered = tally.ask_latency.count
+            counters["delivered"] = counters.get("delivered", 0) + delivered
+            for code, times in tally.errors.items():
+                counters[code] = counters.get(code, 0) + times
+
+    assert counters["delivered"] > 4_000
+    assert counters["runs"] > 4_000
+    assert counters["queued_asks"] > 500
+    assert counters["duplicates"] > 200
+    assert counters["expired_asks"] > 200
+    assert counters["append_refused"] > 50
+    for code in ("unknown_actor", "internal_error", "unauthorized", "rate_limited"):
+        assert counters[code] > 50, code
+    for code in ("queue_full", "stale_placement", "storage_full", "storage_failed"):
+        assert counters[code] > 10, code
 
 
 def test_a_difference_is_found() -> None:

@@ -406,6 +406,10 @@ class Way:
             )
             for name, topic in self.hub.streams.topics.items()
         }
+        found["mailboxes"] = {
+            name: (box.head, box.next_seq, box.subscription.lag, sorted(box.expiries))
+            for name, box in self.hub.streams.mailboxes.items()
+        }
         found["sessions"] = len([*self.hub.sessions])
         for address, wire in self.wires.items():
             session: Session = wire.connection.session

@@ -86,6 +86,11 @@ class Lockstep(RuleBasedStateMachine):
         at_ms = self.now_ms - age_ms
         self.same(lambda one: one.remember_queued(list(keys), self.now_ms, at_ms, seq, 5))
 
+    @rule(first=numbers, count=st.integers(1, 70), late_ms=st.sampled_from([0, 0, 3, 10_001]))
+    def deliver(self, first: int, count: int, late_ms: int) -> None:
+        keys = [key_of(number) for number in range(first, first + count)]
+        self.same(lambda one: one.remember_delivered(list(keys), self.now_ms - late_ms))
+
     @rule(first=numbers, count=st.integers(1, 5))
     def look(self, first: int, count: int) -> None:
         keys = [key_of(number) for number in range(first, first + count)]

@@ -152,9 +152,9 @@ def _both(
 
 
 class AppendRun(Append, kw_only=True):
-    """Write messages that are committed together with the runs beside them."""
+    """Write messages that are committed together with those beside them: a run, or one ask."""
 
-    receipt: RunReceipt
+    receipt: RunReceipt | AskReceipt
 
 
 class Dispatch(msgspec.Struct, gc=False):

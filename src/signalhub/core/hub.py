@@ -11,8 +11,8 @@ Rules that apply to all message types:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Any, Final
 
 from signalhub.auth.denials import Denials
 from signalhub.auth.session_tokens import SessionTokens
@@ -422,12 +422,17 @@ class Hub:
     def handed_over(self, receipts: list[AskReceipt | Attempt], now: int) -> list[Effect]:
         """Asks or dispatched messages were written to their sockets."""
         effects: list[Effect] = []
+        asks: list[AskReceipt] = []
         for receipt in receipts:
-            if isinstance(receipt, Attempt):
-                effects += self._passes.handed_over(receipt, now)
-            else:
-                effects += self.asks.handed_over(receipt, now)
-        return effects
+            if type(receipt) is AskReceipt:
+                asks.append(receipt)
+                continue
+            assert isinstance(receipt, Attempt)
+            if asks:
+                effects += self.asks.handed_over(asks, now)
+                asks = []
+            effects += self._passes.handed_over(receipt, now)
+        return effects + self.asks.handed_over(asks, now) if asks else effects
 
     def undelivered(self, receipt: AskReceipt | Attempt, now: int) -> list[Effect]:
         """The socket closed, or the message expired, before the message was written."""
@@ -473,9 +478,20 @@ class Hub:
         ]
         return [effect for some in reversed(effects) for effect in some]
 
-    def committed_runs(self, receipts: list[RunReceipt], offset: int, now: int) -> list[Effect]:
-        """Publishes are on disk, the first of them at this offset."""
-        return self._publisher.committed_runs(receipts, offset, now)
+    def committed_runs(
+        self, receipts: list[RunReceipt | AskReceipt], offset: int, now: int
+    ) -> list[Effect]:
+        """Publishes and asks are on disk, the first of them at this offset."""
+        effects: list[Effect] = []
+        for kind, group in groupby(receipts, type):
+            some: list[Any] = list(group)
+            if kind is AskReceipt:
+                effects += self.asks.committed(some, offset, now)
+                offset += len(some)
+            else:
+                effects += self._publisher.committed_runs(some, offset, now)
+                offset += sum([one.entry.count for one in some])
+        return effects
 
     def dispatch(self, now: int) -> list[Effect]:
         """Run what is woken or due, and write settlements; called once per tick."""

@@ -43,7 +43,6 @@ from signalhub.core.effects import (
 from signalhub.core.hub import Hub
 from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import Recalled
-from signalhub.core.messages.publish import RunReceipt
 from signalhub.core.messages.runs import PublishRun, Run
 from signalhub.core.rooms.values import Archived
 from signalhub.core.sessions.registry import Recipient, Registration
@@ -137,7 +136,7 @@ class HubRunner:
         for effect in effects:
             if type(effect) is Deliver:
                 self._deliver(effect, now)
-            elif type(effect) is Append:
+            elif isinstance(effect, Append):
                 self._engine.append(effect)
                 connection.has_added()
             else:
@@ -262,7 +261,9 @@ class HubRunner:
     def perform(self, effects: list[Effect], now: int) -> None:
         """Perform effects in order."""
         for effect in effects:
-            if type(effect) is Append:
+            if type(effect) is ReplyRuns:
+                self._reply_runs(effect)
+            elif type(effect) is Append:
                 self._append(effect)
             elif type(effect) is Answer:
                 self._answer(effect)
@@ -415,10 +416,10 @@ class HubRunner:
         # First, so that a fault below keeps nobody waiting; they go on later.
         self.writer.log_went_on()
         offset = first
-        runs: list[RunReceipt] = []
+        runs: list[AppendRun] = []
         for append in appends:
             if type(append) is AppendRun:
-                runs.append(append.receipt)
+                runs.append(append)
                 continue
             if runs:
                 offset += self._committed_runs(runs, offset, now)
@@ -437,12 +438,15 @@ class HubRunner:
             offset += self._committed_runs(runs, offset, now)
         self._tally.appended += offset - first
 
-    def _committed_runs(self, runs: list[RunReceipt], offset: int, now: int) -> int:
-        """Continue after a commit of runs; return how many entries they are."""
+    def _committed_runs(self, runs: list[AppendRun], offset: int, now: int) -> int:
+        """Continue after a commit of runs and asks; return how many entries they are."""
+        receipts = [one.receipt for one in runs]
         try:
-            for effect in self.hub.committed_runs(runs, offset, now):
+            for effect in self.hub.committed_runs(receipts, offset, now):
                 if type(effect) is ReplyRuns:
                     self._reply_runs(effect)
+                elif type(effect) is Deliver:
+                    self._deliver(effect, now)
                 else:
                     self._perform_one(effect, now)
         except Exception as error:

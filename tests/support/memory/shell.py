@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count
+from itertools import count, groupby
 from typing import Any, TypeVar, assert_never
 
 import msgspec
@@ -25,6 +25,7 @@ from signalhub.core.effects import (
     Announce,
     Answer,
     Append,
+    AppendRun,
     Close,
     Consult,
     Deliver,
@@ -372,9 +373,16 @@ class MemoryShell:
     def committed(self, appends: list[Append], first: int) -> None:
         """Entries are safe; the first one has the offset `first`."""
         offset = first
-        for append in appends:
-            self._carry_out(append.committed(offset, self.now))
-            offset += append.entry.count
+        for kind, group in groupby(appends, type):
+            some = list(group)
+            if kind is AppendRun:
+                receipts = [one.receipt for one in some if isinstance(one, AppendRun)]
+                self._carry_out(self.hub.committed_runs(receipts, offset, self.now))
+                offset += sum(one.entry.count for one in some)
+                continue
+            for append in some:
+                self._carry_out(append.committed(offset, self.now))
+                offset += append.entry.count
         self.tally.appended += offset - first
 
     def refused(
@@ -407,8 +415,9 @@ class MemoryShell:
         """One turn of the loop; `False` if nothing happened in it."""
         has_moved = bool(self._handed_over)
         while self._handed_over:
-            receipt = self._handed_over.popleft()
-            self._carry_out(self.hub.handed_over([receipt], self.now))
+            receipts = [*self._handed_over]
+            self._handed_over.clear()
+            self._carry_out(self.hub.handed_over(receipts, self.now))
         if self.hub.next_dispatch_ms <= self.now:
             has_moved = True
             self._carry_out(self.hub.dispatch(self.now))

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from signalhub import native
+from signalhub.core import requests
+from signalhub.core.messages.dedup import plain_fingerprint
 from signalhub.server.sockets import native as sockets
 from signalhub.wire import envelope as wire
+from signalhub.wire.entry import MessageBody, encode_body
 from signalhub.wire.frames import Opcode, text_frames
 from tests.fuzz.tells import Tells as Kind
 from tests.fuzz.twins import SENDER, TARGETS, Kernel, Twins
@@ -22,7 +25,7 @@ from tests.support.volume import volume
 from tools.native import CRATE
 
 if native.IS_ON:
-    from signalhub_native import Reader, Tells, send_joined
+    from signalhub_native import Ask, Reader, Tells, send_joined
 else:
     pytest.skip("needs the native part", allow_module_level=True)
 
@@ -42,8 +45,8 @@ def read(*frames: bytes, units: int = 1_000) -> list[Any]:
     return Reader(2**20, 2**16).read(b"".join(frames), units, 1)[0]
 
 
-def ids_of(item: Tells | bytes) -> list[str]:
-    messages = item.messages() if isinstance(item, Tells) else [item]
+def ids_of(item: Tells | Ask | bytes) -> list[str]:
+    messages = [item] if isinstance(item, bytes) else item.messages()
     return [wire.decode(message).id for message in messages]
 
 
@@ -68,8 +71,87 @@ def test_what_is_sent_to_one_target_stays_in_order_whoever_it_is_from() -> None:
     assert [ids_of(item) for item in items] == [["m1"], ["m2"], ["m3"]]
 
 
+def test_an_ask_is_a_run_by_itself() -> None:
+    first, one, other, last = read(tell(1), tell(2, pattern="ask"), tell(3, pattern="ask"), tell(4))
+
+    assert (ids_of(first), ids_of(last)) == (["m1"], ["m4"])
+    assert isinstance(one, Ask)
+    assert isinstance(other, Ask)
+    assert (one.sender, one.to, one.id, one.deadline) == (SENDER, VICTIM, "m2", None)
+    assert (other.id, other.count, ids_of(*other.messages())) == ("m3", 1, ["m3"])
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {},
+        {"ttl": 0},
+        {"ttl": 60_000, "timestamp": 17},
+        {"metadata": {"a": [1], "b": "ä"}},
+        {"metadata": None},
+    ],
+)
+def test_an_ask_becomes_the_same_entry_copy_and_answer_as_in_python(members: Any) -> None:
+    (ask,) = read(tell(7, pattern="ask", **members))
+    message = wire.decode(ask.messages()[0])
+    request = requests.parse(requests.SendRequest, message.payload)
+    metadata, ttl, copy_id = message.metadata, message.ttl, b"c" * 36
+    expires_at = None if not ttl else int(message.timestamp + ttl) + 5
+    stored = MessageBody(
+        message.id, copy_id, SENDER, "news", bytes(request.data), bytes(metadata), ttl or None
+    )
+    stored.expires_at = expires_at
+    sender, to, data = wire.encode(SENDER), wire.encode(OTHER), request.data
+    copy = wire.forwarded(copy_id, message, sender, to, "news", data, 99, metadata)
+    answer = wire.from_hub(
+        message_id=b"a" * 36,
+        type="hub:delivery_ack",
+        to=SENDER,
+        payload=b'{"messageId":"m7","status":1}',
+        now_ms=99,
+        correlation_id="m7",
+    )
+
+    assert ask.key() == plain_fingerprint(SENDER, "m7")
+    assert ask.body(copy_id, expires_at) == encode_body(stored)
+    assert Ask.copies([ask], copy_id, [to], 99) == [copy]
+    (framed,) = Ask.answers([ask], b"a" * 36, [b',"status":1'], 99)
+    assert list(text_frames(framed)) == [answer]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(b'"metadata":{ "a":1}', b'"metadata":{ }', b'"metadata":{"via":1}', b'"metadata":7'),
+        *(b'"ttl":1.5', b'"ttl":-1', b'"signature":"x"'),
+    ],
+)
+def test_an_ask_that_is_not_usual_is_for_python(odd: bytes) -> None:
+    name = odd.split(b":")[0]
+    text = envelope("hub:send", {"to": VICTIM, "type": "news"}, id="m1", sender=SENDER, ttl=1)
+    changed = re.sub(name + rb":(\{\}|null|1)", odd.replace(b"\\", b""), text)
+    assert changed != text
+
+    assert read(masked_frame(TEXT, changed)) == [changed]
+
+
+def test_a_repeat_of_an_ask_on_another_socket_is_answered_there_too(twins: Twins) -> None:
+    data = tell(7, OTHER, pattern="ask")
+    heard = []
+    for way in (twins.native, twins.python):
+        for address in (SENDER, VICTIM):
+            way.heard(address)
+            way.feed(way.wires[address], data)
+        way.loop.run_dry()
+        heard.append([way.heard(SENDER), way.heard(VICTIM)])
+
+    assert heard[0] == heard[1]
+    assert b'"duplicate":true' not in heard[0][0]
+    assert b'"duplicate":true' in heard[0][1]
+
+
 def test_a_message_that_is_no_usual_tell_ends_all_runs() -> None:
-    items = read(tell(1), tell(2, OTHER), tell(3, pattern="ask"), tell(4), masked_frame(PING))
+    items = read(tell(1), tell(2, OTHER), tell(3, ttl=0.5), tell(4), masked_frame(PING))
 
     assert [ids_of(item) for item in items[:4]] == [["m1"], ["m2"], ["m3"], ["m4"]]
     assert items[4] == (Opcode.PING, True, False, b"")
@@ -107,7 +189,7 @@ def test_members_that_only_the_hub_may_add_are_known() -> None:
 
 
 def test_messages_before_a_violation_are_handled() -> None:
-    items = read(tell(1), tell(2, pattern="ask"), b"\x81\x02{}")
+    items = read(tell(1), tell(2, ttl=0.5), b"\x81\x02{}")
 
     assert [ids_of(item) for item in items[:2]] == [["m1"], ["m2"]]
     assert items[2][0] == 1002

@@ -11,14 +11,23 @@ keep the order. Messages to other recipients do not wait.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Raw
 
 from signalhub.core import refusals, requests
-from signalhub.core.effects import Append, Deliver, Effect, FanOut, Reply
+from signalhub.core.effects import (
+    Append,
+    AppendRun,
+    Deliver,
+    Effect,
+    FanOut,
+    Note,
+    Reply,
+    ReplyRuns,
+)
 from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import KnownAck, Status
 from signalhub.core.sessions.session import Session, SessionState
@@ -31,10 +40,11 @@ from signalhub.wire.entry import (
     Outcome,
     SettledBody,
     Settlement,
+    decode_body,
     encode_body,
 )
 from signalhub.wire.envelope import Envelope
-from signalhub.wire.errors import Code, Refusal
+from signalhub.wire.errors import Code, Refusal, unworded
 from signalhub.wire.names import ADDRESS_CHARS_MAX
 
 if TYPE_CHECKING:
@@ -42,6 +52,7 @@ if TYPE_CHECKING:
     from signalhub.core.log_state import LogState
     from signalhub.core.messages.dedup import Dedup
     from signalhub.core.messages.publish import PublishReceipt, RunReceipt
+    from signalhub.core.messages.runs import AskRun
     from signalhub.core.replies import Replies
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.streams.streams import Streams
@@ -51,19 +62,23 @@ if TYPE_CHECKING:
 
 
 class AskReceipt(msgspec.Struct, eq=False):
-    """An ask in progress."""
+    """An ask in progress: as it was decoded, or as the native part has read it."""
 
+    asks: Asks
     session: Session
-    message: Envelope
+    run: AskRun | None
+    decoded: Envelope | None
+    body: MessageBody | None
+    copy_id: bytes
     askers: list[Session]
     target: str
     received_at_ms: int
     expires_at: float | None
-    stored: MessageBody
     key: bytes  # The key for de-duplication.
-    mailbox: Mailbox | None = None
+    mailbox: Mailbox | None
     seq: int = 0
     offset: int = -1
+    entry: Entry | None = None
     # It may have been delivered before a restart.
     is_doubtful: bool = False
     # Messages of the same sender to the same recipient that wait until this ask is on disk.
@@ -71,9 +86,47 @@ class AskReceipt(msgspec.Struct, eq=False):
     order: int = 0
 
     @property
+    def message(self) -> Envelope:
+        """The request."""
+        if self.decoded is None:
+            assert self.run is not None
+            self.decoded = wire.decode(self.run.messages()[0])
+        return self.decoded
+
+    @property
+    def stored(self) -> MessageBody:
+        """The body of its entry."""
+        if self.body is None:
+            assert self.entry is not None
+            self.body = decode_body(MessageBody, self.entry.body)
+        return self.body
+
+    @property
     def listening(self) -> list[Session]:
         """The askers that are still connected."""
         return [asker for asker in self.askers if asker.state is SessionState.CONNECTED]
+
+    def committed(self, offset: int, now: int) -> list[Effect]:
+        """The ask is on disk."""
+        return self.asks.committed([self], offset, now)
+
+    def refused(self, refusal: Refusal, now: int) -> list[Effect]:
+        """The log rejected the ask."""
+        return self.asks.refused(self, refusal, now)
+
+
+class _Blanks:
+    """Copies of asks that the native part has read, and answers to them, without their frames."""
+
+    __slots__ = (*("addresses", "answered", "answers", "copied", "copies", "copy_ids", "rests"),)
+
+    def __init__(self) -> None:
+        self.copies: list[Deliver] = []
+        self.copied: list[AskReceipt] = []
+        self.addresses: list[bytes] = []
+        self.answers: list[ReplyRuns] = []
+        self.answered: list[AskRun] = []
+        self.rests: list[bytes] = []
 
 
 class Orphan(msgspec.Struct, frozen=True):
@@ -139,6 +192,7 @@ class Asks:
         self._storage = storage
         self._replies = replies
         self._next_id = ids.next
+        self._many_ids = ids.many
         self._settings = settings
         self._tally = tally
         self._asked = 0  # The number of asks ever sent to the log.
@@ -180,7 +234,18 @@ class Asks:
             expires_at,
         )
         receipt = AskReceipt(
-            session, message, [session], target, now, expires_at, stored, key, mailbox
+            self,
+            session,
+            None,
+            message,
+            stored,
+            stored.copy_id,
+            [session],
+            target,
+            now,
+            expires_at,
+            key,
+            mailbox,
         )
         self._pending[key] = receipt
         orphan = self.orphans.pop((message.sender, message.id), None) if self.orphans else None
@@ -189,21 +254,67 @@ class Asks:
             stored.copy_id = orphan.copy_id
             if mailbox is None:
                 receipt.is_doubtful = True
-                return self._committed(receipt, orphan.offset, now)
+                return receipt.committed(orphan.offset, now)
             # Its actor has got a mailbox since, which takes another entry.
             self.loose.append(Settlement(0, orphan.offset, Outcome.GONE, 0))
         if is_unrecorded:
             return self._unrecorded(receipt, now)
+        return [self._append(receipt, encode_body(stored), now)]
+
+    def accept_run(
+        self, session: Session, run: AskRun, expires_at: int | None, now: int
+    ) -> list[Effect] | None:
+        """Write a new ask to the log, as `accept` does; `None` if it may need more.
+
+        The caller has checked its sender and expiry, and charges nothing before.
+        """
+        storage, target = self._storage, run.to
+        if storage.fault is not None or storage.is_behind():
+            return None
+        mailbox = self._streams.mailboxes.get(target)
+        if mailbox is None:
+            if self._registry.find(target, now) is None:
+                return None
+        elif not mailbox.subscription.consumers and not self._has_room(mailbox, 1, now):
+            return None
+        key = run.key()
+        if key in self._pending or self._dedup.find_by(key, now) is not None:
+            return None
+        if self.orphans and (run.sender, run.id) in self.orphans:
+            return None
+        bucket = session.bucket
+        if bucket.rate_s and not bucket.take(now):
+            return None
+        copy_id = self._next_id()
+        body = run.body(copy_id, expires_at)
+        receipt = AskReceipt(
+            self,
+            session,
+            run,
+            None,
+            None,
+            copy_id,
+            [session],
+            target,
+            now,
+            expires_at,
+            key,
+            mailbox,
+        )
+        self._pending[key] = receipt
+        return [self._append(receipt, body, now)]
+
+    def _append(self, receipt: AskReceipt, body: bytes, now: int) -> AppendRun:
         # Nothing may fail between assigning a position and appending: that would leave a gap.
-        body = encode_body(stored)
+        mailbox, target, stream_epoch = receipt.mailbox, receipt.target, 0
         if mailbox is not None:
             receipt.seq = mailbox.assign()
-        session.asked(target, receipt)
+            stream_epoch = mailbox.id
+        receipt.session.asked(target, receipt)
         self._asked += 1
         receipt.order = self._asked
-        stream_epoch = 0 if mailbox is None else mailbox.id
-        entry = Entry(Kind.MAIL, target, stream_epoch, receipt.seq, now, body)
-        return [Append(entry, partial(self._committed, receipt), partial(self._refused, receipt))]
+        receipt.entry = entry = Entry(Kind.MAIL, target, stream_epoch, receipt.seq, now, body)
+        return AppendRun(entry, receipt.committed, receipt.refused, receipt=receipt)
 
     def _unknown(self, session: Session, message: Envelope, target: str, now: int) -> list[Effect]:
         if len(target) > ADDRESS_CHARS_MAX:
@@ -248,13 +359,20 @@ class Asks:
 
     def check_room(self, mailbox: Mailbox, count: int, now: int) -> None:
         """Refuse if the mailbox of an absent owner is full; an empty one accepts any size."""
-        limit, setting = self._settings.mailbox.limit, "mailbox.limit"
-        if mailbox.is_host:
-            limit, setting = self._settings.actors.mailbox_limit, "actors.mailbox_limit"
-        waiting = self.waiting_in(mailbox, now)
-        if waiting and waiting + count > limit:
+        if not self._has_room(mailbox, count, now):
+            waiting = self.waiting_in(mailbox, now)
             self._tally.mailbox_full += 1
-            raise refusals.mailbox_full(mailbox.name, waiting, limit, setting)
+            raise refusals.mailbox_full(mailbox.name, waiting, *self._limit_of(mailbox))
+
+    def _has_room(self, mailbox: Mailbox, count: int, now: int) -> bool:
+        waiting = self.waiting_in(mailbox, now)
+        return not waiting or waiting + count <= self._limit_of(mailbox)[0]
+
+    def _limit_of(self, mailbox: Mailbox) -> tuple[int, str]:
+        """How much may wait while its owner is absent, and the setting that says so."""
+        if mailbox.is_host:
+            return self._settings.actors.mailbox_limit, "actors.mailbox_limit"
+        return self._settings.mailbox.limit, "mailbox.limit"
 
     # The order of messages behind an ask.
 
@@ -270,56 +388,118 @@ class Asks:
             found.append(session.barrier)
         return max(found, key=lambda ask: ask.order, default=None)
 
-    def _committed(self, receipt: AskReceipt, offset: int, now: int) -> list[Effect]:
-        """The ask is on disk: deliver it."""
-        receipt.offset = offset
-        mailbox = receipt.mailbox
-        if mailbox is None:
-            return [*self._deliver(receipt, now), *release(receipt)]
+    def committed(self, receipts: list[AskReceipt], offset: int, now: int) -> list[Effect]:
+        """Asks are on disk, one after the other: deliver them."""
+        effects: list[Effect] = []
+        blanks = _Blanks()
+        for at, receipt in enumerate(receipts, offset):
+            receipt.offset = at
+            try:
+                if receipt.mailbox is None:
+                    self._deliver(receipt, now, effects, blanks)
+                elif not self._stored(receipt, receipt.mailbox, now, effects, blanks):
+                    # Its mailbox does the rest.
+                    continue
+                receipt.session.synced(receipt)
+                if receipt.behind is not None:
+                    effects += release(receipt)
+            except Exception as error:
+                # The others must still be handled.
+                effects.append(Note("a committed ask could not be handled", {}, unworded(error)))
+        self._fill(blanks, now)
+        return effects
+
+    def _stored(
+        self,
+        receipt: AskReceipt,
+        mailbox: Mailbox,
+        now: int,
+        effects: list[Effect],
+        blanks: _Blanks,
+    ) -> bool:
+        """The ask is in a mailbox; `False` if it is answered after the next pass."""
         if mailbox.subscription.is_deleted:
             # The mailbox was deleted in the meantime.
-            return [*self._gone(receipt, now), *release(receipt)]
+            effects += self._gone(receipt, now)
+            return True
         stored = receipt.stored
-        held = Held(receipt.seq, offset, receipt.received_at_ms, stored, size_of(stored))
+        held = Held(receipt.seq, receipt.offset, receipt.received_at_ms, stored, size_of(stored))
         self._streams.committed(mailbox, held)
         if receipt.expires_at is not None:
-            mailbox.expires(receipt.seq, receipt.expires_at, offset)
-        if not mailbox.subscription.consumers:
-            return [*self.queued(receipt, now), *release(receipt)]
-        mailbox.arrived(receipt)
-        self._dispatcher.wake(mailbox.subscription)
-        return []
+            mailbox.expires(receipt.seq, receipt.expires_at, receipt.offset)
+        if mailbox.subscription.consumers:
+            mailbox.arrived(receipt)
+            self._dispatcher.wake(mailbox.subscription)
+            return False
+        self._queued(receipt, now, effects, blanks)
+        return True
 
-    def _deliver(self, receipt: AskReceipt, now: int) -> list[Effect]:
+    def _deliver(
+        self, receipt: AskReceipt, now: int, effects: list[Effect], blanks: _Blanks
+    ) -> None:
         """Deliver to an actor without a mailbox."""
         registration = self._registry.find(receipt.target, now)
         if registration is None:
-            return self._gone(receipt, now)
-        message, stored = receipt.message, receipt.stored
-        frame = wire.forwarded(
-            stored.copy_id,
-            message,
-            wire.encode(message.sender),
-            registration.address_json,
-            stored.type,
-            Raw(stored.data),
-            self._replies.wall.shown(now),
-            message.metadata,
-            wire.REPEATED if receipt.is_doubtful else b"",
-        )
-        session = registration.session
+            effects += self._gone(receipt, now)
+            return
+        run, address_json, frame = receipt.run, registration.address_json, b""
+        if run is None or receipt.is_doubtful:
+            message, stored = receipt.message, receipt.stored
+            frame = wire.forwarded(
+                stored.copy_id,
+                message,
+                wire.encode(message.sender),
+                address_json,
+                stored.type,
+                Raw(stored.data),
+                self._replies.wall.shown(now),
+                message.metadata,
+                wire.REPEATED if receipt.is_doubtful else b"",
+            )
         deliver = Deliver(
-            session, frame, receipt.session, receipt.target, receipt.expires_at, receipt
+            registration.session,
+            frame,
+            receipt.session,
+            receipt.target,
+            receipt.expires_at,
+            receipt,
         )
-        return [deliver]
+        effects.append(deliver)
+        if not frame:
+            blanks.copies.append(deliver)
+            blanks.copied.append(receipt)
+            blanks.addresses.append(address_json)
+
+    def _fill(self, blanks: _Blanks, now: int) -> None:
+        """Compose what is still blank, all of a kind in one call."""
+        stamp_ms = self._replies.wall.shown(now)
+        if blanks.copies:
+            asks: list[Any] = [one.run for one in blanks.copied]
+            ids = b"".join([one.copy_id for one in blanks.copied])
+            frames = asks[0].copies(asks, ids, blanks.addresses, stamp_ms)
+            for deliver, frame in zip(blanks.copies, frames, strict=True):
+                deliver.frame = frame
+        if blanks.answers:
+            asks = blanks.answered
+            ids = self._many_ids(len(asks))
+            frames = iter(asks[0].answers(asks, ids, blanks.rests, stamp_ms))
+            for some in blanks.answers:
+                some.frames = list(islice(frames, len(some.sessions)))
 
     def _unrecorded(self, receipt: AskReceipt, now: int) -> list[Effect]:
         """Deliver an ask that the damaged log cannot record; its ack says so."""
         # Which ids were accepted before may lie behind the damage.
         receipt.is_doubtful = self._storage.gap is not None
-        return self._deliver(receipt, now)
+        return self._delivered_singly(receipt, now)
 
-    def _refused(self, receipt: AskReceipt, refusal: Refusal, now: int) -> list[Effect]:
+    def _delivered_singly(self, receipt: AskReceipt, now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        blanks = _Blanks()
+        self._deliver(receipt, now, effects, blanks)
+        self._fill(blanks, now)
+        return effects
+
+    def refused(self, receipt: AskReceipt, refusal: Refusal, now: int) -> list[Effect]:
         """The log rejected the ask: tell the sender, who may retry with the same id."""
         message = receipt.message
         if receipt.mailbox is None and isinstance(refusal, refusals.Damaged):
@@ -342,23 +522,94 @@ class Asks:
 
     def queued(self, receipt: AskReceipt, now: int) -> list[Effect]:
         """Answer that the ask is queued, with the time of its acceptance."""
+        effects: list[Effect] = []
+        blanks = _Blanks()
+        self._queued(receipt, now, effects, blanks)
+        self._fill(blanks, now)
+        return effects
+
+    def _queued(
+        self, receipt: AskReceipt, now: int, effects: list[Effect], blanks: _Blanks
+    ) -> None:
         self._tally.queued_asks += 1
-        return self._answer(receipt, _ack(receipt, receipt.received_at_ms, QUEUED), now)
+        self._accepted(receipt, receipt.received_at_ms, QUEUED, now, effects, blanks)
 
     def delivered(self, receipt: AskReceipt, now: int) -> list[Effect]:
-        """The ask was written to the recipient's socket."""
+        """The ask was written to the socket of a mailbox's owner."""
         self._tally.ask_latency.observe((now - receipt.received_at_ms) / 1000)
-        return self._answer(receipt, _ack(receipt, now, DELIVERED), now)
+        effects: list[Effect] = []
+        blanks = _Blanks()
+        self._accepted(receipt, now, DELIVERED, now, effects, blanks)
+        self._fill(blanks, now)
+        return effects
 
-    def _answer(self, receipt: AskReceipt, ack: KnownAck, now: int) -> list[Effect]:
-        message = receipt.message
+    def _accepted(
+        self,
+        receipt: AskReceipt,
+        at_ms: int,
+        status: Status,
+        now: int,
+        effects: list[Effect],
+        blanks: _Blanks,
+    ) -> None:
+        """Remember and answer an ask that is in a mailbox, or was until now."""
+        stream = 0 if receipt.mailbox is None else receipt.mailbox.id
+        ack = KnownAck(at_ms, status, seq=receipt.seq, stream=stream)
         self._pending.pop(receipt.key, None)
         self._dedup.remember_by(receipt.key, now, ack)
-        return [
-            self.delivery_ack(asker, message, ack, now, is_duplicate=asker is not receipt.session)
-            for asker in receipt.askers
-            if asker.state is SessionState.CONNECTED
-        ]
+        self._answer(receipt, self._rest(ack), now, effects, blanks)
+
+    def handed_over(self, receipts: list[AskReceipt], now: int) -> list[Effect]:
+        """Settle asks to actors without a mailbox: they were written to their sockets."""
+        effects: list[Effect] = []
+        blanks = _Blanks()
+        pending, loose = self._pending, self.loose
+        keys: list[bytes] = []
+        # How many were received when.
+        received: dict[int, int] = {}
+        for receipt in receipts:
+            at_ms = receipt.received_at_ms
+            received[at_ms] = received.get(at_ms, 0) + 1
+            key, offset = receipt.key, receipt.offset
+            keys.append(key)
+            pending.pop(key, None)
+            if offset >= 0:
+                target = receipt.target
+                loose.append(Settlement(0, offset, Outcome.WRITTEN, 1, 0, now, now, target))
+        for at_ms, times in received.items():
+            self._tally.ask_latency.observe((now - at_ms) / 1000, times)
+        self._dedup.remember_delivered(keys, now)
+        rest = self._rest(KnownAck(now, DELIVERED))
+        for receipt in receipts:
+            self._answer(receipt, rest, now, effects, blanks)
+        self._fill(blanks, now)
+        return effects
+
+    def _answer(
+        self,
+        receipt: AskReceipt,
+        rest: bytes,
+        now: int,
+        effects: list[Effect],
+        blanks: _Blanks,
+    ) -> None:
+        askers, run = receipt.askers, receipt.run
+        if run is not None and len(askers) == 1:
+            if receipt.session.state is SessionState.CONNECTED:
+                if not effects or type(some := effects[-1]) is not ReplyRuns:
+                    some = ReplyRuns([], [], [])
+                    effects.append(some)
+                    blanks.answers.append(some)
+                some.sessions.append(receipt.session)
+                some.counts.append(1)
+                blanks.answered.append(run)
+                blanks.rests.append(rest)
+            return
+        message = receipt.message
+        for asker in askers:
+            if asker.state is SessionState.CONNECTED:
+                is_duplicate = asker is not receipt.session
+                effects.append(self._ack(asker, message, rest, now, is_duplicate=is_duplicate))
 
     def delivery_ack(
         self,
@@ -370,38 +621,39 @@ class Asks:
         is_duplicate: bool = False,
     ) -> Reply:
         """The answer to an ask, the first time and for every repeat."""
+        return self._ack(session, message, self._rest(ack), now, is_duplicate=is_duplicate)
+
+    def _ack(
+        self, session: Session, message: Envelope, rest: bytes, now: int, *, is_duplicate: bool
+    ) -> Reply:
+        end = b',"duplicate":true}' if is_duplicate else b"}"
+        payload = b'{"messageId":%b%b%b' % (wire.encode(message.id), rest, end)
+        return self._replies.reply(session, message, "hub:delivery_ack", payload, now)
+
+    def _rest(self, ack: KnownAck) -> bytes:
+        """What an answer says about the outcome."""
         place = b""
         if ack.seq:
-            place = b',"epoch":%b,"seq":%d' % (
-                wire.encode(self._streams.epoch_of(ack.stream)),
-                ack.seq,
-            )
-        payload = b'{"messageId":%b,"deliveredAt":%d,"status":"%b"%b,"durability":"%b"%b' % (
-            wire.encode(message.id),
+            epoch = wire.encode(self._streams.epoch_of(ack.stream))
+            place = b',"epoch":%b,"seq":%d' % (epoch, ack.seq)
+        return b',"deliveredAt":%d,"status":"%b"%b,"durability":"%b"' % (
             ack.at_ms,
             _STATUS[ack.status],
             place,
             self._storage.durability.encode(),
-            b',"duplicate":true}' if is_duplicate else b"}",
         )
-        return self._replies.reply(session, message, "hub:delivery_ack", payload, now)
-
-    def handed_over(self, receipt: AskReceipt, now: int) -> list[Effect]:
-        """Settle an ask to an actor without a mailbox: it was written to the socket."""
-        self._settle(receipt, Outcome.WRITTEN, now)
-        return self.delivered(receipt, now)
 
     def undelivered(self, receipt: AskReceipt, now: int) -> list[Effect]:
         """The ask was not written: tell the sender, who may retry with the same id."""
         if receipt.expires_at is not None and receipt.expires_at < now:
             self._tally.expired_asks += 1
-            self._settle(receipt, Outcome.EXPIRED, now)
+            self._settle(receipt, Outcome.EXPIRED)
             return self._withdraw(receipt, refusals.expired(receipt.message.ttl or 0), now)
         return self._gone(receipt, now)
 
     def _gone(self, receipt: AskReceipt, now: int) -> list[Effect]:
         """Refuse an ask whose recipient has left."""
-        self._settle(receipt, Outcome.GONE, now)
+        self._settle(receipt, Outcome.GONE)
         message = receipt.message
         self._pending.pop(receipt.key, None)
         return [
@@ -411,7 +663,7 @@ class Asks:
 
     def overflowed(self, receipt: AskReceipt, waiting: int, now: int) -> list[Effect]:
         """Refuse because the target's queue is full; the sender may retry later."""
-        self._settle(receipt, Outcome.DROPPED, now)
+        self._settle(receipt, Outcome.DROPPED)
         refusal = refusals.queue_full(receipt.target, waiting, self._settings.outbound)
         return self._withdraw(receipt, refusal, now)
 
@@ -420,15 +672,12 @@ class Asks:
         self._pending.pop(receipt.key, None)
         return [self._replies.refuse(asker, message, refusal, now) for asker in receipt.listening]
 
-    def _settle(self, receipt: AskReceipt, outcome: Outcome, now: int) -> None:
-        """Note the outcome of an ask without a mailbox; it is written at the end of the tick."""
-        if receipt.offset < 0:
-            # It is not in the log.
-            return
-        sent_at = now if outcome is Outcome.WRITTEN else 0
-        self.loose.append(
-            Settlement(0, receipt.offset, outcome, 1, 0, sent_at, sent_at, receipt.target)
-        )
+    def _settle(self, receipt: AskReceipt, outcome: Outcome) -> None:
+        """Note why an ask without a mailbox was not delivered; written at the end of the tick."""
+        # Without an offset it is not in the log.
+        if receipt.offset >= 0:
+            target = receipt.target
+            self.loose.append(Settlement(0, receipt.offset, outcome, 1, consumer=target))
 
     # Ticks and time.
 
@@ -478,8 +727,3 @@ def release(receipt: AskReceipt) -> list[Effect]:
     receipt.session.synced(receipt)
     behind, receipt.behind = receipt.behind, None
     return list(behind or ())
-
-
-def _ack(receipt: AskReceipt, at_ms: int, status: Status) -> KnownAck:
-    stream = 0 if receipt.mailbox is None else receipt.mailbox.id
-    return KnownAck(at_ms, status, seq=receipt.seq, stream=stream)

@@ -159,30 +159,46 @@ class Dedup:
     ) -> None:
         """Messages were accepted and have consecutive positions in a stream."""
         self._advance(now_ms)
-        table, count = self._table, len(keys)
-        delay_ms = at_ms - (self._now_ms - self._skew_ms)
-        needed_bytes = count * (_RECORD.size + _BUCKET_BYTES)
+        count, delay_ms = len(keys), at_ms - (self._now_ms - self._skew_ms)
+        is_large = first_seq + count > _SEQ_MAX or stream > _STREAM_MAX
+        if is_large or not self._count_together(count, delay_ms):
+            for seq, key in enumerate(keys, first_seq):
+                self.remember_by(key, now_ms, KnownAck(at_ms, "queued", seq=seq, stream=stream))
+            return
+        table, oldest_ms = self._table, self._oldest_kept_ms()
+        records = table.add_queued(keys, self._now_ms, delay_ms, stream, first_seq, oldest_ms)
+        if self._is_fresh_kept:
+            self._fresh += records
+
+    def remember_delivered(self, keys: list[bytes], now_ms: int) -> None:
+        """Messages without positions are delivered now."""
+        self._advance(now_ms)
+        delay_ms = now_ms - (self._now_ms - self._skew_ms)
+        if not self._count_together(len(keys), delay_ms):
+            for key in keys:
+                self.remember_by(key, now_ms, KnownAck(now_ms, "delivered"))
+            return
+        records = self._table.add_delivered(keys, self._now_ms, delay_ms, self._oldest_kept_ms())
+        if self._is_fresh_kept:
+            self._fresh += records
+
+    def _count_together(self, count: int, delay_ms: int) -> bool:
+        """Count messages that are added together; `False` if each has to be added by itself."""
         self._count_arrival()
         newest = self._slices[0]
+        needed_bytes = count * (_RECORD.size + _BUCKET_BYTES)
         if (
             not DELAY_MS_MIN <= delay_ms <= _DELAY_MASK + DELAY_MS_MIN
-            or first_seq + count > _SEQ_MAX
-            or stream > _STREAM_MAX
             or newest.count + count > self._slice_count_max
-            or table.memory_bytes + needed_bytes > self._memory_bytes_max
+            or self._table.memory_bytes + needed_bytes > self._memory_bytes_max
         ):
             # The first one is counted.
             newest.count -= 1
             self._sliced -= 1
-            for seq, key in enumerate(keys, first_seq):
-                self.remember_by(key, now_ms, KnownAck(at_ms, "queued", seq=seq, stream=stream))
-            return
+            return False
         newest.count += count - 1
         self._sliced += count - 1
-        oldest_ms = self._oldest_kept_ms()
-        records = table.add_queued(keys, self._now_ms, delay_ms, stream, first_seq, oldest_ms)
-        if self._is_fresh_kept:
-            self._fresh += records
+        return True
 
     def _bound(self) -> None:
         table = self._table
@@ -423,6 +439,13 @@ class _Table:
             )
             for seq, key in enumerate(keys, first_seq)
         )
+
+    def add_delivered(
+        self, keys: list[bytes], at_ms: int, delay_ms: int, oldest_kept_ms: int
+    ) -> bytes:
+        """Add messages without positions that were delivered; return their records."""
+        ack = KnownAck(at_ms + delay_ms, "delivered")
+        return b"".join([self.add(key, at_ms, ack, delay_ms, oldest_kept_ms) for key in keys])
 
     def trim(self, buckets: int, oldest_kept_ms: int) -> None:
         """Cut older records from the next few buckets, going round and round."""

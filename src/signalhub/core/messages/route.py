@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from signalhub.core.messages.audience import Topics
     from signalhub.core.messages.dedup import Dedup
     from signalhub.core.messages.publish import Publisher
-    from signalhub.core.messages.runs import PublishRun, TellRun
+    from signalhub.core.messages.runs import AskRun, PublishRun, TellRun
     from signalhub.core.placement import Placement
     from signalhub.core.replies import Handler, Replies, RunHandler
     from signalhub.core.sessions.registry import Registry
@@ -184,8 +184,12 @@ class Router:
         return [deliver]
 
     def run_handlers(self) -> dict[str, RunHandler]:
-        """Those of runs, by the type of their messages."""
-        return {"hub:send": self.send_run, "hub:publish": self.publish_run}
+        """Those of runs, by what they are."""
+        return {
+            "hub:send": self.send_run,
+            "ask": self.ask_run,
+            "hub:publish": self.publish_run,
+        }
 
     def send_run(self, session: Session, run: TellRun, now: int) -> list[Effect] | None:
         """Forward tells to one actor, as `send` does with each; `None` if one may need more."""
@@ -220,6 +224,28 @@ class Router:
             now + self._wall.ahead_ms,
         )
         return [DeliverRun(registration.session, frames, session, target, run)]
+
+    def ask_run(self, session: Session, run: AskRun, now: int) -> list[Effect] | None:
+        """Write an ask to the log, as `send` does; `None` if it may need more."""
+        sender = run.sender
+        if session.allowance is not EVERYTHING and not (
+            session.speaks_as(sender) and session.allowance.may_send(run.to)
+        ):
+            return None
+        is_new = sender != session.claimed
+        if is_new and is_reserved(sender):
+            return None
+        expires_at = run.deadline
+        if expires_at is not None:
+            expires_at += session.own_ahead_ms(self._wall)
+            if expires_at < now:
+                return None
+        effects = self._asks.accept_run(session, run, expires_at, now)
+        if effects is not None:
+            session.last_seen_ms = now
+            if is_new:
+                session.claim(sender)
+        return effects
 
     def publish_run(self, session: Session, run: PublishRun, now: int) -> list[Effect] | None:
         """Publish to a durable topic, as `publish` does; `None` if one message may need more."""

@@ -15,7 +15,7 @@ class Run(Protocol):
     """Messages of one type, with usual names and values."""
 
     KIND: ClassVar[str]
-    """Their type."""
+    """Their type; of an ask, which is a run by itself, `ask`."""
 
     @property
     def count(self) -> int: ...
@@ -70,6 +70,32 @@ class TellRun(SentRun, Protocol):
 
     def copies(self, ids: bytes, sender: bytes, to: bytes, now_ms: int) -> bytes:
         """The frames of their copies; `ids` are concatenated, both addresses are JSON."""
+
+
+class AskRun(SentRun, Protocol):
+    """One ask without fences."""
+
+    @property
+    def to(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+
+    def key(self) -> bytes:
+        """Its key for de-duplication."""
+
+    def body(self, copy_id: bytes, expires_at: int | None, /) -> bytes:
+        """The body of its entry."""
+
+    @staticmethod
+    def copies(asks: list[Any], ids: bytes, to: list[bytes], now_ms: int, /) -> list[bytes]:
+        """The copies of several; `ids` are concatenated, the addresses of targets are JSON."""
+
+    @staticmethod
+    def answers(asks: list[Any], ids: bytes, rests: list[bytes], now_ms: int, /) -> list[bytes]:
+        """The frames of the answers to several; `ids` are concatenated.
+
+        `rests` are what their payloads say after the id of the ask.
+        """
 
 
 class PublishRun(SentRun, Protocol):

@@ -19,9 +19,9 @@ from signalhub.server.sockets.writer import READ_BYTES
 from signalhub.wire.frames import CloseCode, close_frame
 
 if native.IS_ON or TYPE_CHECKING:
-    from signalhub_native import Publishes, Reader, Settles, Tells
+    from signalhub_native import Ask, Publishes, Reader, Settles, Tells
 
-    _RUNS: Final = (Tells, Publishes, Settles)
+    _RUNS: Final = (Tells, Ask, Publishes, Settles)
 
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from signalhub.server.port.door import Door
 
     # A run, a text, another frame, or a close code with its reason.
-    Item = Tells | Publishes | Settles | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]
+    Item = (
+        Tells | Ask | Publishes | Settles | bytes | tuple[int, bool, bool, bytes] | tuple[int, str]
+    )
 
 # So many messages of a run cost about as much as one that is handled by itself.
 _SHARE: Final = 4

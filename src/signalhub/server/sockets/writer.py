@@ -312,8 +312,8 @@ class Writer:
     def _write_each(self, connections: Iterable[Connection[Party]]) -> None:
         """Write the queues of many connections.
 
-        For those with nothing but a fan-out or a run it does the same as `write_out`, with fewer
-        calls.
+        For those with nothing but a fan-out, a run or one message it does the same as `write_out`,
+        with fewer calls.
         """
         sent = 0
         send_joined = _send_joined
@@ -321,7 +321,7 @@ class Writer:
         data: bytes | None
         for connection in connections:
             queue = connection.queue
-            data = None
+            data = marks = None
             try:
                 if len(queue) == 1:
                     # A message is queued as header and body, so this is a fan-out.
@@ -345,12 +345,17 @@ class Writer:
                             crowd.addresses.append(recipient.address_json)
                             continue
                         data = recipient.address_json.join(cut.pieces)
-                elif len(queue) == 2 and not queue[0]:
+                elif len(queue) == 2 and not connection.has_fans:
                     count = 1 + connection.queued_in_runs
                     # All of them are replies, or none.
                     tells = 0 if connection.queued_replies else count
                     connection.queued_replies = connection.queued_in_runs = 0
-                    data = queue[1]  # type: ignore[assignment]
+                    head, data = queue  # type: ignore[assignment]
+                    if head:
+                        data = head + data  # type: ignore[operator]
+                    marks = connection.marks
+                    if marks is not None:
+                        tells, connection.marks = 0, None
                 if data is None:
                     self._offered_bytes += self.write_out(connection)
                     continue
@@ -361,8 +366,12 @@ class Writer:
                 if written == size:
                     connection.session.sent += count
                     sent += count
+                    if marks is not None:
+                        self._handed_over += [receipt for _, receipt in marks]
                 else:
-                    self._wrote(connection, written, size, [data], count, tells, None)
+                    # In one piece now.
+                    marks = marks and [(1, receipt) for _, receipt in marks]
+                    self._wrote(connection, written, size, [data], count, tells, marks)
             except Exception:
                 self._give_up(connection)
         if crowd is not None:
