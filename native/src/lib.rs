@@ -5,6 +5,7 @@
 
 mod blake2b;
 mod compose;
+mod content;
 mod count;
 mod dedup;
 mod envelope;
@@ -15,6 +16,7 @@ mod message;
 mod msgpack;
 mod page;
 mod panics;
+mod posts;
 mod publish;
 mod publishes;
 mod reader;
@@ -36,11 +38,15 @@ mod signalhub_native {
     #[pymodule_export]
     use crate::compose::first_copies;
     #[pymodule_export]
+    use crate::content::Contents;
+    #[pymodule_export]
     use crate::dedup::{DedupTable, fingerprint};
     #[pymodule_export]
     use crate::http::Requests;
     #[pymodule_export]
-    use crate::page::listed;
+    use crate::page::{listed, page_item, posted};
+    #[pymodule_export]
+    use crate::posts::RoomPosts;
     #[pymodule_export]
     use crate::publishes::{Bodies, Publishes};
     #[pymodule_export]
