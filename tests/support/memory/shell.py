@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count
+from itertools import count, groupby
 from typing import Any, TypeVar, assert_never
 
 import msgspec
@@ -25,6 +25,7 @@ from signalhub.core.effects import (
     Announce,
     Answer,
     Append,
+    AppendMessage,
     Close,
     Consult,
     Deliver,
@@ -372,9 +373,15 @@ class MemoryShell:
     def committed(self, appends: list[Append], first: int) -> None:
         """Entries are safe; the first one has the offset `first`."""
         offset = first
-        for append in appends:
-            self._carry_out(append.committed(offset, self.now))
-            offset += append.entry.count
+        for kind, alike in groupby(appends, type):
+            if kind is AppendMessage:
+                messages = [one.message for one in alike if isinstance(one, AppendMessage)]
+                self._carry_out(self.hub.rooms.committed(messages, offset, self.now))
+                offset += len(messages)
+                continue
+            for append in alike:
+                self._carry_out(append.committed(offset, self.now))
+                offset += append.entry.count
         self.tally.appended += offset - first
 
     def refused(

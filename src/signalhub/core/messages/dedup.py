@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 from hashlib import blake2b
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -108,7 +108,7 @@ class Dedup:
     @property
     def is_shortened(self) -> bool:
         """Is the window shorter than configured for lack of memory?"""
-        return self.window_ms < self._window_ms
+        return self._lost_until_ms >= 0 and self.window_ms < self._window_ms
 
     def find(self, sender: str, message_id: str, now_ms: int) -> KnownAck | None:
         """The ack of an accepted message, unless it is older than the window."""
@@ -161,12 +161,39 @@ class Dedup:
         self._advance(now_ms)
         table, count = self._table, len(keys)
         delay_ms = at_ms - (self._now_ms - self._skew_ms)
+        if first_seq + count > _SEQ_MAX or not self._have_room(count, delay_ms, stream):
+            for seq, key in enumerate(keys, first_seq):
+                self.remember_by(key, now_ms, KnownAck(at_ms, "queued", seq=seq, stream=stream))
+            return
+        oldest_ms = self._oldest_kept_ms()
+        records = table.add_queued(keys, self._now_ms, delay_ms, stream, first_seq, oldest_ms)
+        if self._is_fresh_kept:
+            self._fresh += records
+
+    def remember_delivered(
+        self, keys: list[bytes], now_ms: int, at_ms: int, streams: list[int], seqs: list[int]
+    ) -> None:
+        """Messages were accepted, each with a position in its stream."""
+        self._advance(now_ms)
+        table, count = self._table, len(keys)
+        delay_ms = at_ms - (self._now_ms - self._skew_ms)
+        if max(seqs) > _SEQ_MAX or not self._have_room(count, delay_ms, max(streams)):
+            for key, stream, seq in zip(keys, streams, seqs, strict=True):
+                self.remember_by(key, now_ms, KnownAck(at_ms, seq=seq, stream=stream))
+            return
+        oldest_ms = self._oldest_kept_ms()
+        records = table.add_delivered(keys, self._now_ms, delay_ms, streams, seqs, oldest_ms)
+        if self._is_fresh_kept:
+            self._fresh += records
+
+    def _have_room(self, count: int, delay_ms: int, stream: int) -> bool:
+        """Can so many be added as records at once? If so, they are counted."""
+        table = self._table
         needed_bytes = count * (_RECORD.size + _BUCKET_BYTES)
         self._count_arrival()
         newest = self._slices[0]
         if (
             not DELAY_MS_MIN <= delay_ms <= _DELAY_MASK + DELAY_MS_MIN
-            or first_seq + count > _SEQ_MAX
             or stream > _STREAM_MAX
             or newest.count + count > self._slice_count_max
             or table.memory_bytes + needed_bytes > self._memory_bytes_max
@@ -174,15 +201,10 @@ class Dedup:
             # The first one is counted.
             newest.count -= 1
             self._sliced -= 1
-            for seq, key in enumerate(keys, first_seq):
-                self.remember_by(key, now_ms, KnownAck(at_ms, "queued", seq=seq, stream=stream))
-            return
+            return False
         newest.count += count - 1
         self._sliced += count - 1
-        oldest_ms = self._oldest_kept_ms()
-        records = table.add_queued(keys, self._now_ms, delay_ms, stream, first_seq, oldest_ms)
-        if self._is_fresh_kept:
-            self._fresh += records
+        return True
 
     def _bound(self) -> None:
         table = self._table
@@ -424,6 +446,28 @@ class _Table:
             for seq, key in enumerate(keys, first_seq)
         )
 
+    def add_delivered(
+        self,
+        keys: list[bytes],
+        at_ms: int,
+        delay_ms: int,
+        streams: list[int],
+        seqs: list[int],
+        oldest_kept_ms: int,
+    ) -> bytes:
+        """Add messages that are delivered, with their streams and positions; return the records."""
+        ack_ms = at_ms + delay_ms
+        return b"".join(
+            self.add(
+                key,
+                at_ms,
+                KnownAck(ack_ms, seq=seq, stream=stream),
+                delay_ms,
+                oldest_kept_ms,
+            )
+            for key, stream, seq in zip(keys, streams, seqs, strict=True)
+        )
+
     def trim(self, buckets: int, oldest_kept_ms: int) -> None:
         """Cut older records from the next few buckets, going round and round."""
         for _ in range(min(buckets, len(self._buckets))):
@@ -481,7 +525,7 @@ def accepted_ms(record: bytes) -> int:
     return time_ms
 
 
-class Recalled(NamedTuple):
+class Recalled(msgspec.Struct, frozen=True, gc=False):
     """What is known of a room's message: its position, and a digest of its content.
 
     The position of an unknown message is 0, and so is the digest of one that was recorded before
