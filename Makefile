@@ -25,7 +25,7 @@ $(INSTALLED): pyproject.toml requirements/build.txt requirements/dev.txt src/sig
 	@echo "Setting up $(VENV) (about three minutes, once)…"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(INSTALL) --require-hashes -r requirements/build.txt
-	@$(INSTALL) --require-hashes --no-build-isolation -r requirements/dev.txt
+	@$(INSTALL) --require-hashes --no-build-isolation --use-pep517 -r requirements/dev.txt
 	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m signalhub.pipeline.run.setup
@@ -41,11 +41,11 @@ run: $(READY) ## set up on first use, then start the hub on 127.0.0.1:8787 and i
 test: $(READY) ## set up on first use, then run every test with few repetitions
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
-# What the native part takes part in, without it.
-PLAIN = tests/spec tests/compliance/test_framing.py tests/compliance/test_text.py tests/fuzz/test_frames.py \
+# What the native part takes part in, without it: the protocol, the log, rooms, dispatch, and attacks.
+PLAIN = tests/spec tests/faults tests/property tests/unit/core tests/unit/log tests/unit/server tests/unit/test_native.py \
+	tests/compliance/test_framing.py tests/compliance/test_text.py tests/fuzz/test_frames.py \
 	tests/integration/test_debts.py tests/integration/test_fairness.py tests/integration/test_floods.py \
-	tests/integration/test_write_path.py tests/property/test_router.py tests/property/test_writer.py \
-	tests/unit/server tests/unit/test_native.py
+	tests/integration/test_write_path.py
 
 test-python: $(READY) ## the tests of what the native part does, once more in Python alone
 	@SIGNALHUB_NATIVE=off $(BIN)/python -m pytest -n $(WORKERS) $(PLAIN) $(ARGS)

@@ -15,7 +15,9 @@ class Folder:
 
     def __init__(self, archive: Path, target: Path) -> None:
         with tarfile.open(archive) as opened:
-            opened.extractall(target, filter="data")
+            # The first releases of Python 3.11 have no filters.
+            opened.extraction_filter = getattr(tarfile, "data_filter", None)
+            opened.extractall(target)
         self.data = target / "data"
         self.host = target / "host"
         self.known: dict[str, Any] = json.loads((target / "known.json").read_text())

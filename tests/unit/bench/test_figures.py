@@ -123,11 +123,11 @@ def test_every_round_of_a_plan_has_every_cell_once_in_an_order_of_its_own() -> N
 @pytest.mark.parametrize(
     ("text", "shape", "figure", "good", "bad"),
     [
-        ("NATS WebSocket, point to point, spread", "p2p-spread", "cpu_us", 5.0, 5.1),
+        ("NATS WebSocket, point to point, spread", "p2p-spread", "cpu_us", 2.85, 2.86),
         ("per idle registered", "accept-registered", "connection_bytes", 12_000, 12_001),
-        ("upgrade only", "accept", "cpu_us", 140.0, 150.0),
-        ("64 in flight, acked", "durable-1x64", "rate_s", 20_000.0, 19_999.0),
-        ("to delivery at half load", "wake", "p99_us", 5_000.0, 5_001.0),
+        ("upgrade only", "accept", "cpu_us", 4.0, 4.1),
+        ("64 in flight, acked", "durable-1x64", "rate_s", 30_000.0, 29_999.0),
+        ("to delivery at half load", "wake", "p99_us", 3_000.0, 3_001.0),
         ("idle rooms", "rooms-idle", "server_share", 0.0149, 0.0151),
     ],
 )
@@ -205,7 +205,7 @@ def test_results_hold_ratios_verdicts_and_single_runs() -> None:
     assert by_server["nats-ws"]["hub_advantage"] == {"cpu": 0.8, "wall": pytest.approx(0.8)}
     assert by_server["signalhub"]["each_run"][0]["cpu_us"] == 5.0
     assert (found["seed"], found["conditions"]) == (5, {"cores": 2})
-    assert found["goals"][0]["verdict"] == "pass"
+    assert found["goals"][0]["verdict"] == "miss"
     rate = subjects["results"][0]["figures"]["rate_s"]
     assert rate == {"median": 7_000.0, "low": 6_000.0, "high": 8_000.0}
     assert subjects["ratios"][pairs.NAME][pairs.CELERY]["rate_s"] == pytest.approx(7.0)

@@ -20,9 +20,12 @@ OURS = logging.getLogger("signalhub.server")
 @pytest.fixture(autouse=True)
 def quiet_afterwards() -> Iterator[None]:
     root, own = logging.getLogger(), logging.getLogger(logs.ROOT)
-    before = (list(root.handlers), root.level, own.level)
+    handlers, root_level, own_level = list(root.handlers), root.level, own.level
     yield
-    root.handlers[:], root.level, own.level = before
+    root.handlers[:] = handlers
+    # Not just the attributes: loggers remember which levels are enabled.
+    root.setLevel(root_level)
+    own.setLevel(own_level)
 
 
 def logged(format: logs.Format, stream: io.StringIO, message: str, **facts: Any) -> str:

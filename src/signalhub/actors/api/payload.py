@@ -293,13 +293,23 @@ def register(target: Any = None, /, *, name: str | None = None) -> Any:
     return target
 
 
+def _flags(cls: type[enum.Flag], value: int) -> enum.Flag:
+    """The flags with this value; the first releases of Python 3.11 drop unknown ones."""
+    flags = cls(value)
+    if flags.value != value:
+        raise ValueError(f"{value} is no valid {cls.__qualname__}")
+    return flags
+
+
 def _teach(cls: type, name: str) -> Callable[[Any, Read], Any]:
     """Add a class to the tables; returns its reader."""
     if issubclass(cls, enum.Enum):
+        if not issubclass(cls, enum.Flag):
+            _LEAVES[cls] = ("class", lambda member: [name, member.name])
+            return lambda content, _: cls[content]
         # Combined flags have no name.
-        key = "value" if issubclass(cls, enum.Flag) else "name"
-        _LEAVES[cls] = ("class", lambda member: [name, getattr(member, key)])
-        return lambda content, _: cls(content) if key == "value" else cls[content]
+        _LEAVES[cls] = ("class", lambda member: [name, member.value])
+        return lambda content, _: _flags(cls, content)
     if issubclass(cls, BaseException):
         raise TypeError(f"{cls.__qualname__} is an error; use @register_error")
     if dataclasses.is_dataclass(cls) and "__dataclass_fields__" in cls.__dict__:
