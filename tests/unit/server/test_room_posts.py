@@ -234,7 +234,7 @@ async def test_a_fault_of_the_core_is_answered(call: str, monkeypatch: pytest.Mo
     hub = Hub(monkeypatch)
     client = hub.client()
 
-    def fail(*given: object) -> None:
+    def fail(*given: object, **named: object) -> None:
         raise LookupError
 
     monkeypatch.setattr(Rooms, call, fail)

@@ -418,6 +418,11 @@ class Door(asyncio.BufferedProtocol):
         """A request that was taken is answered later, as one like this to the route."""
         self._pending = (request, route)
 
+    def fail(self, error: Exception) -> None:
+        """Say that the pending request could not be handled."""
+        assert self._pending is not None
+        self.deliver(_failed(self._pending[1], error))
+
     def deliver_whole(self, answer: bytes) -> bool:
         """Send the answer to a pending request; `False` if its connection is not to be kept."""
         if self._is_leaving:

@@ -6,7 +6,6 @@ other requests; only nothing is made of what nobody looks at. Answers have the s
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +13,7 @@ from signalhub import native
 from signalhub.core.rooms.values import APP, Accepted, Result, SendToRoom
 from signalhub.server.port.http import HttpRequest, Route, Routes, head_of_kept
 from signalhub.server.rooms import answers, envelopes, openapi
-from signalhub.wire.errors import RoomError, unworded
+from signalhub.wire.errors import RoomError
 
 if native.IS_ON or TYPE_CHECKING:
     from signalhub_native import RoomMessages, RoomPosts, posted
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from signalhub.core.hub import Hub
     from signalhub.server.port.door import Door
     from signalhub.server.runner import HubRunner
-
-log = logging.getLogger("signalhub.server")
 
 # What all of them have in common.
 _POST: Final = HttpRequest("POST", openapi.MESSAGE, "", {})
@@ -75,8 +72,7 @@ class Posts:
             post.answer(error, message_id)
             return True
         except Exception as error:
-            log.error("a post could not be handled", exc_info=unworded(error))
-            post.fail()
+            door.fail(error)
             return True
         send = SendToRoom(
             post,
