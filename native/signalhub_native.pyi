@@ -48,6 +48,15 @@ def send_joined(
     everything, each with the number of bytes it took, or -1 if it is broken.
     """
 
+def page_item(seq: int, message_id: str, ciphertext: bytes, created: bytes | None) -> bytes:
+    """The JSON of a message in a page of an inbox; without `created` it has no time."""
+
+def posted(head: bytes, rest: bytes, message_id: str, seq: int) -> bytes:
+    """An HTTP answer that says which position a message has got.
+
+    `head` ends before the length of the body, and `rest` with the head.
+    """
+
 def first_copies(
     held: list[Held],
     begin: int,
@@ -128,6 +137,24 @@ class RoomMessages:
         self, body: bytes
     ) -> tuple[str | None, bytes, str | None, str | None, str | None] | None:
         """Message id, ciphertext, pseudonym, room and tenant; `None` if Python has to read it."""
+
+@final
+class RoomPosts:
+    """Reads requests that post a message for a room to `path`."""
+
+    def __new__(cls, path: bytes, messages: RoomMessages) -> RoomPosts: ...
+    def read(
+        self, data: bytes
+    ) -> tuple[str, str | None, str | None, str, str, str | None, bytes] | None:
+        """The plain post that is all of `data`: host, the headers with token and inbox, room,
+        message id, pseudonym and ciphertext; `None` if Python has to read it."""
+
+@final
+class Contents:
+    """Makes digests of messages for rooms with a key of at most 64 bytes."""
+
+    def __new__(cls, key: bytes) -> Contents: ...
+    def digest(self, pseudonym: str, ciphertext: bytes) -> int: ...
 
 @final
 class Tells:
@@ -342,9 +369,15 @@ class DedupTable:
         """Add consecutive messages of a stream that are queued; return their records."""
 
     def add_delivered(
-        self, keys: list[bytes], at_ms: int, delay_ms: int, oldest_kept_ms: int
+        self,
+        keys: list[bytes],
+        at_ms: int,
+        delay_ms: int,
+        streams: list[int],
+        seqs: list[int],
+        oldest_kept_ms: int,
     ) -> bytes:
-        """Add messages without positions that were delivered; return their records."""
+        """Add messages that are delivered, with their streams and positions; return the records."""
 
     def trim(self, buckets: int, oldest_kept_ms: int) -> None:
         """Cut older records from the next few buckets, going round and round."""

@@ -1,4 +1,4 @@
-//! BLAKE2b without a key (RFC 7693), for digests of up to 64 bytes.
+//! BLAKE2b (RFC 7693), for digests of up to 64 bytes.
 
 const BLOCK_BYTES: usize = 128;
 const IV: [u64; 8] = [
@@ -24,36 +24,74 @@ const SIGMA: [[usize; 16]; 10] = [
     [10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0],
 ];
 
-/// The first `N` bytes of the digest for digests of `N` bytes.
-pub fn blake2b<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
-    const { assert!(N > 0 && N <= 64) };
-    let mut state = IV;
-    state[0] ^= 0x0101_0000 ^ N as u64;
-    let mut block = [0; BLOCK_BYTES];
-    let mut filled = 0;
-    let mut counted = 0;
-    for part in parts {
-        let mut rest = *part;
+/// A digest that has not got all of its text yet.
+#[derive(Clone)]
+pub struct Blake2b<const N: usize> {
+    state: [u64; 8],
+    block: [u8; BLOCK_BYTES],
+    filled: usize,
+    counted: u64,
+}
+
+impl<const N: usize> Blake2b<N> {
+    /// With a key of at most 64 bytes, which may be empty.
+    pub fn new(key: &[u8]) -> Self {
+        const { assert!(N > 0 && N <= 64) };
+        assert!(key.len() <= 64, "a key has at most 64 bytes");
+        let mut state = IV;
+        state[0] ^= 0x0101_0000 ^ (key.len() as u64) << 8 ^ N as u64;
+        let mut block = [0; BLOCK_BYTES];
+        block[..key.len()].copy_from_slice(key);
+        let filled = if key.is_empty() { 0 } else { BLOCK_BYTES };
+        Self { state, block, filled, counted: 0 }
+    }
+
+    /// Text will follow, so that a full block is not the last one.
+    pub fn begun(mut self) -> Self {
+        if self.filled == BLOCK_BYTES {
+            self.counted += BLOCK_BYTES as u64;
+            compress(&mut self.state, &self.block, self.counted, false);
+            self.filled = 0;
+        }
+        self
+    }
+
+    pub fn update(&mut self, text: &[u8]) {
+        let mut rest = text;
         while !rest.is_empty() {
             // The last block is compressed differently, so a full one waits for more.
-            if filled == BLOCK_BYTES {
-                counted += BLOCK_BYTES as u64;
-                compress(&mut state, &block, counted, false);
-                filled = 0;
+            if self.filled == BLOCK_BYTES {
+                self.counted += BLOCK_BYTES as u64;
+                compress(&mut self.state, &self.block, self.counted, false);
+                self.filled = 0;
             }
-            let size = rest.len().min(BLOCK_BYTES - filled);
-            block[filled..filled + size].copy_from_slice(&rest[..size]);
-            filled += size;
+            let size = rest.len().min(BLOCK_BYTES - self.filled);
+            self.block[self.filled..self.filled + size].copy_from_slice(&rest[..size]);
+            self.filled += size;
             rest = &rest[size..];
         }
     }
-    block[filled..].fill(0);
-    compress(&mut state, &block, counted + filled as u64, true);
-    let mut digest = [0; 64];
-    for (bytes, word) in digest.chunks_exact_mut(8).zip(state) {
-        bytes.copy_from_slice(&word.to_le_bytes());
+
+    /// The digest of the text so far, to which more can be added.
+    pub fn digest(&self) -> [u8; N] {
+        let (mut state, mut block) = (self.state, self.block);
+        block[self.filled..].fill(0);
+        compress(&mut state, &block, self.counted + self.filled as u64, true);
+        let mut digest = [0; 64];
+        for (bytes, word) in digest.chunks_exact_mut(8).zip(state) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        digest[..N].try_into().expect("at most the whole digest")
     }
-    digest[..N].try_into().expect("at most the whole digest")
+}
+
+/// The digest of `N` bytes of a text in parts, without a key.
+pub fn blake2b<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
+    let mut digest = Blake2b::new(&[]);
+    for part in parts {
+        digest.update(part);
+    }
+    digest.digest()
 }
 
 fn compress(state: &mut [u64; 8], block: &[u8; BLOCK_BYTES], counted: u64, is_last: bool) {
@@ -136,5 +174,16 @@ mod tests {
                 assert_eq!(blake2b::<10>(&[&text[..at], &text[at..size]]), whole, "{size} {at}");
             }
         }
+    }
+
+    #[test]
+    fn keys_are_part_of_the_digest() {
+        // The second of the known answers of the reference implementation.
+        let key: Vec<u8> = (0..64).collect();
+        let mut digest = Blake2b::<64>::new(&key);
+        digest.update(&[0]);
+        let expected = "961f6dd1e4dd30f63901690c512e78e4b45e4742ed197c3c5e45c549fd25f2e4\
+                        187b0bc9fe30492b16b0d0bc4ef9b0f34c7003fac09a5ef1532e69430234cebd";
+        assert_eq!(hex(&digest.digest()), expected);
     }
 }

@@ -339,23 +339,28 @@ impl DedupTable {
         Ok(PyBytes::new(keys.py(), &records))
     }
 
-    /// Add messages without positions that were delivered; return their records.
+    /// Add messages that are delivered, each with its stream and position; return their records.
     fn add_delivered<'py>(
         &mut self,
         keys: &Bound<'py, PyList>,
         at_ms: i64,
         delay_ms: i64,
+        streams: Vec<u32>,
+        seqs: Vec<u64>,
         oldest_kept_ms: i64,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let (time, oldest) = (time_word(at_ms)?, oldest_word(oldest_kept_ms)?);
         let delay = delay_ms - DELAY_MS_MIN;
-        if !(0..=DELAY_MASK as i64).contains(&delay) {
+        if !(0..=DELAY_MASK as i64).contains(&delay) || seqs.iter().any(|seq| *seq > SEQ_MAX) {
             return Err(PyOverflowError::new_err("no record has room for it"));
+        }
+        if keys.len() != streams.len() || keys.len() != seqs.len() {
+            return Err(PyValueError::new_err("the columns differ in length"));
         }
         let word = time | (delay as u64) << KIND_BITS | DELIVERED;
         let mut records = Vec::with_capacity(RECORD_BYTES * keys.len());
-        for key in keys {
-            let new = record(&key_of(key.cast::<PyBytes>()?.as_bytes())?, word, 0, 0);
+        for ((key, stream), seq) in keys.iter().zip(streams).zip(seqs) {
+            let new = record(&key_of(key.cast::<PyBytes>()?.as_bytes())?, word, stream, seq);
             self.push(&new, oldest);
             records.extend_from_slice(&new);
         }

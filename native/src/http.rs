@@ -14,7 +14,7 @@ const LENGTH_DIGITS_MAX: usize = 6;
 const LINE_END: &[u8] = b" HTTP/1.1\r\n";
 
 /// Headers whose names are made only once.
-const KNOWN: [&str; 15] = [
+pub const KNOWN: [&str; 15] = [
     "host",
     "content-type",
     "content-length",
@@ -58,31 +58,36 @@ const TARGET: [bool; 256] = table(b"-._~/?=&%:,+@!$*");
 const NAME: [bool; 256] = table(b"-");
 
 /// A header: its name in lower case or the place of that in `KNOWN`, and where its value is.
-struct Header {
+pub struct Header {
     known: Option<usize>,
     name: [u8; NAME_BYTES_MAX],
     name_bytes: usize,
-    value: Range<usize>,
+    pub value: Range<usize>,
 }
 
 impl Header {
+    /// Its place in `KNOWN`.
+    pub fn place(&self) -> Option<usize> {
+        self.known
+    }
+
     fn name(&self) -> &[u8] {
         &self.name[..self.name_bytes]
     }
 }
 
 /// A request, and where its parts are.
-struct Found {
+pub struct Found {
     is_post: bool,
     path: Range<usize>,
     query: Range<usize>,
-    headers: Vec<Header>,
-    host: usize,
-    body: Range<usize>,
+    pub headers: Vec<Header>,
+    pub host: usize,
+    pub body: Range<usize>,
 }
 
 /// Read the request that begins at `at`; `None` if it is not whole, or Python has to read it.
-fn read_one(data: &[u8], at: usize) -> Option<Found> {
+pub fn read_one(data: &[u8], at: usize) -> Option<Found> {
     let rest = &data[at..];
     let (is_post, target) = if rest.starts_with(b"POST /") {
         (true, at + 5)

@@ -7,6 +7,7 @@ mod ask;
 mod blake2b;
 mod columns;
 mod compose;
+mod content;
 mod count;
 mod dedup;
 mod envelope;
@@ -18,6 +19,7 @@ mod message;
 mod msgpack;
 mod page;
 mod panics;
+mod posts;
 mod publish;
 mod publishes;
 mod reader;
@@ -44,13 +46,17 @@ mod signalhub_native {
     #[pymodule_export]
     use crate::compose::first_copies;
     #[pymodule_export]
+    use crate::content::Contents;
+    #[pymodule_export]
     use crate::dedup::{DedupTable, fingerprint};
     #[pymodule_export]
     use crate::http::Requests;
     #[pymodule_export]
     use crate::joined::send_joined;
     #[pymodule_export]
-    use crate::page::listed;
+    use crate::page::{listed, page_item, posted};
+    #[pymodule_export]
+    use crate::posts::RoomPosts;
     #[pymodule_export]
     use crate::publishes::{Bodies, Publishes};
     #[pymodule_export]

@@ -35,12 +35,12 @@ fn set(allowed: &[u8]) -> [bool; 256] {
 
 /// The members of a message; `None` for those it does not have.
 #[derive(Debug, Default, PartialEq)]
-struct Members<'a> {
-    message_id: Option<&'a [u8]>,
-    room: Option<&'a [u8]>,
-    tenant: Option<&'a [u8]>,
-    pseudonym: Option<&'a [u8]>,
-    ciphertext: &'a [u8],
+pub struct Members<'a> {
+    pub message_id: Option<&'a [u8]>,
+    pub room: Option<&'a [u8]>,
+    pub tenant: Option<&'a [u8]>,
+    pub pseudonym: Option<&'a [u8]>,
+    pub ciphertext: &'a [u8],
 }
 
 /// Reads messages as the tables given to it say.
@@ -61,7 +61,7 @@ impl RoomMessages {
     /// The characters of both kinds of ids with the most that one may have, those of ciphertexts,
     /// and the most bytes that one may have when it is decoded.
     #[new]
-    fn new(
+    pub fn new(
         plain: (&[u8], usize),
         with_colon: (&[u8], usize),
         base64url: &[u8],
@@ -93,7 +93,7 @@ impl RoomMessages {
 }
 
 impl RoomMessages {
-    fn members<'a>(&self, body: &'a [u8]) -> Option<Members<'a>> {
+    pub fn members<'a>(&self, body: &'a [u8]) -> Option<Members<'a>> {
         let mut found = Members::default();
         let mut seen = 0u8;
         let mut at = 0;

@@ -9,9 +9,13 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from signalhub import native
+from signalhub.core.rooms import values
 from signalhub.server.port import door, http
+from signalhub.server.port.door import Door
 from signalhub.server.port.http import (
     BODY_BYTES_MAX,
     HEAD_BYTES_MAX,
@@ -19,9 +23,10 @@ from signalhub.server.port.http import (
     listed_in_python,
 )
 from signalhub.server.port.native import NativeRequestReader, _plain
-from signalhub.server.rooms import envelopes
+from signalhub.server.rooms import envelopes, posts
 from signalhub.server.rooms.envelopes import EnvelopeReader, RoomEnvelope
 from signalhub.wire.errors import RoomError
+from signalhub.wire.room_ids import Names
 from tests.fuzz.corpus import FOUND_REQUESTS
 from tests.fuzz.http import BODIES, HEADERS, INBOX, ODD, TARGETS, Asker, DoorTarget
 from tests.fuzz.mutations import Damage
@@ -45,6 +50,15 @@ _USUAL: Final = [
     *("Connection: keep-alive", "connection:Keep-Alive", "accept-encoding: gzip, br"),
 ]
 
+
+# What may stand beside the message in the head of a post.
+_POSTED: Final = [
+    *("User-Agent: somebody/1.0", "Accept: */*", "Connection: keep-alive", "Connection: close"),
+    *(f"X-Inbox-ID: {INBOX}", "X-Inbox-ID: a/b", "X-Inbox-ID: Z2VuZXJhbA", "X-Room-ID: general"),
+    *("X-Pseudonym-ID: me", "Authorization: Bearer a.b.c", "Authorization: none", "X-Own: a"),
+    *("Origin: http://localhost", "Origin: http://example.com", "X-Forwarded-For: 192.0.2.7"),
+    *("Expect: 100-continue", "Host: example.com"),
+]
 
 _GET: Final = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _INSIDE: Final = b"POST /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
@@ -160,13 +174,13 @@ def _outcome(read: Callable[[], RoomEnvelope]) -> object:
 def both_envelopes(body: bytes) -> bool:
     """Both find the same; was it a usual one?"""
     reader = EnvelopeReader(_CIPHERTEXT_BYTES_MAX)
-    assert reader._usual is not None
+    assert reader.usual is not None
     ours = _outcome(lambda: reader.read(body))
     theirs = _outcome(
         lambda: envelopes.read_envelope(envelopes.read_members(body), _CIPHERTEXT_BYTES_MAX)
     )
     assert ours == theirs
-    return reader._usual.read(body) is not None
+    return reader.usual.read(body) is not None
 
 
 class BothDoors:
@@ -189,7 +203,6 @@ class BothDoors:
             if which:
                 patch.setattr(door, "new_reader", RequestReader)
                 patch.setattr(http, "with_listed", listed_in_python)
-                patch.setattr(EnvelopeReader, "_usual", None, raising=False)
                 patch.setattr(EnvelopeReader, "read", _read_in_python)
             return re.sub(rb"\r\nDate: [^\r]*", b"", target.fire(pieces))
 
@@ -232,6 +245,62 @@ async def test_both_ways_give_the_same_answers(seed: int, monkeypatch: pytest.Mo
     attack(seed, ROOM_API.cases, Plain(2_000 + seed).next, both.fire, FOUND_REQUESTS)
 
 
+class Posts(Damage):
+    """Messages for rooms in the form in which clients post them, some of them a little wrong."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._bodies = Bodies(seed)
+
+    def next(self) -> list[bytes]:
+        """Up to three requests, a read each; a few of them in pieces."""
+        requests = [self._post() for _ in range(1 + self.below(3))]
+        if self.is_likely(0.1):
+            return [b"".join(requests)]
+        return [self.damaged(one, 0.1) for one in requests]
+
+    def _post(self) -> bytes:
+        body = self._bodies.next() if self.is_likely(0.1) else self._message()
+        lines = ["Host: localhost", "Content-Type: application/json"]
+        if self.is_likely(0.3):
+            lines.append(self.pick(_POSTED))
+        lines.insert(self.below(len(lines) + 1), f"Content-Length: {len(body)}")
+        head = "\r\n".join(["POST /api/v1/message HTTP/1.1", *lines, "", ""])
+        return head.encode("latin-1") + body
+
+    def _message(self) -> bytes:
+        value: dict[str, Any] = {
+            "roomId": self.pick(("general", "t:general", "other", "r" * 128)),
+            # Few ids and ciphertexts, so that there are repeats with the same and other content.
+            "messageId": f"m{self.below(200)}",
+            "ciphertext": self.pick(("QUJD", "Qx-_", "QUI")),
+        }
+        if self.is_likely(0.5):
+            value["pseudonymId"] = self.pick(("me", "a:b"))
+        if self.is_likely(0.1):
+            value["tenantId"] = "t"
+        return msgspec.json.encode(value)
+
+
+@pytest.mark.parametrize("seed", ROOM_API.seeds)
+async def test_both_ways_answer_posts_with_the_same_bytes(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = []
+    take = posts.Posts.take
+
+    def counted(self: posts.Posts, door: Door, data: bytes) -> bool:
+        taken.append(take(self, door, data))
+        return taken[-1]
+
+    monkeypatch.setattr(posts.Posts, "take", counted)
+    both = BothDoors(monkeypatch)
+
+    attack(seed, ROOM_API.cases, Posts(3_000 + seed).next, both.fire)
+
+    assert sum(taken) > ROOM_API.cases // 2
+
+
 @pytest.mark.parametrize("size", [0, 1, 2, 500])
 def test_both_ways_list_values_in_the_same_way(size: int) -> None:
     values = [b'{"seq":%d}' % number for number in range(size)]
@@ -239,3 +308,24 @@ def test_both_ways_list_values_in_the_same_way(size: int) -> None:
 
     assert http.with_listed(*given) == listed_in_python(*given)
     assert listed_in_python(*given).partition(b"\r\n\r\n")[2] == b"[%b]" % b",".join(values)
+
+
+@given(
+    st.sampled_from(["", "me", "a:b", "x" * 128]),
+    st.binary(min_size=1, max_size=400),
+    st.binary(max_size=80),
+)
+def test_both_ways_digest_messages_in_the_same_way(
+    pseudonym: str, ciphertext: bytes, secret: bytes
+) -> None:
+    names = Names(secret)
+
+    assert names.content(pseudonym, ciphertext) == names.content_in_python(pseudonym, ciphertext)
+
+
+@pytest.mark.parametrize("created", [None, b"2026-01-31T12:00:05Z"])
+@pytest.mark.parametrize("seq", [1, 2**40 - 1])
+def test_both_ways_write_messages_of_pages_in_the_same_way(seq: int, created: bytes | None) -> None:
+    parts = seq, "m-1", b"QUJD", created
+
+    assert values.json_item(*parts) == values.json_item_in_python(*parts)

@@ -86,10 +86,19 @@ class Lockstep(RuleBasedStateMachine):
         at_ms = self.now_ms - age_ms
         self.same(lambda one: one.remember_queued(list(keys), self.now_ms, at_ms, seq, 5))
 
-    @rule(first=numbers, count=st.integers(1, 70), late_ms=st.sampled_from([0, 0, 3, 10_001]))
-    def deliver(self, first: int, count: int, late_ms: int) -> None:
-        keys = [key_of(number) for number in range(first, first + count)]
-        self.same(lambda one: one.remember_delivered(list(keys), self.now_ms - late_ms))
+    @rule(
+        first=numbers,
+        count=st.integers(1, 70),
+        age_ms=st.sampled_from([0, 0, 3, 9_999, 10_001, -5, -(2**20)]),
+        seq=st.sampled_from([1, 900, 2**40 - 30]),
+        stream=st.sampled_from([0, 7, 2**32 - 30]),
+    )
+    def accept_each(self, first: int, count: int, age_ms: int, seq: int, stream: int) -> None:
+        numbers = range(first, first + count)
+        keys = [key_of(number) for number in numbers]
+        streams, seqs = [stream + at for at in range(count)], [seq + at for at in range(count)]
+        at_ms = self.now_ms - age_ms
+        self.same(lambda one: one.remember_delivered(keys, self.now_ms, at_ms, streams, seqs))
 
     @rule(first=numbers, count=st.integers(1, 5))
     def look(self, first: int, count: int) -> None:
@@ -128,6 +137,23 @@ TestLockstep = Lockstep.TestCase
 TestLockstep.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 TestScarceLockstep = ScarceLockstep.TestCase
 TestScarceLockstep.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+
+
+@given(st.integers(1, 90), st.integers(0, 2**16), st.sampled_from([5_000, 2**30]))
+def test_messages_remembered_together_are_remembered_as_each_would_be(
+    count: int, age_ms: int, memory_bytes_max: int
+) -> None:
+    keys = [key_of(number) for number in range(count)]
+    together, singly = (Dedup(WINDOW_MS, memory_bytes_max) for _ in range(2))
+    numbers = list(range(1, count + 1))
+    together.remember_delivered(keys, BEGIN_MS, BEGIN_MS - age_ms, numbers, numbers)
+    for key, number in zip(keys, numbers, strict=True):
+        ack = KnownAck(BEGIN_MS - age_ms, seq=number, stream=number)
+        singly.remember_by(key, BEGIN_MS, ack)
+
+    for key in keys:
+        assert together.find_by(key, BEGIN_MS) == singly.find_by(key, BEGIN_MS)
+    assert together.count == singly.count
 
 
 def test_a_key_has_ten_bytes() -> None:

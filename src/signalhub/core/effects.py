@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from signalhub.core.messages.dedup import Recalled
     from signalhub.core.messages.publish import RunReceipt
     from signalhub.core.messages.runs import TellRun
+    from signalhub.core.rooms.accept import PendingMessage
     from signalhub.core.rooms.values import Archived, Guest, Result
     from signalhub.core.sessions.registry import Registration
     from signalhub.core.sessions.session import Session
@@ -155,6 +156,12 @@ class AppendRun(Append, kw_only=True):
     """Write messages that are committed together with those beside them: a run, or one ask."""
 
     receipt: RunReceipt | AskReceipt
+
+
+class AppendMessage(Append, kw_only=True):
+    """Write a message of an inbox, which is committed together with those beside it."""
+
+    message: PendingMessage
 
 
 class Dispatch(msgspec.Struct, gc=False):

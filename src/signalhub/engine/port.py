@@ -48,8 +48,8 @@ class Unwritten:
         """How much of one socket may wait at the moment."""
         return (self._bytes_max - self.bytes) * _SHARE
 
-    @property
-    def is_full(self) -> bool:
+    def is_behind(self) -> bool:
+        """Does as much wait as may?"""
         return self.bytes >= self._bytes_max
 
     @property

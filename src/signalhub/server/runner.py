@@ -18,6 +18,7 @@ from signalhub.core.effects import (
     Announce,
     Answer,
     Append,
+    AppendMessage,
     AppendRun,
     Close,
     Consult,
@@ -58,6 +59,7 @@ from signalhub.wire.errors import Refusal, unworded
 from signalhub.wire.frames import CloseCode, text_frames, text_header
 
 if TYPE_CHECKING:
+    from signalhub.core.rooms.accept import PendingMessage
     from signalhub.server.rooms.socket import RoomSocket
 
 R = TypeVar("R")
@@ -84,7 +86,7 @@ class HubRunner:
     ) -> None:
         self.hub = hub
         self._engine = engine
-        hub.storage.is_behind = lambda: engine.unwritten.is_full
+        hub.storage.is_behind = engine.unwritten.is_behind
         self._archive = archive
         self._loop = loop
         self._mono_s = clock.mono_s
@@ -261,12 +263,13 @@ class HubRunner:
     def perform(self, effects: list[Effect], now: int) -> None:
         """Perform effects in order."""
         for effect in effects:
-            if type(effect) is ReplyRuns:
-                self._reply_runs(effect)
-            elif type(effect) is Append:
-                self._append(effect)
-            elif type(effect) is Answer:
-                self._answer(effect)
+            kind = type(effect)
+            if kind is ReplyRuns:
+                self._reply_runs(effect)  # type: ignore[arg-type]
+            elif kind is AppendMessage or kind is Append:
+                self._append(effect)  # type: ignore[arg-type]
+            elif kind is Answer:
+                self._answer(effect)  # type: ignore[arg-type]
             else:
                 self._perform_one(effect, now)
         if not self.writer.tick_ms and self.hub.has_woken:
@@ -417,13 +420,21 @@ class HubRunner:
         self.writer.log_went_on()
         offset = first
         runs: list[AppendRun] = []
+        messages: list[PendingMessage] = []
         for append in appends:
-            if type(append) is AppendRun:
-                runs.append(append)
+            kind = type(append)
+            if messages and kind is not AppendMessage:
+                offset += self._committed_messages(messages, offset, now)
+                messages = []
+            if kind is AppendRun:
+                runs.append(append)  # type: ignore[arg-type]
                 continue
             if runs:
                 offset += self._committed_runs(runs, offset, now)
                 runs = []
+            if kind is AppendMessage:
+                messages.append(append.message)  # type: ignore[attr-defined]
+                continue
             try:
                 for effect in append.committed(offset, now):
                     if type(effect) is Answer:
@@ -436,6 +447,8 @@ class HubRunner:
             offset += append.entry.count
         if runs:
             offset += self._committed_runs(runs, offset, now)
+        if messages:
+            offset += self._committed_messages(messages, offset, now)
         self._tally.appended += offset - first
 
     def _committed_runs(self, runs: list[AppendRun], offset: int, now: int) -> int:
@@ -452,6 +465,18 @@ class HubRunner:
         except Exception as error:
             log.error("committed entries could not be handled", exc_info=unworded(error))
         return sum([one.entry.count for one in runs])
+
+    def _committed_messages(self, messages: list[PendingMessage], offset: int, now: int) -> int:
+        """Continue after a commit of messages for inboxes; return how many they are."""
+        for effect in self.hub.rooms.committed(messages, offset, now):
+            if type(effect) is Answer:
+                self._answer(effect)
+                continue
+            try:
+                self._perform_one(effect, now)
+            except Exception as error:
+                log.error("a committed entry could not be handled", exc_info=unworded(error))
+        return len(messages)
 
     def refused(
         self, appends: list[Append], refusal: Refusal, *, is_final: bool, unknown: int = 0

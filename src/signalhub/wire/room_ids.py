@@ -7,13 +7,18 @@ gets the data cannot test ids without the key. The version of the key is part of
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
 from string import ascii_letters, digits
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from signalhub import native
 from signalhub.wire.base64url import decoded, encoded
 from signalhub.wire.entry import InboxKeyBody
+
+if native.IS_ON or TYPE_CHECKING:
+    import signalhub_native
 
 KEY_VERSION: Final = 1
 # The stored names of inboxes begin with this, those of rooms do not.
@@ -79,14 +84,18 @@ class Names:
         self.inbox = lru_cache(_CACHED)(self._inbox)
         content_key = hmac.digest(secret, b"content\0", "sha256")
         self._keyed = blake2b(digest_size=_HALF_BYTES, key=content_key)
+        # A digest of a message and its sender, for `is_other_content`; never 0.
+        self.content: Callable[[str, bytes], int] = self.content_in_python
+        if native.IS_ON:
+            self.content = signalhub_native.Contents(content_key).digest
 
     @property
     def mark(self) -> InboxKeyBody:
         """A fingerprint of the key in the log, so that a different key is noticed."""
         return InboxKeyBody(self._version, self._hash(b"fingerprint", ""))
 
-    def content(self, pseudonym: str, ciphertext: bytes) -> int:
-        """A digest of a message and its sender, for `is_other_content`; never 0.
+    def content_in_python(self, pseudonym: str, ciphertext: bytes) -> int:
+        """What `content` does without the native part.
 
         The upper half is of the ciphertext, the lower one of both, 0 without a pseudonym. So two
         messages of one sender have nothing in common.

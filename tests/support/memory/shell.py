@@ -25,6 +25,7 @@ from signalhub.core.effects import (
     Announce,
     Answer,
     Append,
+    AppendMessage,
     AppendRun,
     Close,
     Consult,
@@ -379,6 +380,11 @@ class MemoryShell:
                 receipts = [one.receipt for one in some if isinstance(one, AppendRun)]
                 self._carry_out(self.hub.committed_runs(receipts, offset, self.now))
                 offset += sum(one.entry.count for one in some)
+                continue
+            if kind is AppendMessage:
+                messages = [one.message for one in some if isinstance(one, AppendMessage)]
+                self._carry_out(self.hub.rooms.committed(messages, offset, self.now))
+                offset += len(messages)
                 continue
             for append in some:
                 self._carry_out(append.committed(offset, self.now))

@@ -268,7 +268,8 @@ def test_look_ups_see_every_snapshot_handed_over_before_them(store: StateStore) 
         found.append(Future())
         store.recall([key_of(f"x{number}")], NOW - WEEK_MS, found[-1].set_result)
 
-    assert [one.result(timeout=20) for one in found] == [[(number, 0)] for number in range(1, 50)]
+    positions = [[Recalled(number, 0)] for number in range(1, 50)]
+    assert [one.result(timeout=20) for one in found] == positions
 
 
 def test_a_store_of_the_version_before_rooms_is_brought_up_to_date(path: Path) -> None:

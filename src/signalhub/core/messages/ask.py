@@ -578,7 +578,9 @@ class Asks:
                 loose.append(Settlement(0, offset, Outcome.WRITTEN, 1, 0, now, now, target))
         for at_ms, times in received.items():
             self._tally.ask_latency.observe((now - at_ms) / 1000, times)
-        self._dedup.remember_delivered(keys, now)
+        # Their acks have no positions.
+        none = [0] * len(keys)
+        self._dedup.remember_delivered(keys, now, now, none, none)
         rest = self._rest(KnownAck(now, DELIVERED))
         for receipt in receipts:
             self._answer(receipt, rest, now, effects, blanks)

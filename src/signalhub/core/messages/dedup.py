@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 from hashlib import blake2b
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -108,7 +108,7 @@ class Dedup:
     @property
     def is_shortened(self) -> bool:
         """Is the window shorter than configured for lack of memory?"""
-        return self.window_ms < self._window_ms
+        return self._lost_until_ms >= 0 and self.window_ms < self._window_ms
 
     def find(self, sender: str, message_id: str, now_ms: int) -> KnownAck | None:
         """The ack of an accepted message, unless it is older than the window."""
@@ -159,36 +159,41 @@ class Dedup:
     ) -> None:
         """Messages were accepted and have consecutive positions in a stream."""
         self._advance(now_ms)
-        count, delay_ms = len(keys), at_ms - (self._now_ms - self._skew_ms)
-        is_large = first_seq + count > _SEQ_MAX or stream > _STREAM_MAX
-        if is_large or not self._count_together(count, delay_ms):
+        table, count = self._table, len(keys)
+        delay_ms = at_ms - (self._now_ms - self._skew_ms)
+        if first_seq + count > _SEQ_MAX or not self._have_room(count, delay_ms, stream):
             for seq, key in enumerate(keys, first_seq):
                 self.remember_by(key, now_ms, KnownAck(at_ms, "queued", seq=seq, stream=stream))
             return
-        table, oldest_ms = self._table, self._oldest_kept_ms()
+        oldest_ms = self._oldest_kept_ms()
         records = table.add_queued(keys, self._now_ms, delay_ms, stream, first_seq, oldest_ms)
         if self._is_fresh_kept:
             self._fresh += records
 
-    def remember_delivered(self, keys: list[bytes], now_ms: int) -> None:
-        """Messages without positions are delivered now."""
+    def remember_delivered(
+        self, keys: list[bytes], now_ms: int, at_ms: int, streams: list[int], seqs: list[int]
+    ) -> None:
+        """Messages were accepted, each with a position in its stream."""
         self._advance(now_ms)
-        delay_ms = now_ms - (self._now_ms - self._skew_ms)
-        if not self._count_together(len(keys), delay_ms):
-            for key in keys:
-                self.remember_by(key, now_ms, KnownAck(now_ms, "delivered"))
+        table, count = self._table, len(keys)
+        delay_ms = at_ms - (self._now_ms - self._skew_ms)
+        if max(seqs) > _SEQ_MAX or not self._have_room(count, delay_ms, max(streams)):
+            for key, stream, seq in zip(keys, streams, seqs, strict=True):
+                self.remember_by(key, now_ms, KnownAck(at_ms, seq=seq, stream=stream))
             return
-        records = self._table.add_delivered(keys, self._now_ms, delay_ms, self._oldest_kept_ms())
+        oldest_ms = self._oldest_kept_ms()
+        records = table.add_delivered(keys, self._now_ms, delay_ms, streams, seqs, oldest_ms)
         if self._is_fresh_kept:
             self._fresh += records
 
-    def _count_together(self, count: int, delay_ms: int) -> bool:
-        """Count messages that are added together; `False` if each has to be added by itself."""
+    def _have_room(self, count: int, delay_ms: int, stream: int) -> bool:
+        """Can so many be added as records at once? If so, they are counted."""
         self._count_arrival()
         newest = self._slices[0]
         needed_bytes = count * (_RECORD.size + _BUCKET_BYTES)
         if (
             not DELAY_MS_MIN <= delay_ms <= _DELAY_MASK + DELAY_MS_MIN
+            or stream > _STREAM_MAX
             or newest.count + count > self._slice_count_max
             or self._table.memory_bytes + needed_bytes > self._memory_bytes_max
         ):
@@ -441,11 +446,26 @@ class _Table:
         )
 
     def add_delivered(
-        self, keys: list[bytes], at_ms: int, delay_ms: int, oldest_kept_ms: int
+        self,
+        keys: list[bytes],
+        at_ms: int,
+        delay_ms: int,
+        streams: list[int],
+        seqs: list[int],
+        oldest_kept_ms: int,
     ) -> bytes:
-        """Add messages without positions that were delivered; return their records."""
-        ack = KnownAck(at_ms + delay_ms, "delivered")
-        return b"".join([self.add(key, at_ms, ack, delay_ms, oldest_kept_ms) for key in keys])
+        """Add messages that are delivered, with their streams and positions; return the records."""
+        ack_ms = at_ms + delay_ms
+        return b"".join(
+            self.add(
+                key,
+                at_ms,
+                KnownAck(ack_ms, seq=seq, stream=stream),
+                delay_ms,
+                oldest_kept_ms,
+            )
+            for key, stream, seq in zip(keys, streams, seqs, strict=True)
+        )
 
     def trim(self, buckets: int, oldest_kept_ms: int) -> None:
         """Cut older records from the next few buckets, going round and round."""
@@ -504,7 +524,7 @@ def accepted_ms(record: bytes) -> int:
     return time_ms
 
 
-class Recalled(NamedTuple):
+class Recalled(msgspec.Struct, frozen=True, gc=False):
     """What is known of a room's message: its position, and a digest of its content.
 
     The position of an unknown message is 0, and so is the digest of one that was recorded before

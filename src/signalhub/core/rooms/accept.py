@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from signalhub.core.effects import Announce, Answer, Append, Effect, Recall
+from signalhub.core.effects import (
+    Announce,
+    Answer,
+    AppendMessage,
+    Effect,
+    Note,
+    Recall,
+)
 from signalhub.core.messages.dedup import Recalled, fingerprint
 from signalhub.core.rooms import refusals, values
 from signalhub.core.rooms.inbox import STREAM_EPOCH, Inbox, KeptMessage, Messages, size_in_log
@@ -29,7 +36,7 @@ from signalhub.core.rooms.values import (
     Times,
 )
 from signalhub.wire.entry import Entry, Kind, RoomEffect, RoomMessageBody, encode_body
-from signalhub.wire.errors import RoomError
+from signalhub.wire.errors import RoomError, unworded
 from signalhub.wire.room_ids import is_other_content
 
 if TYPE_CHECKING:
@@ -43,6 +50,7 @@ if TYPE_CHECKING:
 _MINUTE_MS: Final = 60_000
 # Limit of messages per inbox that wait for a look-up on disk.
 _QUEUE_MAX: Final = 1_000
+_ROOM_MESSAGE: Final = Kind.ROOM_MESSAGE
 
 
 class WaitingMessage(msgspec.Struct):
@@ -82,11 +90,34 @@ class Acceptance:
     def send(self, request: SendToRoom, now: int) -> list[Effect]:
         """Accept a message for a room."""
         request.at_ms = now
-        return self._attempt(request, now)
+        try:
+            return self._send(request, now, None)
+        except RoomError as error:
+            return [Answer(request.caller, error, request.message_id)]
 
     def deposit(self, request: Deposit, now: int) -> list[Effect]:
         """Accept a message for an inbox only: not announced, not counted by the room's limit."""
         return self._attempt(request, now)
+
+    def committed(self, messages: list[PendingMessage], first: int, now: int) -> list[Effect]:
+        """Messages are on disk, the first of them at this offset."""
+        effects: list[Effect] = []
+        ids = self.messages.ids
+        known: dict[bytes, Recalled] = {}
+        began_ms = messages[0].began_ms
+        for offset, message in enumerate(messages, first):
+            if message.began_ms != began_ms:
+                ids.remember_all(known, began_ms, self.times.floored(began_ms))
+                known, began_ms = {}, message.began_ms
+            try:
+                message.follow(offset, now, effects)
+            except Exception as error:
+                # The others must still be handled.
+                told = Note("a committed message could not be handled", {}, unworded(error))
+                effects.append(told)
+            known[message.key] = Recalled(message.seq, message.digest)
+        ids.remember_all(known, began_ms, self.times.floored(began_ms))
+        return effects
 
     def tick(self, mono_ms: int) -> None:
         """Drop the rate windows of rooms and inboxes without recent messages."""
@@ -124,10 +155,16 @@ class Acceptance:
             answer = self._known(inbox, request, key, now, looked_up)
             if answer is not None:
                 return answer
-        self._check_storage(key)
-        self._check_disk()
-        windows = self._check_rates(claimed.room, request)
-        self._check_cap(inbox)
+        self._check_log(key)
+        windows = None
+        if claimed.room is not None:
+            windows = self._windows(claimed.room, request)
+            for window in windows:
+                wait_ms = window.wait_ms(request.mono_ms)
+                if wait_ms:
+                    raise self._limited(wait_ms)
+        if self.messages.archived is not None:
+            self._check_cap(inbox)
         if request.type in ABOUT_PROPOSALS:
             self.state.check(claimed.room, request, now)
         room, inbox, effects = directory.bind(claimed, request.requester, now)
@@ -137,8 +174,8 @@ class Acceptance:
         self._busy[room] = request.mono_ms
         delivery = PendingMessage(self, inbox, room, request, key, windows)
         # Later deposits are kept for the same time.
-        inbox.retention_s = self._retention_s(request.room, request.inbox)
-        effects.append(delivery.append(now, inbox.retention_s or self.settings.retention_s))
+        inbox.retention_s = retention_s = self._retention_s(request.room, request.inbox)
+        effects.append(delivery.append(now, retention_s or self.settings.retention_s))
         return effects
 
     def _deposit(self, request: Deposit, now: int, looked_up: bytes | None) -> list[Effect]:
@@ -150,13 +187,13 @@ class Acceptance:
             answer = self._known(found, request, key, now, looked_up)
             if answer is not None:
                 return answer
-        self._check_storage(key)
-        self._check_disk()
+        self._check_log(key)
         window = self._appends.of(f"{name} {request.requester.key}")
         wait_ms = window.wait_ms(request.mono_ms)
         if wait_ms:
             raise self._limited(wait_ms)
-        self._check_cap(found)
+        if self.messages.archived is not None:
+            self._check_cap(found)
         inbox = found or directory.inbox(name, request.requester)
         retention_s = self._retention_s("", request.inbox) or inbox.retention_s
         delivery = PendingMessage(self, inbox, None, request, key, [window])
@@ -186,7 +223,7 @@ class Acceptance:
         if ack is not None:
             known = Recalled(ack.seq, ack.stream)
             return self._repeat(request, known, self.times.shown(ack.at_ms))
-        if key == looked_up:
+        if key == looked_up or (ids.is_whole and inbox.queue is None):
             return None
         unsaved = ids.find_unsaved(key)
         if unsaved is not None:
@@ -261,15 +298,14 @@ class Acceptance:
 
     # Checks of new messages.
 
-    def _check_storage(self, key: bytes) -> None:
+    def _check_log(self, key: bytes) -> None:
+        """Raise unless the log has room for one more message."""
         if self._storage.fault is not None:
             self.tally.refused += 1
             raise refusals.outcome_unknown() if key in self.doubtful else refusals.storage()
         if self._storage.is_behind():
             self.tally.refused += 1
             raise refusals.disk_behind()
-
-    def _check_disk(self) -> None:
         if self.messages.is_disk_full:
             self.tally.refused += 1
             self.tally.disk_full += 1
@@ -279,18 +315,8 @@ class Acceptance:
         self.tally.limited += 1
         return refusals.limited(wait_ms)
 
-    def _check_rates(self, room: Room | None, request: SendToRoom) -> list[SlidingWindow] | None:
-        """Return the rate windows to record a message in; `None` if its room does not exist yet."""
-        if room is None:
-            return None
-        windows = self._windows(room, request)
-        for window in windows:
-            wait_ms = window.wait_ms(request.mono_ms)
-            if wait_ms:
-                raise self._limited(wait_ms)
-        return windows
-
     def _windows(self, room: Room, request: SendToRoom) -> list[SlidingWindow]:
+        """Return the rate windows to record a message in."""
         settings, window_ms = self.settings, self._window_ms
         # The times at which the message arrived; it may have waited for a look-up since.
         windows = [room.window(settings.rate, window_ms, request.mono_ms, request.at_ms)]
@@ -299,7 +325,7 @@ class Acceptance:
         return windows
 
     def _check_cap(self, inbox: Inbox | None) -> None:
-        if self.messages.archived is None or inbox is None:
+        if inbox is None:
             return
         settings = self.settings
         if (
@@ -312,6 +338,8 @@ class Acceptance:
 
     def _retention_s(self, room_name: str, inbox_id: str | None) -> float | None:
         """Return the retention of the longest matching prefix of either name, if there is one."""
+        if not self.settings.retention:
+            return None
         best, found = -1, None
         for prefix, retention_s in self.settings.retention.items():
             is_match = room_name.startswith(prefix) or (inbox_id or "").startswith(prefix)
@@ -325,14 +353,14 @@ class PendingMessage:
 
     __slots__ = (
         "_acceptance",
-        "_began_ms",
         "_body",
         "_inbox",
-        "_key",
         "_room",
         "_size",
         "_windows",
+        "began_ms",
         "digest",
+        "key",
         "repeats",
         "request",
         "seq",
@@ -352,23 +380,23 @@ class PendingMessage:
         for window in windows:
             window.record(request.mono_ms)
         self._windows = windows
-        self._key = key
+        self.key = key
         self._acceptance = acceptance
         self._inbox = inbox
         self._room = room
-        self._began_ms = 0
+        self.began_ms = 0
         self.digest = acceptance.digest_of(request)
         self.request = request
         self.repeats: list[SendToRoom | Deposit] = []
-        self._size = size_in_log(request.message_id, request.ciphertext)
-        acceptance.messages.pending_bytes += self._size
+        self._size = size = size_in_log(request.message_id, request.ciphertext)
+        acceptance.messages.pending_bytes += size
         self.seq = inbox.assign(acceptance.directory.floor)
         inbox.pending[request.message_id] = self
 
-    def append(self, now: int, retention_s: float) -> Append:
+    def append(self, now: int, retention_s: float) -> AppendMessage:
         """Return the effect that writes the message."""
         times, inbox, request = self._acceptance.times, self._inbox, self.request
-        self._began_ms = now
+        self.began_ms = now
         at_ms = times.floored(now)
         if not inbox.since_ms:
             inbox.since_ms = at_ms
@@ -379,12 +407,12 @@ class PendingMessage:
             times.shown(at_ms),
             at_ms + int(retention_s * 1000),
             self._room is None,
-            self._control(),
+            self._control() if self._room is not None else None,
             self.digest,
         )
         body = encode_body(self._body)
-        entry = Entry(Kind.ROOM_MESSAGE, inbox.name, STREAM_EPOCH, self.seq, at_ms, body)
-        return Append(entry, self.committed, self.refused)
+        entry = Entry(_ROOM_MESSAGE, inbox.name, STREAM_EPOCH, self.seq, at_ms, body)
+        return AppendMessage(entry, self.committed, self.refused, message=self)
 
     def _control(self) -> RoomEffect | None:
         request = self.request
@@ -398,37 +426,41 @@ class PendingMessage:
         return RoomEffect(self._room.name, request.type, request.proposal, proposer)
 
     def committed(self, offset: int, now: int) -> list[Effect]:
+        return self._acceptance.committed([self], offset, now)
+
+    def follow(self, offset: int, now: int, effects: list[Effect]) -> None:
+        """The message is on disk: add what follows from that to the effects; its id comes after."""
         acceptance, inbox, body, room = self._acceptance, self._inbox, self._body, self._room
         messages, tally, times = acceptance.messages, acceptance.tally, acceptance.times
-        request, seq = self.request, self.seq
-        del inbox.pending[request.message_id]
+        request, seq, message_id = self.request, self.seq, body.message_id
+        del inbox.pending[message_id]
         messages.pending_bytes -= self._size
-        at_ms = messages.remember(inbox, body, self._key, seq, offset, self._began_ms)
-        alike = values.members(seq, body.message_id, body.ciphertext)
-        item = values.page_item(alike, body.created_ms, is_exact=times.is_exact)
-        messages.buffer.keep(inbox, KeptMessage(seq, body.message_id, body.expires_ms, item))
-        effects: list[Effect] = []
+        at_ms = messages.record(inbox, body, seq, offset, self.began_ms)
+        item = values.page_item(
+            seq, message_id, body.ciphertext, body.created_ms, is_exact=times.is_exact
+        )
+        messages.buffer.keep(inbox, KeptMessage(seq, message_id, body.expires_ms, item))
         if room is not None and isinstance(request, SendToRoom):
             if body.control is not None:
                 room.settled(body.control.proposal)
                 acceptance.state.follow(room, body, at_ms)
             tally.sent += 1
             if room.guests:
-                effects.append(self._announce(room, request, alike))
+                effects.append(self._announce(room, request))
         else:
             tally.appended += 1
-        tally.accept_latency.observe((now - self._began_ms) / 1000)
-        accepted = Accepted(body.message_id, seq, False, times.shown(at_ms))
-        effects.append(Answer(request.caller, accepted, body.message_id))
+        tally.accept_latency.observe((now - self.began_ms) / 1000)
+        shown_ms = times.shown(at_ms)
+        accepted = Accepted(message_id, seq, False, shown_ms)
+        effects.append(Answer(request.caller, accepted, message_id))
         if self.repeats:
-            again = Accepted(body.message_id, seq, True, times.shown(at_ms))
-            effects += [Answer(one.caller, again, body.message_id) for one in self.repeats]
-        return effects
+            again = Accepted(message_id, seq, True, shown_ms)
+            effects += [Answer(one.caller, again, message_id) for one in self.repeats]
 
-    def _announce(self, room: Room, request: SendToRoom, alike: bytes) -> Announce:
+    def _announce(self, room: Room, request: SendToRoom) -> Announce:
         but = None if self._acceptance.settings.echo_to_sender else request.guest
         self._acceptance.tally.announced += len(room.guests) - (but in room.guests)
-        return Announce(tuple(room.guests), values.live_frame(alike, request), but)
+        return Announce(tuple(room.guests), values.live_frame(self.seq, request), but)
 
     def refused(self, refusal: Refusal, now: int) -> list[Effect]:
         """The log refused the message: release its position and its slot in the rate windows."""
@@ -445,6 +477,6 @@ class PendingMessage:
         self._acceptance.directory.forget_blank(inbox)
         self._acceptance.tally.refused += 1 + len(self.repeats)
         if refusal.is_unknown:
-            self._acceptance.doubtful.add(self._key)
+            self._acceptance.doubtful.add(self.key)
         error = refusals.not_stored(refusal)
         return [Answer(one.caller, error, one.message_id) for one in (self.request, *self.repeats)]

@@ -167,12 +167,14 @@ class RoomDirectory:
 
     def claim(self, room_name: str, inbox_id: str | None) -> Claim:
         """Find the room and inbox of a message without creating them; raises `RoomError`."""
-        claimed = self._checked(room_name, inbox_id)
+        is_given = inbox_id is not None or self._settings.require_capability
+        claimed = self._checked(room_name, inbox_id) if is_given else None
         name = self.names.room(room_name)
         room = self.rooms.get(name)
-        if room is not None and room.inbox is not None:
-            _check_fits(room, None, claimed)
-            return Claim(name, room.inbox.name, room, room.inbox)
+        if room is not None and (inbox := room.inbox) is not None:
+            if claimed is not None:
+                _check_fits(room, None, claimed)
+            return Claim(name, inbox.name, room, inbox)
         self._check_owner(room_name, inbox_id)
         inbox_name = claimed or self.default_inbox(room_name)
         inbox = self.inboxes.get(inbox_name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -356,9 +356,14 @@ class KnownIds:
         """Look up an id in memory."""
         return self.memory.find_by(key, self.time(now))
 
+    @property
+    def is_whole(self) -> bool:
+        """Are all ids of the window in memory?"""
+        return not self.memory.is_shortened
+
     def find_unsaved(self, key: bytes) -> Recalled | None:
         """Look up an id that was evicted from memory before a snapshot held it."""
-        if not self.memory.is_shortened:
+        if self.is_whole:
             return None
         found = self.unsaved.get(key)
         for _, keys in self._saving:
@@ -381,6 +386,24 @@ class KnownIds:
         self.memory.remember_by(key, id_ms, ack)
         self._unsaved_count += key not in self.unsaved
         self.unsaved[key] = known
+        if self._unsaved_count > _UNSAVED_MAX:
+            self._drop_oldest_unsaved(now)
+
+    def remember_all(self, known: dict[bytes, Recalled], now: int, at_ms: int) -> None:
+        """Record accepted messages that came at the same time."""
+        id_ms = self.time(now)
+        if len(known) < 2 or id_ms < self._slot_ms + self._grid_ms - 1:
+            # Each has its own time.
+            for key, one in known.items():
+                self.remember(key, one, now, at_ms)
+            return
+        told_ms = max(at_ms, id_ms + DELAY_MS_MIN)
+        digests, seqs = [one.digest for one in known.values()], [one.seq for one in known.values()]
+        self.memory.remember_delivered(list(known), id_ms, told_ms, digests, seqs)
+        unsaved = self.unsaved
+        before = len(unsaved)
+        unsaved.update(known)
+        self._unsaved_count += len(unsaved) - before
         if self._unsaved_count > _UNSAVED_MAX:
             self._drop_oldest_unsaved(now)
 
@@ -429,7 +452,7 @@ _PIN_OFFSETS: Final = 1_024
 _PINS_MAX: Final = 4_096
 
 
-class Pin(NamedTuple):
+class Pin(msgspec.Struct, gc=False):
     """A range of the log: its first offset, when its last message expires, and bytes of those."""
 
     first: int
@@ -455,8 +478,9 @@ class Pins:
             if offset < last.first:
                 return
             if offset - last.first < self._pin_offsets:
-                latest_ms = max(expires_ms, last.expires_ms)
-                self._pins[-1] = Pin(last.first, latest_ms, last.bytes + size)
+                if expires_ms > last.expires_ms:
+                    last.expires_ms = expires_ms
+                last.bytes += size
                 return
         self._pins.append(Pin(offset, expires_ms, size))
         if len(self._pins) > _PINS_MAX:
@@ -578,17 +602,21 @@ class Messages:
         self, inbox: Inbox, body: RoomMessageBody, key: bytes, seq: int, offset: int, now: int
     ) -> int:
         """Record a committed message and its id; return the time of its entry."""
+        at_ms = self.record(inbox, body, seq, offset, now)
+        self.ids.remember(key, Recalled(seq, body.digest), now, at_ms)
+        return at_ms
+
+    def record(self, inbox: Inbox, body: RoomMessageBody, seq: int, offset: int, now: int) -> int:
+        """Record a committed message; return the time of its entry."""
         inbox.committed(seq, offset, body.expires_ms)
         self._dirty.add(inbox)
         size = size_in_log(body.message_id, body.ciphertext)
         self.pins.add(offset, body.expires_ms, size)
         self.disk_bytes += size
-        at_ms = self._times.floored(now)
-        self.ids.remember(key, Recalled(seq, body.digest), now, at_ms)
         if self.archived is not None and offset >= self.archived:
             inbox.count_unarchived(offset, len(body.ciphertext))
             self._waiting.add(inbox)
-        return at_ms
+        return self._times.floored(now)
 
     def measure(self, now: int) -> None:
         """Measure again what rooms take of the log: what has expired or is archived is free."""
@@ -639,5 +667,6 @@ class Messages:
         self, seq: int, message_id: str, ciphertext: bytes, created_ms: int | None
     ) -> bytes:
         """Return the JSON of a message in a page."""
-        alike = values.members(seq, message_id, ciphertext)
-        return values.page_item(alike, created_ms, is_exact=self._times.is_exact)
+        return values.page_item(
+            seq, message_id, ciphertext, created_ms, is_exact=self._times.is_exact
+        )

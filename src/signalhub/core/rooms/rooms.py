@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
     from signalhub.core.limits.quotas import Quotas
     from signalhub.core.log_state import LogState
+    from signalhub.core.rooms.accept import PendingMessage
     from signalhub.core.sessions.logins import RefusedLogins
     from signalhub.core.wall_time import WallTime
     from signalhub.counters import RoomTally
@@ -109,6 +110,10 @@ class Rooms:
         except RoomError as error:
             return [Answer(request.caller, error, request.message_id)]
         return self._acceptance.deposit(request, now)
+
+    def committed(self, messages: list[PendingMessage], first: int, now: int) -> list[Effect]:
+        """Messages are on disk, the first of them at this offset."""
+        return self._acceptance.committed(messages, first, now)
 
     def read(self, request: Read, now: int) -> list[Effect]:
         """Read a page of an inbox."""

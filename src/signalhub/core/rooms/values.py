@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from signalhub import native
 from signalhub.core.rooms.access import ANYBODY, Requester
 from signalhub.wire.entry import ProposalBody, Range
 from signalhub.wire.errors import RoomCode, RoomError
+
+if native.IS_ON or TYPE_CHECKING:
+    import signalhub_native
 
 if TYPE_CHECKING:
     from signalhub.core.rooms.room import Room
@@ -178,30 +182,41 @@ class Times:
 
     def shown(self, at_ms: int) -> int | None:
         """Return the time as it may be shown; `None` if not at all."""
-        return self.floored(at_ms) if self._is_told else None
+        return at_ms - at_ms % self.grid_ms if self._is_told else None
 
 
-def members(seq: int, message_id: str, ciphertext: bytes) -> bytes:
-    """Return the JSON members that pages and frames have in common."""
-    return b'"seq":%d,"messageId":"%b","ciphertext":"%b"' % (seq, message_id.encode(), ciphertext)
-
-
-def page_item(alike: bytes, created_ms: int | None, *, is_exact: bool) -> bytes:
+def page_item(
+    seq: int, message_id: str, ciphertext: bytes, created_ms: int | None, *, is_exact: bool
+) -> bytes:
     """Return the JSON of a message in a page."""
-    if created_ms is None:
-        return b"{%b}" % alike
-    return b'{%b,"createdAt":"%b"}' % (alike, rfc3339(created_ms, is_exact))
+    created = None if created_ms is None else rfc3339(created_ms, is_exact)
+    return json_item(seq, message_id, ciphertext, created)
 
 
-def live_frame(alike: bytes, request: SendToRoom) -> bytes:
+def json_item_in_python(
+    seq: int, message_id: str, ciphertext: bytes, created: bytes | None
+) -> bytes:
+    """Return the JSON of a message and its time, if it has one."""
+    parts = (seq, message_id.encode(), ciphertext)
+    if created is None:
+        return b'{"seq":%d,"messageId":"%b","ciphertext":"%b"}' % parts
+    return b'{"seq":%d,"messageId":"%b","ciphertext":"%b","createdAt":"%b"}' % (*parts, created)
+
+
+json_item = signalhub_native.page_item if native.IS_ON else json_item_in_python
+
+
+def live_frame(seq: int, request: SendToRoom) -> bytes:
     """Return the frame that announces a message to the sockets of its room."""
+    frame = b'{"action":"message","seq":%d,"messageId":"%b","ciphertext":"%b","type":"%b"' % (
+        seq,
+        request.message_id.encode(),
+        request.ciphertext,
+        request.type.encode(),
+    )
     if request.pseudonym:
-        return b'{"action":"message",%b,"type":"%b","pseudonymId":"%b"}' % (
-            alike,
-            request.type.encode(),
-            request.pseudonym.encode(),
-        )
-    return b'{"action":"message",%b,"type":"%b"}' % (alike, request.type.encode())
+        return b'%b,"pseudonymId":"%b"}' % (frame, request.pseudonym.encode())
+    return b"%b}" % frame
 
 
 @lru_cache(64)

@@ -149,6 +149,7 @@ class Door(asyncio.BufferedProtocol):
         "_pending",
         "_queue",
         "_reader",
+        "_take",
         "_transport",
         "_unsent_bytes",
         "_websocket",
@@ -162,6 +163,7 @@ class Door(asyncio.BufferedProtocol):
         self.origin: Source
         self._transport: asyncio.Transport
         self._reader: RequestReader | None = new_reader()
+        self._take = listener.routes.taker
         self._queue: deque[HttpRequest] | None = None
         # The request that is being answered, if any.
         self._pending: tuple[HttpRequest, Route] | None = None
@@ -287,6 +289,15 @@ class Door(asyncio.BufferedProtocol):
                 self._is_new = False
                 if self._upgrade_plainly(data):
                     return
+            take = self._take
+            if (
+                take is not None
+                and self._pending is None
+                and reader.is_between
+                and not (self._queue or self._is_choked or self._listener.unfinished.bytes)
+                and take(self, data)
+            ):
+                return
             requests = reader.feed(data)
             unfinished = self._listener.unfinished
             # Most of the time nobody holds any.
@@ -388,7 +399,7 @@ class Door(asyncio.BufferedProtocol):
         self._pending = (request, route)
         if not isinstance(answer, Later):
             self._listener.spawn(self._wait(route, answer))
-        elif (response := answer.wait(self._deliver)) is not None:
+        elif (response := answer.wait(self.deliver)) is not None:
             self._pending = None
             self._send(request, response, route)
 
@@ -397,15 +408,47 @@ class Door(asyncio.BufferedProtocol):
             response = await answer
         except Exception as error:
             response = _failed(route, error)
-        self._deliver(response)
+        self.deliver(response)
 
-    def _deliver(self, response: Response) -> None:
+    def is_for(self, host: str) -> bool:
+        """Is the host known to be served?"""
+        return self._listener.hosts.knows(host)
+
+    def expect_answer(self, request: HttpRequest, route: Route) -> None:
+        """A request that was taken is answered later, as one like this to the route."""
+        self._pending = (request, route)
+
+    def fail(self, error: Exception) -> None:
+        """Say that the pending request could not be handled."""
+        assert self._pending is not None
+        self.deliver(_failed(self._pending[1], error))
+
+    def deliver_whole(self, answer: bytes) -> bool:
+        """Send the answer to a pending request; `False` if its connection is not to be kept."""
+        if self._is_leaving:
+            return False
+        self._pending = None
+        transport = self._transport
+        if transport.is_closing():
+            return True
+        self._has_answered = True
+        self._unsent_bytes = sys.maxsize
+        transport.write(answer)
+        self._listener.expect(self)
+        self._serve_soon()
+        return True
+
+    def deliver(self, response: Response) -> None:
         """Send the pending answer, unless the client has disconnected."""
         assert self._pending is not None
         (request, route), self._pending = self._pending, None
         if self._transport.is_closing():
             return
         self._send(request, response, route, self._is_leaving)
+        self._serve_soon()
+
+    def _serve_soon(self) -> None:
+        """Go on with what has come while an answer was pending."""
         reader = self._reader
         if reader is not None and (
             self._queue

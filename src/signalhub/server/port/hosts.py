@@ -31,6 +31,10 @@ class Hosts:
         self._bound = authority.spelt(settings.host)
         self._known: set[str] = set()
 
+    def knows(self, host: str) -> bool:
+        """Has a request for this host been served?"""
+        return host in self._known
+
     def serves(self, request: HttpRequest) -> bool:
         """Is the request for this hub?"""
         given = request.authority

@@ -123,6 +123,14 @@ class Response(msgspec.Struct, frozen=True):
         return b"".join((head, b"%d" % len(body), date, lines, b"\r\n\r\n", body))
 
 
+def head_of_kept(status: int, content_type: str) -> tuple[bytes, bytes]:
+    """Return what stands before and behind the length in an answer without other headers.
+
+    Its connection is kept.
+    """
+    return _head(status, content_type, "keep-alive"), _date_and_end(int(time.time()))
+
+
 def listed_in_python(
     head: bytes, rest: bytes, begun: int, values: list[bytes], end: bytes
 ) -> bytes:
@@ -156,6 +164,11 @@ def _head(status: int, content_type: str | None, connection: str) -> bytes:
 @lru_cache(maxsize=1)
 def _date_line(second: int) -> bytes:
     return _line("Date", formatdate(second, usegmt=True)).encode()
+
+
+@lru_cache(maxsize=1)
+def _date_and_end(second: int) -> bytes:
+    return _date_line(second) + b"\r\n\r\n"
 
 
 def _lines(headers: dict[str, str]) -> bytes:
@@ -201,6 +214,8 @@ class Upgrade(msgspec.Struct, frozen=True):
     needs_hello: bool = True
 
 
+# Takes what a connection has read, if that is one request that it knows and will answer later.
+Taker = Callable[["Door", bytes], bool]
 Handler = Callable[Concatenate[HttpRequest, ...], Response | Later | Awaitable[Response]]
 Opener = Callable[Concatenate[HttpRequest, "Door", ...], Response | Upgrade]
 
@@ -226,6 +241,8 @@ class Routes:
 
     def __init__(self) -> None:
         self._options: Callable[[HttpRequest], Response] | None = None
+        # Takes requests as they were read, before they are parsed.
+        self.taker: Taker | None = None
         self._exact: dict[str, tuple[Route, tuple[str, ...]]] = {}
         # By number of segments, so that few patterns have to be compared.
         self._patterns: dict[int, list[tuple[list[str], Route]]] = {}
@@ -253,6 +270,11 @@ class Routes:
         `rephrase` converts other refusals into the opener's format.
         """
         self._add(Route(path, opener=opener, rephrase=rephrase))
+
+    def add_taker(self, taker: Taker) -> None:
+        """Offer what is read to `taker` first."""
+        assert self.taker is None, "one taker is enough"
+        self.taker = taker
 
     def add_options(self, handler: Callable[[HttpRequest], Response]) -> None:
         """Register the handler of OPTIONS for routes that do not list it."""
@@ -379,6 +401,11 @@ class RequestReader:
     def is_idle(self) -> bool:
         """Has no part of the next request arrived?"""
         return self._is_in_head and not self._url and not self._unparsed_bytes
+
+    @property
+    def is_between(self) -> bool:
+        """May a whole request that comes next go by the parser?"""
+        return False
 
     @property
     def body_bytes(self) -> int:

@@ -21,15 +21,19 @@ if native.IS_ON or TYPE_CHECKING:
 class NativeRequestReader(RequestReader):
     """Gives the same requests as its parent, and ends in the same way."""
 
-    __slots__ = ("_is_between",)
+    __slots__ = ("_is_after",)
 
     def __init__(self) -> None:
         super().__init__()
-        # Is the parser between two requests, so that the next one need not go through it?
-        self._is_between = True
+        # Has the parser seen the end of every request that it has seen the beginning of?
+        self._is_after = True
+
+    @property
+    def is_between(self) -> bool:
+        return self._parser is not None and self._is_after and not self._unparsed_bytes
 
     def feed(self, data: bytes) -> list[HttpRequest]:
-        if self._parser is None or not self._is_between or self._unparsed_bytes:
+        if not self.is_between:
             return super().feed(data)
         requests, end = _plain.read(data, self.peer, self.local)
         if end == len(data):
@@ -43,12 +47,12 @@ class NativeRequestReader(RequestReader):
         return requests
 
     def on_message_begin(self) -> None:
-        self._is_between = False
+        self._is_after = False
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         # The parser takes nothing after the last request of a connection.
-        self._is_between = self._complete[-1].keep_alive
+        self._is_after = self._complete[-1].keep_alive
 
 
 def new_reader() -> RequestReader:

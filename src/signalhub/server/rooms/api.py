@@ -21,6 +21,7 @@ from signalhub.server.port.hosts import Proxies
 from signalhub.server.port.http import HttpRequest, Later, Response, Routes
 from signalhub.server.rooms import answers, envelopes, openapi
 from signalhub.server.rooms.answers import ETAG, OLDEST_SEQ, REPLAY, RETRY_AFTER
+from signalhub.server.rooms.posts import Posts
 from signalhub.server.rooms.state_api import Render, StateApi, Step
 from signalhub.server.runner import HubRunner
 from signalhub.wire.errors import RoomCode, RoomError
@@ -124,7 +125,8 @@ class Api:
         self._mono_s = clock.mono_s
         self._settings = settings = hub.settings.rooms
         self._cors = Cors(hub.settings.origins)
-        self._envelopes = envelopes.EnvelopeReader(settings.ciphertext_bytes_max)
+        self._envelopes = reader = envelopes.EnvelopeReader(settings.ciphertext_bytes_max)
+        self._posts = None if reader.usual is None else Posts(hub, runner, reader.usual)
         self._deposited = partial(answers.deposited, timestamps=settings.timestamps)
         is_checked = hub.settings.auth.enabled and not settings.public
         description = msgspec.json.encode(openapi.describe(settings, is_checked=is_checked))
@@ -144,6 +146,8 @@ class Api:
         routes.add(f"{openapi.PROPOSALS}/{{}}", partial(self._ask, state.proposal), "GET")
         routes.add(openapi.DESCRIPTION, self._describe, "GET")
         routes.add_options(self._cors.preflight)
+        if self._posts is not None:
+            self._posts.add_to(routes)
 
     def _ask(self, prepare: Prepare, request: HttpRequest, *parts: str) -> Response | Later:
         headers = request.headers
@@ -153,7 +157,7 @@ class Api:
         asked = Asked(self._cors, origin, mono_ms := round(self._mono_s() * 1000))
         try:
             requester = self._rooms.identify(
-                envelopes.bearer_token(headers) if "authorization" in headers else None,
+                envelopes.bearer_token(headers.get("authorization", "")),
                 self._proxies.client_of(request),
                 self._writer.tick_ms or self._now_ms(),
                 mono_ms,

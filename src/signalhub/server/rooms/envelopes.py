@@ -148,9 +148,9 @@ class EnvelopeReader:
 
     def __init__(self, ciphertext_bytes_max: int) -> None:
         self._ciphertext_bytes_max = ciphertext_bytes_max
-        self._usual: RoomMessages | None = None
+        self.usual: RoomMessages | None = None
         if native.IS_ON:
-            self._usual = RoomMessages(
+            self.usual = RoomMessages(
                 (PLAIN.alphabet, PLAIN.chars_max),
                 (WITH_COLON.alphabet, WITH_COLON.chars_max),
                 _BASE64URL,
@@ -161,8 +161,8 @@ class EnvelopeReader:
         """Read an envelope; raises `RoomError`, or `ValueError` or `RecursionError` if the text is
         no JSON object.
         """
-        if self._usual is not None:
-            found = self._usual.read(body)
+        if self.usual is not None:
+            found = self.usual.read(body)
             if found is not None:
                 message_id, ciphertext, pseudonym, room, tenant = found
                 return RoomEnvelope(message_id, ciphertext, APP, "", pseudonym, room, tenant)
@@ -269,9 +269,9 @@ def inbox_id(text: str) -> str:
     )
 
 
-def bearer_token(headers: dict[str, str]) -> str | None:
-    """Return the token of a request, if it has one."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
+def bearer_token(authorization: str) -> str | None:
+    """Return the token in the header of a request, if it has one."""
+    scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 

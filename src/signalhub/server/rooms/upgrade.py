@@ -98,7 +98,7 @@ def visit_of(request: HttpRequest, tenant: str | None = None, room: str | None =
 def token_of(request: HttpRequest) -> str | None:
     """Return the token of an upgrade request, if it has one; raises `RoomError` for several."""
     offered = [one.removeprefix(_TOKEN) for one in _protocols(request) if one.startswith(_TOKEN)]
-    header = bearer_token(request.headers)
+    header = bearer_token(request.headers.get("authorization", ""))
     tokens = offered if header is None else [header, *offered]
     return _only("token", tokens) if tokens else None
 

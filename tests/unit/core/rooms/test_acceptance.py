@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from signalhub.core import refusals
+from signalhub.core.effects import Answer, Note
+from signalhub.core.rooms.accept import PendingMessage
 from signalhub.core.rooms.values import Accepted, RoomWelcome
 from signalhub.wire.entry import Kind
 from signalhub.wire.errors import RoomCode, RoomError
@@ -270,3 +274,29 @@ def test_expired_messages_leave_memory_with_the_tick() -> None:
     shell.tick()
 
     assert list(shell.inbox().recent) == [11]
+
+
+def test_a_fault_in_one_message_keeps_nobody_else_of_the_commit_from_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = room_shell()
+    shell.fill(1)
+    followed = PendingMessage.follow
+
+    def fail_for_b(message: PendingMessage, *rest: Any) -> None:
+        if message.request.message_id == "b":
+            raise LookupError("b")
+        followed(message, *rest)
+
+    monkeypatch.setattr(PendingMessage, "follow", fail_for_b)
+    caller = Caller()
+    shell.hold()
+    for name in "abc":
+        shell.send(name, caller=caller)
+
+    pending = list(shell.inbox().pending.values())
+    effects = shell.rooms.committed(pending, shell.engine.head, NOW_MS)
+
+    assert [one.message_id for one in effects if isinstance(one, Answer)] == ["a", "c"]
+    (note,) = [one for one in effects if isinstance(one, Note)]
+    assert str(note.error) == "LookupError", "what is confidential is not logged"

@@ -52,6 +52,22 @@ def test_an_id_is_known_for_a_week(timestamps: str, longer_s: float) -> None:
     assert shell.send("m1").told == [("m1", 2, False)]
 
 
+@every_precision
+def test_messages_of_one_commit_are_all_known(timestamps: str) -> None:
+    shell = room_shell(timestamps=timestamps)
+    shell.clock.advance(2)
+    shell.hold()
+    for number in range(1, 31):
+        if number == 16:
+            shell.clock.advance(0.003)
+        shell.send(f"m{number}")
+    shell.commit()
+    shell.engine.is_prompt = True
+
+    repeated(shell, *range(1, 31))
+    assert len(shell.rooms.messages.ids.unsaved) == 30
+
+
 def test_an_id_that_is_used_again_after_its_time_is_once_on_a_page() -> None:
     shell = room_shell(repeat_s=100.0)
     shell.fill(1)
