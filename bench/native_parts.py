@@ -86,8 +86,8 @@ def parts() -> list[Part]:
         Part("read tells", reading(tells)),
         Part("copies of tells", lambda: told.copies(IDS, b'"@(a)"', b'"@(b)"', NOW_MS)),
         Part("read durable publishes", reading(publishes)),
-        Part("keys of publishes", published.keys),
-        Part("bodies of publishes", lambda: published.bodies(IDS, 0)),
+        Part("keys of publishes", lambda: made.Publishes.keys([published])),
+        Part("bodies of publishes", lambda: made.Publishes.bodies([published], IDS, [0])),
         Part(
             "answers to publishes",
             lambda: made.Publishes.answers([published], [1], IDS, *answered, NOW_MS),

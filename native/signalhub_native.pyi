@@ -29,9 +29,7 @@ def entry_starts(data: bytes, batches: list[tuple[int, int, int]]) -> bytes | No
     A batch is its position, its length and its count. `None` if the entries do not fill it.
     """
 
-def entry_columns(
-    data: bytes, starts: bytes, layouts: bytes
-) -> list[list[bytes | None]] | None:
+def entry_columns(data: bytes, starts: bytes, layouts: bytes) -> list[list[bytes | None]] | None:
     """The columns of the entries that start at `starts`, each as its Arrow buffers.
 
     Kind, stream, its epoch, seq, id, accepted at, expires at, body, is erased. `layouts` says for

@@ -113,6 +113,7 @@ class Asks:
     """A kind: asks to actors."""
 
     name = "asks"
+    senders: tuple[str, ...] = (SENDER,)
 
     def settings(self, number: int) -> Settings:
         is_slow = number % _KINDS == 2
