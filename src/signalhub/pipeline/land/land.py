@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from signalhub.pipeline.lake import Lake, Position, application
 from signalhub.pipeline.land import files
-from signalhub.pipeline.source.plan import LogPosition, Segments, log_of
+from signalhub.pipeline.source.plan import LogPosition
 from signalhub.pipeline.source.source import FORMAT
 from signalhub.pipeline.tables.tables import ENTRIES, QUARANTINE
 from signalhub.privacy import make_folder
@@ -136,10 +136,10 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
             return
         if committed is not None and last <= committed:
             # A crash came between this commit and the next step, so do that step now.
-            if files.are_in(batch):
-                first = start.offset if start is not None and start.epoch == end.epoch else None
-                batch = self._rows(first, end)
-            self._quarantine(batch, end)
+            if not files.are_in(batch):
+                self._quarantine(batch, end)
+            elif start is not None and start.epoch == end.epoch:
+                self._quarantine(self._rows(start.offset, end), end)
             return
         write = self._write_files if files.are_in(batch) else self._write_rows
         rows, size, faults = write(batch, committed, end)
@@ -166,10 +166,11 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
             # The table has some of the entries, so leave them out.
             files.delete(self.lake, found)
             return self._write_rows(self._rows(wanted, end), committed, end)
-        self.commit(found, Position(self.shard, end.epoch, end.offset - 1), committed)
         faults = sum(one.faults for one in found)
         if faults:
+            # First, because the start of the first micro-batch is not known after a crash.
             self._quarantine(self._rows(found[0].first, end), end)
+        self.commit(found, Position(self.shard, end.epoch, end.offset - 1), committed)
         return sum(one.rows for one in found), sum(one.body_bytes for one in found), faults
 
     def commit(
@@ -178,10 +179,8 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
         """Make files part of `entries`."""
         files.commit(self.spark, self.lake, found, position, committed)
 
-    def _rows(self, first: int | None, end: LogPosition) -> DataFrame:
-        """Return the rows of the source from an offset on, or from the oldest of the epoch."""
-        if first is None:
-            first = Segments(log_of(self.data)).epochs[end.epoch]
+    def _rows(self, first: int, end: LogPosition) -> DataFrame:
+        """Return the rows of the source from an offset on."""
         options = {
             "shard": str(self.shard),
             "startingOffset": f"{end.epoch}:{first}",

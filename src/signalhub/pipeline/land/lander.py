@@ -43,6 +43,7 @@ class Lander:
         self._stopping = threading.Event()
         self._query: StreamingQuery | None = None
         self._query_since = 0.0
+        self._query_to = position
         self._is_leaving = False
         self._failure: Exception | None = None
         self._waiting_since: float | None = None
@@ -85,8 +86,8 @@ class Lander:
             return
         landed = land_steadily(self._landing, self._segments, self._position, head, self._committed)
         if landed is None:
+            self._query_to, self._query_since = head, time.monotonic()
             self._query = self._landing.begin(self._position)
-            self._query_since = time.monotonic()
             return
         self._position, self._committed = landed, landed.offset - 1
         if landed == head:
@@ -121,6 +122,7 @@ class Lander:
         done = checkpointed(landing.checkpoint, landing.shard)
         return (
             done is not None
+            and done >= self._query_to
             and done.epoch == head.epoch
             and not has_unfinished(landing.checkpoint)
             and can_write(landing.lake)
