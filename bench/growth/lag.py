@@ -177,11 +177,4 @@ PLOTS = (
         unit="milliseconds",
         lines=(Line("sub info", "info_p50_ms"), Line("seek", "seek_p50_ms")),
     ),
-    Plot(
-        name="lag-memory",
-        title="Memory that the subscription adds, with its connection and a full window",
-        sizes=_SIZES,
-        unit="MB",
-        lines=(Line("subscription", "added_mb"),),
-    ),
 )
