@@ -175,11 +175,7 @@ impl Publishes {
 }
 
 impl Publishes {
-    fn put_keys<'py>(
-        &self,
-        py: Python<'py>,
-        keys: &mut Vec<Bound<'py, PyBytes>>,
-    ) -> PyResult<()> {
+    fn put_keys<'py>(&self, py: Python<'py>, keys: &mut Vec<Bound<'py, PyBytes>>) -> PyResult<()> {
         let sender = self.sender.to_str(py)?;
         let head = format!("{} {sender}", sender.len());
         for part in &self.parts {
