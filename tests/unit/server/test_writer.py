@@ -340,7 +340,7 @@ def test_a_busy_topic_keeps_only_what_somebody_waits_for() -> None:
     with Stage(broadcast_batch=2, fanout_batch=2) as stage:
         a = stage.join("@(a/a)")
         heard_by = readers(stage, 6, "one")
-        batches = set()
+        batches: set[int] = set()
         for number in range(200):
             a.publish("one", KILOBYTE)
             batches.update(map(id, stage.runner._open_fans.values()))
