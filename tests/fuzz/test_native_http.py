@@ -272,7 +272,7 @@ class Posts(Damage):
         value: dict[str, Any] = {
             "roomId": self.pick(("general", "t:general", "other", "r" * 128)),
             # Few ids and ciphertexts, so that there are repeats with the same and other content.
-            "messageId": f"m{self.below(200)}",
+            "messageId": f"m{self.below(20)}",
             "ciphertext": self.pick(("QUJD", "Qx-_", "QUI")),
         }
         if self.is_likely(0.5):
