@@ -117,7 +117,7 @@ class AskReceipt(msgspec.Struct, eq=False):
 class _Blanks:
     """Copies of asks that the native part has read, and answers to them, without their frames."""
 
-    __slots__ = (*("addresses", "answered", "answers", "copied", "copies", "copy_ids", "rests"),)
+    __slots__ = ("addresses", "answered", "answers", "copied", "copies", "rests")
 
     def __init__(self) -> None:
         self.copies: list[Deliver] = []
@@ -441,8 +441,8 @@ class Asks:
         if registration is None:
             effects += self._gone(receipt, now)
             return
-        run, address_json, frame = receipt.run, registration.address_json, b""
-        if run is None or receipt.is_doubtful:
+        address_json, frame = registration.address_json, b""
+        if receipt.run is None or receipt.is_doubtful:
             message, stored = receipt.message, receipt.stored
             frame = wire.forwarded(
                 stored.copy_id,
