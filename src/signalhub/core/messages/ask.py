@@ -274,16 +274,21 @@ class Asks:
         if mailbox is None:
             if self._registry.find(target, now) is None:
                 return None
-        elif not mailbox.subscription.consumers and not self._has_room(mailbox, 1, now):
+        elif not mailbox.subscription.consumers and (
+            # Looking for expired ones would settle them.
+            mailbox.expiries or not self._fits(mailbox, mailbox.waiting(now), 1)
+        ):
+            return None
+        bucket = session.bucket
+        if bucket.rate_s and bucket.left(now) < 1:
             return None
         key = run.key()
         if key in self._pending or self._dedup.find_by(key, now) is not None:
             return None
         if self.orphans and (run.sender, run.id) in self.orphans:
             return None
-        bucket = session.bucket
-        if bucket.rate_s and not bucket.take(now):
-            return None
+        if bucket.rate_s:
+            bucket.take(now)
         copy_id = self._next_id()
         body = run.body(copy_id, expires_at)
         receipt = AskReceipt(
@@ -358,13 +363,12 @@ class Asks:
 
     def check_room(self, mailbox: Mailbox, count: int, now: int) -> None:
         """Refuse if the mailbox of an absent owner is full; an empty one accepts any size."""
-        if not self._has_room(mailbox, count, now):
-            waiting = self.waiting_in(mailbox, now)
+        waiting = self.waiting_in(mailbox, now)
+        if not self._fits(mailbox, waiting, count):
             self._tally.mailbox_full += 1
             raise refusals.mailbox_full(mailbox.name, waiting, *self._limit_of(mailbox))
 
-    def _has_room(self, mailbox: Mailbox, count: int, now: int) -> bool:
-        waiting = self.waiting_in(mailbox, now)
+    def _fits(self, mailbox: Mailbox, waiting: int, count: int) -> bool:
         return not waiting or waiting + count <= self._limit_of(mailbox)[0]
 
     def _limit_of(self, mailbox: Mailbox) -> tuple[int, str]:
