@@ -118,7 +118,7 @@ class AskReceipt(msgspec.Struct, eq=False):
 class _Blanks:
     """Copies of asks that the native part has read, and answers to them, without their frames."""
 
-    __slots__ = (*("addresses", "answered", "answers", "copied", "copies", "copy_ids", "rests"),)
+    __slots__ = ("addresses", "answered", "answers", "copied", "copies", "rests")
 
     def __init__(self) -> None:
         self.copies: list[Deliver] = []
@@ -275,16 +275,21 @@ class Asks:
         if mailbox is None:
             if self._registry.find(target, now) is None:
                 return None
-        elif not mailbox.subscription.consumers and not self._has_room(mailbox, 1, now):
+        elif not mailbox.subscription.consumers and (
+            # Looking for expired ones would settle them.
+            mailbox.expiries or not self._fits(mailbox, mailbox.waiting(now), 1)
+        ):
+            return None
+        bucket = session.bucket
+        if bucket.rate_s and bucket.left(now) < 1:
             return None
         key = run.key()
         if key in self._pending or self._dedup.find_by(key, now) is not None:
             return None
         if self.orphans and (run.sender, run.id) in self.orphans:
             return None
-        bucket = session.bucket
-        if bucket.rate_s and not bucket.take(now):
-            return None
+        if bucket.rate_s:
+            bucket.take(now)
         copy_id = self._next_id()
         body = run.body(copy_id, expires_at)
         receipt = AskReceipt(
@@ -359,13 +364,12 @@ class Asks:
 
     def check_room(self, mailbox: Mailbox, count: int, now: int) -> None:
         """Refuse if the mailbox of an absent owner is full; an empty one accepts any size."""
-        if not self._has_room(mailbox, count, now):
-            waiting = self.waiting_in(mailbox, now)
+        waiting = self.waiting_in(mailbox, now)
+        if not self._fits(mailbox, waiting, count):
             self._tally.mailbox_full += 1
             raise refusals.mailbox_full(mailbox.name, waiting, *self._limit_of(mailbox))
 
-    def _has_room(self, mailbox: Mailbox, count: int, now: int) -> bool:
-        waiting = self.waiting_in(mailbox, now)
+    def _fits(self, mailbox: Mailbox, waiting: int, count: int) -> bool:
         return not waiting or waiting + count <= self._limit_of(mailbox)[0]
 
     def _limit_of(self, mailbox: Mailbox) -> tuple[int, str]:
@@ -442,8 +446,8 @@ class Asks:
         if registration is None:
             effects += self._gone(receipt, now)
             return
-        run, address_json, frame = receipt.run, registration.address_json, b""
-        if run is None or receipt.is_doubtful:
+        address_json, frame = registration.address_json, b""
+        if receipt.run is None or receipt.is_doubtful:
             message, stored = receipt.message, receipt.stored
             frame = wire.forwarded(
                 stored.copy_id,
