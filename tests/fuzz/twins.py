@@ -24,6 +24,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, Final, Protocol, cast
 
+import msgspec
 import pytest
 
 from signalhub.auth.session_tokens import SessionTokens
@@ -42,6 +43,8 @@ from signalhub.server.sockets.picows import PicowsConnection, shake_hands
 from signalhub.settings.model import Settings
 from signalhub.state.store import StateStore
 from signalhub.testing import FakeClock
+from signalhub.wire.entry import Kind as EntryKind
+from signalhub.wire.entry import SettledBody, StoredEntry, decode_body, encode_body
 from tests.support.memory.engine import TurningEngine
 from tests.support.memory.shell import HELLO, envelope
 from tests.support.memory.write_path import Doorkeeper, HandLoop, Rows, send_joined
@@ -392,10 +395,12 @@ class Way:
     def state(self) -> dict[str, object]:
         """Counters, sessions, and what was charged."""
         found = _counted(self.tally)
-        found["entries"] = self.engine.entries
+        found["entries"] = [_in_order(one) for one in self.engine.entries]
         found["pending"] = len(self.hub.pending)
         remembered = self.hub.dedup.take_fresh()
-        found["ids"] = (remembered, self.hub.dedup.count, self.hub.dedup.memory_bytes)
+        records = [remembered.records[at : at + 27] for at in range(0, len(remembered.records), 27)]
+        found["ids"] = (sorted(records), remembered.aside, self.hub.dedup.count)
+        found["memory"] = self.hub.dedup.memory_bytes
         found["topics"] = {
             name: (
                 topic.head,
@@ -429,6 +434,16 @@ class Way:
             one._settled_units + one._granted_units - one._units_left for one in links
         ]
         return found
+
+
+def _in_order(entry: StoredEntry) -> StoredEntry:
+    """An entry of settlements in the order of positions: sockets may be written in any order."""
+    if entry.kind != EntryKind.SETTLED or entry.stream:
+        return entry
+    body = decode_body(SettledBody, entry.body)
+    deliveries = sorted(body.deliveries, key=lambda one: one.offset)
+    ordered = msgspec.structs.replace(body, deliveries=deliveries)
+    return msgspec.structs.replace(entry, body=encode_body(ordered))
 
 
 def _counted(tally: Any) -> dict[str, object]:

@@ -27,6 +27,7 @@ from signalhub.log.retention import keep_footer
 from signalhub.pipeline.audit import proof
 from signalhub.pipeline.audit.audit import Audit
 from signalhub.pipeline.audit.hours import Bounds, Hours
+from signalhub.pipeline.commit import LOG
 from signalhub.pipeline.lake import Lake, Position, lake_of
 from signalhub.pipeline.land.land import checkpointed
 from signalhub.pipeline.run.run import Pipeline
@@ -333,6 +334,25 @@ def statistics(lake: Lake) -> dict[str, Any]:
             if merge is not None:
                 found[f"{name}: {column}"] = merge(files[column]).as_py()
     return found
+
+
+def test_all_rows_are_written_by_spark_if_that_is_wanted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    scene = LogScene(tmp_path)
+    Life(scene, 1).write(40)
+    lake = lake_of(scene.data, is_for_spark=True)
+
+    Pipeline(spark, lake, scene.data, Settings(spark="always")).once()
+
+    writers = set()
+    for name in TABLES:
+        for commit in Path(lake.location(name), LOG).glob("*.json"):
+            lines = [json.loads(line) for line in commit.read_text().splitlines()]
+            if any("add" in line for line in lines):
+                (made,) = [line["commitInfo"] for line in lines if "commitInfo" in line]
+                writers.add(made["engineInfo"].partition("/")[0])
+    assert writers == {"Apache-Spark"}
 
 
 # Runs of the whole pipeline, killed.

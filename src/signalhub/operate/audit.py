@@ -13,6 +13,8 @@ from signalhub.pipeline.audit.audit import STEPS, Audit, Findings
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from pyspark.sql import SparkSession
+
     from signalhub.settings.model import Settings
 
 WAIT_S: Final = 120.0
@@ -42,8 +44,11 @@ def audit(
         progress(done, STEPS)
 
     with ExitStack() as stack:
-        judging = Audit(
-            lambda: stack.enter_context(open_spark(settings)), lake, Path(settings.data)
-        )
+
+        def spark() -> SparkSession:
+            return stack.enter_context(open_spark(settings))
+
+        opening = spark() if settings.pipeline.spark == "always" else spark
+        judging = Audit(opening, lake, Path(settings.data))
         progress(0, STEPS)
         return judging.run(wait_s=wait_s, since=since, until=until, advance=advance)

@@ -37,7 +37,8 @@ def check_log(settings: Settings) -> None:
 
 def open_lake(settings: Settings) -> Lake:
     """Return the lake of a data folder; raises `InvalidArgument` if there is none yet."""
-    lake = lake_of(settings.data, settings.pipeline.lake)
+    chosen = settings.pipeline
+    lake = lake_of(settings.data, chosen.lake, is_for_spark=chosen.spark == "always")
     if not lake.exists(ENTRIES.name):
         raise InvalidArgument(
             f"there is no lake at {lake.uri}",

@@ -45,7 +45,9 @@ def open_pipeline(
 
         chosen, data = settings.pipeline, Path(settings.data)
         master = chosen.master or ("local[*]" if beside is None else "local[1]")
-        lake, hub = lake_of(settings.data, chosen.lake), neighbour(beside)
+        is_for_spark = chosen.spark == "always"
+        lake = lake_of(settings.data, chosen.lake, is_for_spark=is_for_spark)
+        hub = neighbour(beside)
         with ExitStack() as stack:
 
             def spark() -> SparkSession:
@@ -53,5 +55,5 @@ def open_pipeline(
                 opened = session(master, memory=chosen.memory, is_brief=is_brief, data=data)
                 return stack.enter_context(opened)
 
-            opening = spark if is_single_run else spark()
+            opening = spark if is_single_run and not is_for_spark else spark()
             yield Pipeline(opening, lake, data, chosen, landed=landed, hub=hub)

@@ -91,16 +91,19 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def lake_of(data: str | Path, uri: str = "") -> Lake:
+def lake_of(data: str | Path, uri: str = "", *, is_for_spark: bool = False) -> Lake:
     """Return the lake of a data folder, unless another location is configured."""
-    return Lake(uri or str(Path(data).absolute() / FOLDER))
+    return Lake(uri or str(Path(data).absolute() / FOLDER), is_for_spark=is_for_spark)
 
 
 class Lake:
     """A folder, or any URI that both Spark and delta-rs support, with one table per name."""
 
-    def __init__(self, uri: str) -> None:
-        self.uri: Final = uri if "://" in uri else str(Path(uri).absolute())
+    def __init__(self, uri: str, *, is_for_spark: bool = False) -> None:
+        """If it `is_for_spark`, only Spark writes rows; on other storage than a folder it is."""
+        self.is_local: Final = "://" not in uri
+        self.is_for_spark: Final = is_for_spark or not self.is_local
+        self.uri: Final = str(Path(uri).absolute()) if self.is_local else uri
         self._tables: dict[str, tuple[DeltaTable, int]] = {}
         self._lock = threading.Lock()
 
@@ -128,7 +131,7 @@ class Lake:
         process commits at the same time; and if a checkpoint is due.
         """
         table = self.open(name)
-        if table is None or "://" in self.uri:
+        if table is None or not self.is_local:
             return False
         committed = table.transaction_version(application(shard, epoch))
         if committed is not None and committed >= last:
@@ -172,7 +175,7 @@ class Lake:
 
     def create(self, table: Table, properties: Mapping[str, str]) -> bool:
         """Create an empty table without Spark, as Spark would; `False` if Spark has to do it."""
-        if "://" in self.uri:
+        if self.is_for_spark:
             return False
         try:
             return create_table(
@@ -239,7 +242,7 @@ class Lake:
     def _writable(self, name: str) -> DeltaTable | None:
         """Return a table if this process may commit to it; see `record`."""
         table = self.open(name)
-        if table is None or "://" in self.uri:
+        if table is None or self.is_for_spark:
             return None
         return None if (table.version() + 1) % CHECKPOINT_INTERVAL == 0 else table
 

@@ -458,6 +458,13 @@ class PipelineSettings(Group, frozen=True, kw_only=True):
     master: Annotated[
         str, _about("Spark master; empty: one core as a child of the hub, otherwise all cores.")
     ] = ""
+    spark: Annotated[
+        Literal["needed", "always"],
+        _about(
+            "`needed`: what is small or simple is done without Spark if the lake is a local "
+            "folder; `always`: Spark writes every row and makes every audit."
+        ),
+    ] = "needed"
     batch_entries: Annotated[Count, _about("New entries at which a micro-batch starts.")] = 100
     batch_s: Annotated[Seconds, _about("Longest time before a smaller micro-batch starts.")] = 5.0
     inbox_s: Annotated[Seconds, _about("Interval between updates of the table `inbox`.")] = 15.0

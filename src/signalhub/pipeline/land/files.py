@@ -99,7 +99,7 @@ def write_slice(disk: Disk, shard: int, one: Slice, into: Path) -> WrittenFile:
 
 def can_write(lake: Lake) -> bool:
     """Return whether files of ours can become part of the table as it is."""
-    if "://" in lake.uri:
+    if lake.is_for_spark:
         return False
     table = lake.open(ENTRIES.name)
     if table is None:

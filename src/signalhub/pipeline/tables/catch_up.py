@@ -103,7 +103,8 @@ def catch_up(
             pieces += 1
             end = min(last + piece_entries, to)
             piece = Piece(lake, table, shard, epoch, last, end, begins)
-            taken = _HERE[table](piece) if piece.is_small else None
+            is_for_spark = lake.is_for_spark or not piece.is_small
+            taken = None if is_for_spark else _HERE[table](piece)
             rows += _TAKERS[table](SparkPiece(session(), piece)) if taken is None else taken
             last = at = end
     ms = int((time.monotonic() - began) * 1000)

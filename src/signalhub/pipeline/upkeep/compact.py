@@ -199,7 +199,7 @@ def _unneeded(lake: Lake, name: str) -> list[Path] | None:
 
     Rows that are only marked as deleted are in files that delta-rs does not list.
     """
-    if "://" in lake.uri:
+    if not lake.is_local:
         return None
     # Listed before the table is opened, so that no file is newer than what it knows.
     there = list(Path(lake.location(name)).iterdir())
