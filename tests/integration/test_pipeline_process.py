@@ -196,6 +196,10 @@ printf '\\0\\n/bin/sh\\0-c\\0echo $$ > %s; exec sleep 600\\0' "$SPARK_PID"
 """
 
 
+# So that there is something for Spark to do.
+ALWAYS = {"SIGNALHUB_PIPELINE_SPARK": "always"}
+
+
 class Starting:
     """A command whose Java never gets ready."""
 
@@ -213,7 +217,7 @@ class Starting:
         self.data = folder / "data"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "signalhub", *words, "--data", str(self.data)],
-            env={**os.environ, **places, "SPARK_PID": str(self._pid)},
+            env={**os.environ, **places, "SPARK_PID": str(self._pid), **ALWAYS},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

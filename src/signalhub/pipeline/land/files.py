@@ -124,7 +124,9 @@ def written(rows: Sequence[Row]) -> list[WrittenFile]:
 
 def are_complete(files: Sequence[WrittenFile], last: int) -> bool:
     """Return whether files hold every entry from the first of them to the last one, once."""
-    expected = files[0].first if files else -1
+    if not files:
+        return False
+    expected = files[0].first
     for one in files:
         if one.first != expected:
             return False

@@ -162,10 +162,11 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
             files.delete(self.lake, found)
             raise RuntimeError("the table has been changed; landing starts again")
         wanted = _next(committed)
-        if not files.are_complete(found, end.offset - 1) or found[0].first < wanted:
-            # The table has some of the entries, so leave them out.
+        is_whole = files.are_complete(found, end.offset - 1) and found[0].first >= wanted
+        if found and not is_whole:
+            # The table has some of the entries, so leave them out; or positions were skipped.
             files.delete(self.lake, found)
-            return self._write_rows(self._rows(wanted, end), committed, end)
+            return self._write_rows(self._rows(max(wanted, found[0].first), end), committed, end)
         faults = sum(one.faults for one in found)
         if faults:
             # First, because the start of the first micro-batch is not known after a crash.
