@@ -123,22 +123,19 @@ class Append(msgspec.Struct, gc=False):
 
     `committed` is called with the offset, of a run that of its first entry, once it is as durable
     as the settings require; `refused` is called with the reason, which says whether a retry makes
-    sense. Both get the time. If nobody waits for that, it `may_wait` for something else to be
-    written with.
+    sense. Both get the time.
     """
 
     entry: Entry | EntryRun
     committed: Committed = nothing_committed
     refused: Refused = nothing_refused
-    may_wait: bool = False
 
     def follow(
         self,
         committed: Committed,
         refused: Refused = nothing_refused,
     ) -> None:
-        """Add callbacks that run after the present ones; somebody waits for them."""
-        self.may_wait = False
+        """Add callbacks that run after the present ones."""
         self.committed = partial(_both, self.committed, committed)
         self.refused = partial(_both, self.refused, refused)
 

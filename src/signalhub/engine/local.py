@@ -1,8 +1,7 @@
 """The engine with a log on the local disk.
 
 The entries of one tick are submitted together, and group commit puts those of several ticks under
-one sync. Entries that nobody waits for are submitted with the next others, or a little later. A
-separate thread reads from the disk, so the loop never blocks.
+one sync. A separate thread reads from the disk, so the loop never blocks.
 """
 
 from __future__ import annotations
@@ -39,8 +38,6 @@ from signalhub.wire.errors import Refusal, SettingsError, SignalHubError
 
 log_lines = logging.getLogger("signalhub.log")
 
-# How long entries that nobody waits for may wait for others.
-_WAIT_S = 0.005
 # Delay of the report of a failed read.
 _RETRY_S = 1.0
 # Subscriptions and mailboxes that are named when they hold up retention.
@@ -122,9 +119,6 @@ class LocalEngine:
         self.held = HeldUp()
         self.unwritten = Unwritten(log_settings.waiting_bytes_max)
         self._taken: list[Append] = []
-        # Does somebody wait for one of them? If not, when they are written at the latest.
-        self._is_urgent = False
-        self._late: asyncio.TimerHandle | None = None
         self._pending: deque[Append] = deque()
         index = Index(self.disk) if isinstance(self.disk, SystemDisk) else None
         self._index = index
@@ -183,17 +177,10 @@ class LocalEngine:
     def append(self, append: Append) -> None:
         self._taken.append(append)
         self.unwritten.add(append)
-        if not append.may_wait:
-            self._is_urgent = True
 
     def flush(self) -> None:
         if not self._taken or self._is_closed:
             return
-        if not self._is_urgent:
-            if self._late is None:
-                self._late = self._loop.call_later(_WAIT_S, self._flush_late)
-            return
-        self._begin_anew()
         taken, self._taken = self._taken, []
         fault = self.log.fault
         if fault is not None:
@@ -203,19 +190,6 @@ class LocalEngine:
             return
         self._pending.extend(taken)
         self._commit.submit([one.entry for one in taken])
-
-    def _flush_late(self) -> None:
-        """What was added may wait no longer."""
-        self._late = None
-        self._is_urgent = True
-        self.flush()
-
-    def _begin_anew(self) -> None:
-        """Nothing that was added is left."""
-        self._is_urgent = False
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
 
     def hasten(self) -> None:
         if self._taken and self.log.fault is None:
@@ -243,7 +217,6 @@ class LocalEngine:
         lost = [*self._pending, *self._taken]
         self._pending.clear()
         self._taken = []
-        self._begin_anew()
         self.unwritten.remove(lost)
         is_full = isinstance(outcome.error, LogFull)
         unknown = outcome.attempted - outcome.first
@@ -442,7 +415,6 @@ class LocalEngine:
         return {epoch: self._reader.earliest(name, epoch) or 0 for name, epoch in streams}
 
     def close(self) -> None:
-        self._is_urgent = True
         self.flush()
         self._is_closed = True
         with contextlib.ExitStack() as rest:

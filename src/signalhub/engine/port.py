@@ -100,7 +100,7 @@ class Engine(Protocol):
         """Add an entry; it is submitted with the next `flush`."""
 
     def flush(self) -> None:
-        """Submit the added entries to the commit thread, unless all may wait; never blocks."""
+        """Submit the added entries to the commit thread; never blocks."""
 
     def hasten(self) -> None:
         """Submit them already, unless they will be refused."""

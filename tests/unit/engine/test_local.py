@@ -89,10 +89,6 @@ class Stage:
         await asyncio.wait_for(cut, 10)
 
 
-def unhurried(seq: int) -> Append:
-    return Append(entry(seq), may_wait=True)
-
-
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
     stage = Stage()
@@ -230,54 +226,3 @@ async def test_whoever_holds_up_retention_is_named(
     assert named == [(one[0], one[3]) for one in needs.get("unsettled", []) if is_named]
     assert (held.bytes > 0) >= bool(by)
     stage.engine.close()
-
-
-async def test_what_nobody_waits_for_shares_the_next_commit(stage: Stage) -> None:
-    stage.engine.append(unhurried(1))
-    stage.engine.flush()
-    assert stage.engine.log.attempted == 0
-
-    await stage.append(2)
-
-    assert stage.committed_count == 2
-    assert stage.engine.log.tally.batches == 1
-    assert [one.seq for one in stage.engine.scan(0)] == [1, 2]
-
-
-async def test_what_nobody_waits_for_is_written_soon_all_the_same(stage: Stage) -> None:
-    stage.engine.append(unhurried(1))
-    stage.engine.flush()
-
-    await asyncio.wait_for(stage.engine.wait_until_written(), 10)
-
-    assert stage.committed_count == 1
-
-
-async def test_what_nobody_waits_for_is_written_on_closing(stage: Stage) -> None:
-    stage.engine.append(unhurried(1))
-    stage.engine.flush()
-
-    stage.engine.close()
-
-    assert stage.engine.log.head == 1
-
-
-async def test_what_nobody_waits_for_is_refused_with_the_others(stage: Stage) -> None:
-    stage.disk.fail("write", error=errno.ENOSPC, name="*.log")
-    stage.engine.append(Append(entry(1)))
-    stage.engine.flush()
-    stage.engine.append(unhurried(2))
-    stage.engine.flush()
-
-    await asyncio.wait_for(stage.engine.wait_until_written(), 10)
-    assert len(stage.refusals) == 2
-
-    await stage.append(1)
-    assert stage.committed_count == 1
-
-
-async def test_an_entry_somebody_waits_for_may_not_wait(stage: Stage) -> None:
-    one = unhurried(1)
-    one.follow(nothing)
-
-    assert not one.may_wait

@@ -1,8 +1,7 @@
 """Settlements and cursors: what subscriptions write to the log about their progress.
 
 Settlements are applied in memory first and written later: a crash in between causes redeliveries
-and loses nothing, so what nobody waits for shares the next commit. If the log has no room, they are
-written later.
+and loses nothing. If the log has no room, they are written later.
 """
 
 from __future__ import annotations
@@ -81,7 +80,6 @@ def _write(
         written,
         partial(_written, subscription, settlements),
         partial(_not_written, dispatcher, subscription, generation, settlements),
-        may_wait=True,
     )
 
 
