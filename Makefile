@@ -3,8 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Also written if the native part cannot be built here.
-READY := $(VENV)/.ready
+# Also written if the native part cannot be built here; again once cargo is there.
+READY := $(VENV)/.ready$(if $(shell command -v cargo),-native)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # One more test at a time than there are cores, because many wait for processes and sockets.
 WORKERS = $(shell $(BIN)/python -c 'import os; print(1 + max(2, os.cpu_count() or 2))')

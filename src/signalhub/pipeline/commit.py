@@ -49,7 +49,7 @@ def write_commit(
     }
     lines = msgspec.json.Encoder().encode_lines([{"commitInfo": info}, *actions])
     path = table / LOG / f"{version:020d}.json"
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = path.with_name(f".{path.name}.{uuid.uuid4()}.tmp")
     try:
         with open(draft, "wb", opener=opener) as file:
             file.write(lines)

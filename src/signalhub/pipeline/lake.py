@@ -133,10 +133,11 @@ class Lake:
         table = self.open(name)
         if table is None or not self.is_local:
             return False
+        # First, so that a commit between the two is noticed: its version is taken.
+        version = table.version() + 1
         committed = table.transaction_version(application(shard, epoch))
         if committed is not None and committed >= last:
             return True
-        version = table.version() + 1
         if version % CHECKPOINT_INTERVAL == 0:
             return False
         return append_rows(
@@ -169,9 +170,11 @@ class Lake:
         table = self._writable(name)
         if table is None:
             return False
+        # First, so that a commit between the two is noticed: its version is taken.
+        version = table.version() + 1
         if table.transaction_version(application(position.shard, position.epoch)) != committed:
             return False
-        return add_files(self._folder(name), table.version() + 1, files, [_transaction(position)])
+        return add_files(self._folder(name), version, files, [_transaction(position)])
 
     def create(self, table: Table, properties: Mapping[str, str]) -> bool:
         """Create an empty table without Spark, as Spark would; `False` if Spark has to do it."""

@@ -235,6 +235,7 @@ class App:
 
     def _deny(self, denials: Denials) -> None:
         now = self._clock.now_ms()
+        self.runner.handle_gathered()
         self.runner.perform(self.hub.deny(denials, now), now)
 
     def _run(self, loop: asyncio.AbstractEventLoop, names: Names) -> None:
@@ -272,6 +273,7 @@ class App:
         # The pipeline stops slowly, so it is signalled first and awaited last.
         ending = None if lakeside is None else asyncio.create_task(lakeside.stop())
         now = self._clock.now_ms()
+        self.runner.handle_gathered()
         self.runner.perform(self.hub.drain(now), now)
         for door in self._listener.doors:
             door.close(CloseCode.GOING_AWAY, "server_shutdown")
@@ -436,6 +438,7 @@ class App:
         self._follow_clock()
         now = self._clock.now_ms()
         self.hub.rooms.messages.ids.saved(self._store.saved_offset)
+        self.runner.handle_gathered()
         self.runner.perform([*self.hub.tick(now), *self._losses.tick(now)], now)
         grown = self._engine.head - self._checkpointed
         if grown >= _CHECKPOINT_ENTRIES or (grown and self._checkpoint.is_due(now)):
@@ -467,6 +470,7 @@ class App:
 
     def _retain(self, now: int) -> None:
         """Apply retention. The log is cut only before the offset of a saved snapshot."""
+        self.runner.handle_gathered()
         self.runner.perform(self.hub.retention.expire_topics(now), now)
         if self._engine.reported > self._checkpointed:
             self._save_snapshot()

@@ -128,7 +128,7 @@ class HubRunner:
     def received(self, connection: Connection[Session], payload: bytes) -> None:
         """Handle a message from a client."""
         if self._gathered:
-            self._handle_gathered()
+            self.handle_gathered()
         now = self.writer.tick_ms or self.writer.begin_tick()
         try:
             effects = self._receive(connection.session, payload, now)
@@ -147,7 +147,7 @@ class HubRunner:
     def received_run(self, connection: Connection[Session], run: Run) -> bool:
         """Handle messages of one read; `False` if they have to be handled one by one."""
         if self._gathered:
-            self._handle_gathered()
+            self.handle_gathered()
         now = self.writer.tick_ms or self.writer.begin_tick()
         try:
             effects = self._receive_run(connection.session, run, now)
@@ -173,10 +173,11 @@ class HubRunner:
         self._gathered.append(run)
         self._gathered_from.append(connection)
         if len(self._gathered) == _GATHERED_MAX:
-            self._handle_gathered()
+            self.handle_gathered()
         return True
 
-    def _handle_gathered(self) -> None:
+    def handle_gathered(self) -> None:
+        """Handle what was gathered: before anything else that may depend on it."""
         connections, self._gathered_from = self._gathered_from, []
         runs, self._gathered = self._gathered, []
         sessions = [one.session for one in connections]
@@ -188,10 +189,13 @@ class HubRunner:
                 log.exception("publishes could not be handled")
                 count, effects = 0, []
             for effect in effects:
-                if type(effect) is AppendRun:
-                    self._engine.append(effect)
-                else:
-                    self._perform_one(effect, now)
+                try:
+                    if type(effect) is AppendRun:
+                        self._engine.append(effect)
+                    else:
+                        self._perform_one(effect, now)
+                except Exception:
+                    log.exception("publishes could not be handled")
             for connection in connections[:count]:
                 connection.has_added()
             if not count:
@@ -206,7 +210,7 @@ class HubRunner:
     def leaving(self, connection: Connection[Session], code: int | None = None) -> None:
         """End the session: the peer is closing or has disconnected."""
         if self._gathered:
-            self._handle_gathered()
+            self.handle_gathered()
         now = self._now_ms()
         self.perform(self.hub.closed(connection.session, now, code), now)
 
@@ -221,7 +225,7 @@ class HubRunner:
     def caught_up(self, connection: Connection[Session]) -> None:
         """The connection accepts frames again: resume its subscriptions."""
         if self._gathered:
-            self._handle_gathered()
+            self.handle_gathered()
         if connection.session.consumers:
             self.hub.unblocked(connection.session)
             if not self.writer.tick_ms:
@@ -249,7 +253,7 @@ class HubRunner:
     def run(self, step: Callable[[int], list[Effect]]) -> bool:
         """Call the core and perform its effects; `False` if that raised."""
         if self._gathered:
-            self._handle_gathered()
+            self.handle_gathered()
         now = self.writer.tick_ms or self.writer.begin_tick()
         try:
             self.perform(step(now), now)
@@ -362,17 +366,30 @@ class HubRunner:
 
     def _reply_runs(self, effect: ReplyRuns) -> None:
         write = self.writer.write_replies
-        for session, frames, count in zip(
-            effect.sessions, effect.frames, effect.counts, strict=True
-        ):
+        sessions, all_frames, counts = effect.sessions, effect.frames, effect.counts
+        at, end = 0, len(sessions)
+        while at < end:
+            session, frames, count = sessions[at], all_frames[at], counts[at]
+            at += 1
+            if at < end and sessions[at] is session:
+                begin = at - 1
+                while at < end and sessions[at] is session:
+                    at += 1
+                frames, count = b"".join(all_frames[begin:at]), sum(counts[begin:at])
             connection: Connection[Session] = session.link  # type: ignore[assignment]
             if connection.is_closing:
                 continue
             if session.outbound is None:
                 write(connection, frames, count)
-                continue
-            for frame in text_frames(frames):
-                self._park(connection, WaitingFrame((text_header(len(frame)), frame)))
+            else:
+                self._park_all(connection, frames)
+
+    def _park_all(self, connection: Connection[Session], frames: bytes) -> None:
+        """Queue frames for a blocked connection, until they are too many and it is closed."""
+        for frame in text_frames(frames):
+            if connection.session.outbound is None:
+                return
+            self._park(connection, WaitingFrame((text_header(len(frame)), frame)))
 
     def _park_message(self, connection: Connection[Session], effect: Deliver, now: int) -> None:
         """Queue a message for a blocked target; report it as undelivered if that is impossible."""
@@ -412,7 +429,7 @@ class HubRunner:
     def committed(self, appends: list[Append], first: int) -> None:
         """Continue after a commit of entries."""
         if self._gathered:
-            self._handle_gathered()
+            self.handle_gathered()
         # So that the disk does not wait until all are answered.
         self._engine.hasten()
         now = self.writer.tick_ms or self.writer.begin_tick()
@@ -454,21 +471,32 @@ class HubRunner:
     def _committed_runs(self, runs: list[AppendRun], offset: int, now: int) -> int:
         """Continue after a commit of runs and asks; return how many entries they are."""
         receipts = [one.receipt for one in runs]
+        effects: list[Effect] = []
         try:
-            for effect in self.hub.committed_runs(receipts, offset, now):
+            effects = self.hub.committed_runs(receipts, offset, now)
+        except Exception as error:
+            log.error("committed entries could not be handled", exc_info=unworded(error))
+        for effect in effects:
+            try:
                 if type(effect) is ReplyRuns:
                     self._reply_runs(effect)
                 elif type(effect) is Deliver:
                     self._deliver(effect, now)
                 else:
                     self._perform_one(effect, now)
-        except Exception as error:
-            log.error("committed entries could not be handled", exc_info=unworded(error))
+            except Exception as error:
+                # What follows from the other entries must still happen.
+                log.error("a committed entry could not be handled", exc_info=unworded(error))
         return sum([one.entry.count for one in runs])
 
     def _committed_messages(self, messages: list[PendingMessage], offset: int, now: int) -> int:
         """Continue after a commit of messages for inboxes; return how many they are."""
-        for effect in self.hub.rooms.committed(messages, offset, now):
+        effects: list[Effect] = []
+        try:
+            effects = self.hub.rooms.committed(messages, offset, now)
+        except Exception as error:
+            log.error("committed messages could not be handled", exc_info=unworded(error))
+        for effect in effects:
             if type(effect) is Answer:
                 self._answer(effect)
                 continue
@@ -502,7 +530,7 @@ class HubRunner:
         hub = self.hub
         try:
             if self._gathered:
-                self._handle_gathered()
+                self.handle_gathered()
             if hub.next_dispatch_ms <= now:
                 for effect in hub.dispatch(now):
                     self._perform_one(effect, now)
@@ -557,8 +585,7 @@ class HubRunner:
         if connection.session.outbound is None:
             connection.queue_replies(effect.frames, effect.count)
             return
-        for frame in text_frames(effect.frames):
-            self._park(connection, WaitingFrame((text_header(len(frame)), frame)))
+        self._park_all(connection, effect.frames)
 
     def _told(self, then: Callable[[R, int], list[Effect]]) -> Callable[[R], None]:
         """Return the callback that passes a result of the engine to the core."""

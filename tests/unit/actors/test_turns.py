@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from signalhub.actors.host.thread import Turning
-from signalhub.actors.kernel.events import Connected, DeliveryArrived, Event, Receipted
+from signalhub.actors.kernel.events import Commanded, Connected, DeliveryArrived, Event, Receipted
 from signalhub.actors.kernel.send import Trip
 from signalhub.clock import SteadyClock
 from tests.support.actors.scripted import Stage, Target
@@ -60,3 +60,13 @@ def test_the_receipt_of_a_lane_batch_does_not_wait_behind_deliveries() -> None:
 
     assert turning._taken() == [first, ours]
     assert turning._taken() == [second, of_a_move]
+
+
+def test_a_command_does_not_wait_behind_deliveries() -> None:
+    local = Stage(Target)
+    turning = Turning(local.kernel, SteadyClock(local.clock), lambda effects: None)
+    command = Commanded("status", {}, None)
+    turning.put([*(first := [delivery(100), delivery(100)]), command])
+
+    assert turning._taken() == [first[0], command]
+    assert turning._taken() == first[1:]

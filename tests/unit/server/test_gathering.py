@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from signalhub import native
 from signalhub.core.effects import Append, AppendRun
+from signalhub.settings.model import OutboundSettings, Settings
 from signalhub.wire.envelope import decode
 from tests.fuzz.publishes import Crowd
-from tests.fuzz.twins import SENDER, Kernel, Way
+from tests.fuzz.twins import SENDER, TARGETS, Kernel, Way
 from tests.support.memory.shell import envelope
 from tests.support.socket.frames import CLOSE, TEXT, FrameReader, masked_frame
 
@@ -21,16 +24,22 @@ if not native.IS_ON:
 _, SECOND, THIRD, _ = Crowd.senders
 
 
-@pytest.fixture
-def way() -> Iterator[Way]:
+@contextmanager
+def ways(kind: Crowd) -> Iterator[Way]:
     kernel = Kernel()
     with kernel.in_place():
-        way = Way(Crowd(), 0, kernel, is_native=True)
+        way = Way(kind, 0, kernel, is_native=True)
         for address in Crowd.senders:
             # The first message of a session says as whom it speaks, and is handled alone.
             feed(way, (address, publish("first", address, "kept/b")))
             way.loop.run_dry()
             way.heard(address)
+        yield way
+
+
+@pytest.fixture
+def way() -> Iterator[Way]:
+    with ways(Crowd()) as way:
         yield way
 
 
@@ -139,3 +148,57 @@ def test_a_session_speaks_as_whoever_it_named_last(way: Way) -> None:
     way.loop.run_dry()
 
     assert way.wires[SENDER].connection.session.claimed == SENDER
+
+
+def test_what_is_gathered_is_handled_before_the_connection_closes_or_begins_a_long_message(
+    way: Way,
+) -> None:
+    reader = TARGETS[0]
+    way.say(reader, "hub:subscribe", {"topic": "plain"})
+    way.heard(reader)
+    wire, parts = way.wires[SENDER], masked_frame(TEXT, b"{")
+    begun = bytes([parts[0] & 0x7F]) + parts[1:]
+
+    # Both are read before the tick of the publishes has ended.
+    feed(way, (SENDER, publish("a", SENDER, "plain")), (SENDER, begun))
+    assert not wire.connection.is_closing
+    feed(way, (SECOND, publish("b", SECOND, "plain")))
+    feed(way, (SECOND, masked_frame(CLOSE, (1_000).to_bytes(2))))
+    way.loop.run_dry()
+
+    assert way.heard(reader).count(b'"publication"') == 2
+    assert not wire.connection.is_closing
+
+
+def test_what_is_gathered_is_handled_before_the_connection_is_lost(way: Way) -> None:
+    reader = TARGETS[0]
+    way.say(reader, "hub:subscribe", {"topic": "plain"})
+    way.heard(reader)
+
+    feed(way, (SENDER, publish("a", SENDER, "plain")))
+    way.wires[SENDER].connection.connection_lost(None)
+    way.loop.run_dry()
+
+    assert way.heard(reader).count(b'"publication"') == 1
+
+
+class Narrow(Crowd):
+    """Connections may hold little."""
+
+    def settings(self, number: int) -> Settings:
+        return replace(super().settings(number), outbound=OutboundSettings(bytes_max=16_384))
+
+
+def test_who_reads_nothing_takes_no_answers_from_others() -> None:
+    with ways(Narrow()) as way:
+        slow = way.wires[SENDER]
+        slow.room = 0
+        for turn in range(100):
+            many = b"".join(publish(f"{turn}-{one}", SENDER) for one in range(40))
+            feed(way, (SENDER, many), (SECOND, publish(f"b{turn}", SECOND)))
+            way.loop.run_dry()
+            assert len(answers(way, SECOND)) == 1
+            assert not way.hub.pending
+            if slow.connection.is_closing:
+                return
+        pytest.fail("it was never too much")

@@ -12,7 +12,16 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from signalhub.actors.kernel.events import DeliveryArrived, Effect, Event, Receipted
+from signalhub.actors.kernel.events import (
+    BatchRefused,
+    Commanded,
+    DeliveryArrived,
+    Effect,
+    Event,
+    OffloadEnded,
+    PlacingFailed,
+    Receipted,
+)
 from signalhub.actors.kernel.kernel import Kernel
 from signalhub.actors.store.store import STORAGE_ERRORS, StorageFailed
 from signalhub.clock import SteadyClock
@@ -26,6 +35,8 @@ _TURN_S_MAX: Final = 60.0
 _FAILED_S: Final = 1.0
 # How long the event loop gets, in a turn, to hand over receipts.
 _LATE_S: Final = 0.000_05
+# What people and the event loop wait for; it has no order with deliveries.
+_URGENT: Final = (Commanded, OffloadEnded, BatchRefused, PlacingFailed)
 
 
 class Turning:
@@ -90,25 +101,25 @@ class Turning:
             if isinstance(event, DeliveryArrived):
                 if left <= 0:
                     self._events = events[at:]
-                    return events[:at] + self._taken_receipts()
+                    return events[:at] + self._taken_if(self._need_not_wait)
                 left -= event.count
         self._events = []
         return events
 
-    def _taken_receipts(self) -> list[Event]:
-        """Return the receipts of lane batches among the waiting events.
+    def _taken_if(self, is_taken: Callable[[Event], bool]) -> list[Event]:
+        """Return some of the waiting events."""
+        taken = [event for event in self._events if is_taken(event)]
+        if taken:
+            self._events = [event for event in self._events if not is_taken(event)]
+        return taken
 
-        The lane goes on with them, whatever else waits; they have no order with deliveries.
-        """
-        receipts: list[Event] = []
-        others: list[Event] = []
-        for event in self._events:
-            is_receipt = isinstance(event, Receipted) and self._kernel.dispatch.is_under_way(
-                event.batch
-            )
-            (receipts if is_receipt else others).append(event)
-        self._events = others
-        return receipts
+    def _is_receipt(self, event: Event) -> bool:
+        """Is it the receipt of a lane batch, with which the lane goes on, whatever else waits?"""
+        return isinstance(event, Receipted) and self._kernel.dispatch.is_under_way(event.batch)
+
+    def _need_not_wait(self, event: Event) -> bool:
+        """Has it no order with deliveries, and does somebody wait for it?"""
+        return isinstance(event, _URGENT) or self._is_receipt(event)
 
     def _is_wanted(self) -> bool:
         return bool(self._events or self._is_stopping)
@@ -156,7 +167,7 @@ class Turning:
             # A thread that computes gives way only after milliseconds, unless it sleeps.
             time.sleep(_LATE_S)
             with self._changed:
-                receipts = self._taken_receipts()
+                receipts = self._taken_if(self._is_receipt)
             events.extend(receipts)
             return receipts
 

@@ -270,6 +270,11 @@ class Buffer:
     def keep(self, inbox: Inbox, kept: KeptMessage) -> None:
         """Add a committed message, and evict old ones beyond the limits."""
         recent = inbox.recent
+        if recent and kept.seq != inbox.recent_first + len(recent):
+            # Pages count positions in memory, so what is before a gap is read from the log.
+            self._stale += len(recent)
+            while recent:
+                self._evict(inbox)
         if not recent:
             inbox.recent_first = kept.seq
         recent[kept.seq] = kept

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from signalhub.log.errors import EntriesGone, LogDamaged, LogFailed
+from signalhub.pipeline.commit import write_file
 from signalhub.pipeline.lake import Lake, Position
 from signalhub.pipeline.land.files import (
     WrittenFile,
@@ -47,8 +48,8 @@ def land_here(
 ) -> bool:
     """Land the entries up to `target`; returns `False` if Spark has to do it."""
     began = time.monotonic()
-    if has_unfinished(checkpoint):
-        # It may have been cut short between two tables.
+    if has_unfinished(checkpoint) or not can_write(lake):
+        # What was begun may have been cut short between two tables.
         return False
     if position >= target:
         return True
@@ -57,8 +58,18 @@ def land_here(
     if rows is None or rows["fault"].null_count < rows.num_rows:
         return False
     found = entries_here(rows)
-    last = target.offset - 1
-    if not lake.append(ENTRIES.name, found, Position(shard, target.epoch, last)):
+    landed = Position(shard, target.epoch, target.offset - 1)
+    committed = lake.committed(ENTRIES.name, shard, target.epoch)
+    if committed is not None and committed != position.offset - 1:
+        # Somebody else has landed meanwhile.
+        return False
+    into = Path(lake.location(ENTRIES.name))
+    try:
+        added = write_file(into, found, ENTRIES.statistics)
+    except OSError:
+        return False
+    if not lake.add(ENTRIES.name, [added], landed, committed):
+        (into / added["path"]).unlink(missing_ok=True)
         return False
     size = pc.sum(pc.binary_length(found["body"])).as_py() or 0
     ms = int((time.monotonic() - began) * 1000)

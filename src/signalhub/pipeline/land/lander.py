@@ -87,7 +87,10 @@ class Lander:
         landed = land_steadily(self._landing, self._segments, self._position, head, self._committed)
         if landed is None:
             self._query_to, self._query_since = head, time.monotonic()
-            self._query = self._landing.begin(self._position)
+            self._query = query = self._landing.begin(self._position)
+            if self._stopping.is_set():
+                # Whoever stops it has not seen it: beginning takes seconds.
+                stop_query(query)
             return
         self._position, self._committed = landed, landed.offset - 1
         if landed == head:

@@ -151,6 +151,9 @@ class RoomSocket:
 
     gather = received_run
 
+    def handle_gathered(self) -> None:
+        """Do nothing: rooms gather nothing."""
+
     def join(self) -> RoomError | None:
         """Enter the room, and create the connection for the upgrade; return the error if any."""
         terms, visit = self._terms, self._visit

@@ -112,6 +112,9 @@ class Owner(Protocol[P]):
     def gather(self, connection: Connection[Any], run: PublishRun) -> bool:
         """Handle all of a read soon, with that of other connections; `False` as above."""
 
+    def handle_gathered(self) -> None:
+        """Handle it now, because something else happens to the connection."""
+
     def unheard(self, connection: Connection[Any]) -> None:
         """The connection is not read because of the disk, whatever its client sends."""
 

@@ -83,6 +83,7 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
             self._finish_read()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.owner.handle_gathered()
         self._disconnected()
 
     def _take(self, data: bytes) -> None:
@@ -130,6 +131,7 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
                 ):
                     self.owner.received(self, item)
                 else:
+                    self.owner.handle_gathered()
                     self._hear(item)
             elif type(item) in _RUNS:
                 self._handle_run(item)  # type: ignore[arg-type]
@@ -163,6 +165,8 @@ class NativeConnection(Connection[P], asyncio.BufferedProtocol):
             self._hear(message)
 
     def _handle_other(self, item: tuple[int, bool, bool, bytes] | tuple[int, str]) -> None:
+        # It may close the connection, or begin a message of several frames.
+        self.owner.handle_gathered()
         if len(item) == 2:
             self.close(*item)
         else:

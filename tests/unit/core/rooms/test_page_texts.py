@@ -25,6 +25,19 @@ def check(inbox: Inbox, now: int) -> None:
     assert texts.has_expired(recent, now) is has_expired
 
 
+def test_what_is_before_a_gap_is_no_longer_in_memory() -> None:
+    buffer, inbox = Buffer(10, 10_000), Inbox("a")
+
+    for seq in (1, 3, 4, 5):
+        buffer.keep(inbox, KeptMessage(seq, "", 100, b"%d" % seq))
+        check(inbox, 0)
+
+    assert [*inbox.recent] == [3, 4, 5]
+    assert inbox.recent_first == 3
+    buffer.expire(100)
+    assert not inbox.recent
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_texts_follow_the_messages_in_memory(seed: int) -> None:
     chance = Random(seed)
