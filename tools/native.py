@@ -64,9 +64,12 @@ def lock() -> None:
 
 def run(*command: str) -> None:
     """Run a command in the crate's folder; raise `NotBuilt` with its last line if it fails."""
-    done = subprocess.run(
-        command, cwd=CRATE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    try:
+        done = subprocess.run(
+            command, cwd=CRATE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+    except FileNotFoundError:
+        raise NotBuilt(f"{command[0]} was not found") from None
     if done.returncode:
         lines = [line for line in done.stdout.splitlines() if line.strip()]
         raise NotBuilt(f"{' '.join(command[:2])} failed: {lines[-1] if lines else 'no output'}")

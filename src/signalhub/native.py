@@ -29,8 +29,9 @@ def _find(choice: str) -> tuple[ModuleType | None, str]:
         import signalhub_native as found
     except ImportError:
         return None, "it is not installed"
-    if found.VERSION != VERSION:
-        return None, f"version {found.VERSION} is installed, {VERSION} is needed"
+    version = getattr(found, "VERSION", "unknown")
+    if version != VERSION:
+        return None, f"version {version} is installed, {VERSION} is needed"
     return found, ""
 
 

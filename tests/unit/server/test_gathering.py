@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from signalhub import native
 from signalhub.core.effects import Append, AppendRun
+from signalhub.server.sockets.native import NativeConnection
 from signalhub.settings.model import OutboundSettings, Settings
 from signalhub.wire.envelope import decode
 from tests.fuzz.publishes import Crowd
@@ -176,7 +177,9 @@ def test_what_is_gathered_is_handled_before_the_connection_is_lost(way: Way) -> 
     way.heard(reader)
 
     feed(way, (SENDER, publish("a", SENDER, "plain")))
-    way.wires[SENDER].connection.connection_lost(None)
+    connection = way.wires[SENDER].connection
+    assert isinstance(connection, NativeConnection)
+    connection.connection_lost(None)
     way.loop.run_dry()
 
     assert way.heard(reader).count(b'"publication"') == 1

@@ -71,7 +71,7 @@ def _check_native() -> None:
     try:
         native.check()
     except SettingsError as error:
-        advice = f"install it with `pip install 'signalhub[native]'`, or unset {native.VARIABLE}"
+        advice = f"set {native.VARIABLE} to auto, or `pip install 'signalhub[native]'`"
         raise Failure(Exit.USAGE, SettingsError.code, str(error), advice) from None
 
 
