@@ -44,6 +44,7 @@ from signalhub.core.effects import (
 from signalhub.core.hub import Hub
 from signalhub.core.messages.audience import Audience
 from signalhub.core.messages.dedup import Recalled
+from signalhub.core.messages.publish import RunReceipt
 from signalhub.core.messages.runs import PublishRun, Run
 from signalhub.core.rooms.values import Archived
 from signalhub.core.sessions.registry import Recipient, Registration
@@ -364,25 +365,20 @@ class HubRunner:
         else:
             connection.queue_reply(frame)
 
-    def _reply_runs(self, effect: ReplyRuns) -> None:
-        write = self.writer.write_replies
-        sessions, all_frames, counts = effect.sessions, effect.frames, effect.counts
-        at, end = 0, len(sessions)
-        while at < end:
-            session, frames, count = sessions[at], all_frames[at], counts[at]
-            at += 1
-            if at < end and sessions[at] is session:
-                begin = at - 1
-                while at < end and sessions[at] is session:
-                    at += 1
-                frames, count = b"".join(all_frames[begin:at]), sum(counts[begin:at])
+    def _reply_runs(self, effect: ReplyRuns, *, now: bool = False) -> None:
+        """Queue replies, or write them `now`, which costs less if nothing else is written."""
+        for session, frames, count in zip(
+            effect.sessions, effect.frames, effect.counts, strict=True
+        ):
             connection: Connection[Session] = session.link  # type: ignore[assignment]
             if connection.is_closing:
                 continue
-            if session.outbound is None:
-                write(connection, frames, count)
-            else:
+            if session.outbound is not None:
                 self._park_all(connection, frames)
+            elif now:
+                self.writer.write_replies(connection, frames, count)
+            else:
+                connection.queue_replies(frames, count)
 
     def _park_all(self, connection: Connection[Session], frames: bytes) -> None:
         """Queue frames for a blocked connection, until they are too many and it is closed."""
@@ -472,6 +468,8 @@ class HubRunner:
         """Continue after a commit of runs and asks; return how many entries they are."""
         receipts = [one.receipt for one in runs]
         effects: list[Effect] = []
+        # Copies of asks may go to the same connections, and all of it blocks them or nothing does.
+        are_publishes = all(type(one) is RunReceipt for one in receipts)
         try:
             effects = self.hub.committed_runs(receipts, offset, now)
         except Exception as error:
@@ -479,7 +477,7 @@ class HubRunner:
         for effect in effects:
             try:
                 if type(effect) is ReplyRuns:
-                    self._reply_runs(effect)
+                    self._reply_runs(effect, now=are_publishes)
                 elif type(effect) is Deliver:
                     self._deliver(effect, now)
                 else:

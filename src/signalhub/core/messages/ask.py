@@ -275,10 +275,8 @@ class Asks:
         if mailbox is None:
             if self._registry.find(target, now) is None:
                 return None
-        elif not mailbox.subscription.consumers and (
-            # Looking for expired ones would settle them.
-            mailbox.expiries or not self._fits(mailbox, mailbox.waiting(now), 1)
-        ):
+        elif not mailbox.subscription.consumers:
+            # Whether it has room is known after looking for expired messages, which settles them.
             return None
         bucket = session.bucket
         if bucket.rate_s and bucket.left(now) < 1:
