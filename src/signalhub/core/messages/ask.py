@@ -363,18 +363,12 @@ class Asks:
     def check_room(self, mailbox: Mailbox, count: int, now: int) -> None:
         """Refuse if the mailbox of an absent owner is full; an empty one accepts any size."""
         waiting = self.waiting_in(mailbox, now)
-        if not self._fits(mailbox, waiting, count):
-            self._tally.mailbox_full += 1
-            raise refusals.mailbox_full(mailbox.name, waiting, *self._limit_of(mailbox))
-
-    def _fits(self, mailbox: Mailbox, waiting: int, count: int) -> bool:
-        return not waiting or waiting + count <= self._limit_of(mailbox)[0]
-
-    def _limit_of(self, mailbox: Mailbox) -> tuple[int, str]:
-        """How much may wait while its owner is absent, and the setting that says so."""
+        limit, setting = self._settings.mailbox.limit, "mailbox.limit"
         if mailbox.is_host:
-            return self._settings.actors.mailbox_limit, "actors.mailbox_limit"
-        return self._settings.mailbox.limit, "mailbox.limit"
+            limit, setting = self._settings.actors.mailbox_limit, "actors.mailbox_limit"
+        if waiting and waiting + count > limit:
+            self._tally.mailbox_full += 1
+            raise refusals.mailbox_full(mailbox.name, waiting, limit, setting)
 
     # The order of messages behind an ask.
 
