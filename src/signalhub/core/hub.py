@@ -328,9 +328,11 @@ class Hub:
 
     # Events of a socket.
 
-    def opened(self, link: object, now: int, source: str = "") -> Session:
-        """A socket was accepted from this network address."""
-        return self.sessions.opened(link, now, source)
+    def opened(
+        self, link: object, now: int, source: str = "", *, has_socket: bool = True
+    ) -> Session:
+        """A socket was accepted from this network address, or requests come from it by HTTP."""
+        return self.sessions.opened(link, now, source, has_socket=has_socket)
 
     def received(self, session: Session, frame: bytes, now: int) -> list[Effect]:
         """A message arrived; it is valid UTF-8 and within the frame limit."""

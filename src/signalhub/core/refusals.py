@@ -288,6 +288,7 @@ def outcome_unknown() -> Refusal:
         "The operator has to check the disk and restart the hub; then send the message again with"
         " the same id.",
         is_unknown=True,
+        details={"outcome": "unknown"},
     )
 
 

@@ -38,6 +38,7 @@ from signalhub.log.errors import LogDamaged, LogFailed
 from signalhub.pacing import Period, SharedBucket
 from signalhub.server import startup
 from signalhub.server.access import Access
+from signalhub.server.callers import Callers
 from signalhub.server.losses import Losses
 from signalhub.server.port import descriptors
 from signalhub.server.port.door import Door
@@ -128,6 +129,7 @@ class App:
         self.runner: HubRunner
         self._listener: Listener
         self._access: Access
+        self.callers: Callers
         self._metrics: Metrics | None = None
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -251,6 +253,7 @@ class App:
         self._access = Access(
             self.settings, self._authenticator, self.hub.logins, self.runner, self._clock
         )
+        self.callers = Callers(self.hub, self.runner, self._clock, self._authenticator)
         routes = Routes()
         for path in ("/health", "/healthz", "/readyz"):
             routes.add(path, self._health, is_for_any_host=True)
@@ -440,6 +443,7 @@ class App:
         self.hub.rooms.messages.ids.saved(self._store.saved_offset)
         self.runner.handle_gathered()
         self.runner.perform([*self.hub.tick(now), *self._losses.tick(now)], now)
+        self.callers.tick()
         grown = self._engine.head - self._checkpointed
         if grown >= _CHECKPOINT_ENTRIES or (grown and self._checkpoint.is_due(now)):
             self._save_snapshot()
