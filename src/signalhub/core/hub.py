@@ -93,6 +93,7 @@ ABOUT_THE_LOG: Final = frozenset(
         *("hub:topic_create", "hub:topic_update", "hub:topic_info", "hub:topic_delete"),
         *("hub:list_topics", "hub:publish", "hub:replay", "hub:republish", "hub:erase"),
         *("hub:sub_info", "hub:sub_update", "hub:sub_pause", "hub:sub_resume", "hub:sub_delete"),
+        "hub:sub_settle",
         *("hub:list_subs", "hub:seek", "hub:redrive", "hub:purge", "hub:place", "hub:move"),
         *(
             "hub:forget_place",

@@ -445,6 +445,16 @@ def subscription_conflict(subscription: str, mode: str) -> Refusal:
     )
 
 
+def other_generation(subscription: str, planned: int, generation: int) -> Refusal:
+    """A plan is out of date, because somebody has sought since."""
+    return Refusal(
+        Code.SUBSCRIPTION_CONFLICT,
+        f"The subscription {subscription!r} was sought since the plan was made.",
+        "Look at it again, and make a new plan.",
+        details={"subscription": subscription, "planned": planned, "generation": generation},
+    )
+
+
 def no_mailbox(address: str) -> Refusal:
     """The target of a replay needs a mailbox."""
     return Refusal(

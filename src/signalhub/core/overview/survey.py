@@ -168,6 +168,7 @@ class Survey:
         self._heads: dict[Topic, tuple[int, int]] = {}
         self._sent: dict[Session, tuple[int, int]] = {}
         self._rates: dict[str, float] = {}
+        self._worst: dict[str, int] = {}
         self._round: Iterator[None] | None = None
         self._now = 0
         self._kept_at_ms = 0
@@ -180,6 +181,10 @@ class Survey:
     def rate_of(self, topic: str) -> float | None:
         """Messages per second stored in a topic, if anybody has looked twice."""
         return self._rates.get(topic)
+
+    def worst_lag_of(self, topic: str) -> int:
+        """The largest lag of its subscriptions at the last look."""
+        return self._worst.get(topic, 0)
 
     def step(self, count: int, now: int, *, with_sessions: bool) -> bool:
         """Look at so many things; `True` at the end of a round."""
@@ -200,6 +205,7 @@ class Survey:
         totals = Totals(alarming=[], letters=[], full=[], pausing=[])
         rates: list[tuple[float, str]] = []
         all_rates: dict[str, float] = {}
+        worst: dict[str, int] = {}
         heads: dict[Topic, tuple[int, int]] = {}
         for topic in list(self._streams.topics.values()):
             rate = self._rate(topic, heads)
@@ -211,7 +217,9 @@ class Survey:
                 _count_letters(totals, topic)
             yield
             for subscription in list(topic.subscriptions.values()):
-                self._look_at(subscription, totals)
+                lag = self._look_at(subscription, totals)
+                if lag > worst.get(topic.name, 0):
+                    worst[topic.name] = lag
                 yield
             if len(rates) > 4 * BUSIEST_MAX:
                 rates = nlargest(BUSIEST_MAX, rates)
@@ -224,7 +232,7 @@ class Survey:
         totals.busy_topics = nlargest(BUSIEST_MAX, rates)
         if with_sessions:
             yield from self._look_at_sessions(totals)
-        self._heads, self._rates = heads, all_rates
+        self._heads, self._rates, self._worst = heads, all_rates, worst
         self._seen, self._fresh = self._fresh, {}
         self.totals = totals
         self._keep()
@@ -238,7 +246,7 @@ class Survey:
         heads[topic] = (now, head)
         return (head - before[1]) * 1000 / (now - before[0])
 
-    def _look_at(self, subscription: Subscription, totals: Totals) -> None:
+    def _look_at(self, subscription: Subscription, totals: Totals) -> int:
         now = self._now
         seen = self._seen.get(subscription)
         if seen is None:
@@ -266,6 +274,7 @@ class Survey:
             totals.alarming_total += 1
             if len(totals.alarming) < NAMED_MAX:
                 totals.alarming.append((subscription, seen))
+        return lag
 
     def _look_at_box(self, box: Mailbox, totals: Totals) -> None:
         subscription = box.subscription
@@ -282,6 +291,8 @@ class Survey:
         sent: dict[Session, tuple[int, int]] = {}
         rates: list[tuple[float, str]] = []
         for session in list(self._sessions):
+            if not session.has_socket:
+                continue
             now, before = self._now, self._sent.get(session)
             sent[session] = (now, session.sent)
             if before is not None and now > before[0] and session.sent > before[1]:
