@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -85,28 +85,27 @@ class Actors:
         after = _after(asked, str)
         counts = dict.fromkeys(STATES, 0)
 
-        def key_of(address: str) -> Key | None:
+        def key_of(candidate: tuple[str, bool]) -> Key | None:
+            address, is_mailbox = candidate
             found = hub.registry.get(address)
             if found is None:
                 its, capabilities = "away", _capabilities_of(hub.streams.mailboxes.get(address))
+            elif is_mailbox:
+                # It is in the registry, too.
+                return None
             else:
                 its = "live" if found.is_live(now) else "hidden"
                 capabilities = found.capabilities
             counts[its] += 1
-            if state and its != state:
+            if (state and its != state) or (capability and capability not in capabilities):
                 return None
-            if capability and capability not in capabilities:
+            words = (address, *capabilities)
+            if wanted and not any(wanted in one.lower() for one in words):
                 return None
-            if wanted and wanted not in address.lower():
-                # What it can do may be sought, too.
-                if not any(wanted in one.lower() for one in capabilities):
-                    return None
             return (address,) if asked.may("discover", address) else None
 
-        everybody = chain(list(hub.registry), list(self._away_addresses()))
-        names = (one if isinstance(one, str) else one.address for one in everybody)
-        page = await page_of(names, key_of, after, asked.limit())
-        rows = await rows_of(page.found, lambda one: self.row(one[1], now))
+        page = await page_of(self._candidates(), key_of, after, asked.limit())
+        rows = await rows_of(page.found, lambda one: self.row(one[1][0], now))
         return ActorsAnswer(
             rows=[row for row in rows if row is not None],
             total=page.total,
@@ -116,14 +115,16 @@ class Actors:
             next=page.next,
         )
 
-    def _away_addresses(self) -> Iterator[str]:
+    def _candidates(self) -> Iterator[tuple[str, bool]]:
+        """Every address, and whether it is that of a mailbox; registered ones may come twice."""
         registry, boxes = self._hub.registry, self._hub.streams.mailboxes
-        for address in boxes:
-            if registry.get(address) is None:
-                yield address
+        for one in list(registry):
+            yield one.address, False
+        for address in list(boxes):
+            yield address, True
         for address, _ in registry.away():
             if address not in boxes:
-                yield address
+                yield address, True
 
     def row(self, address: str, now: int) -> ActorRow | None:
         """One actor; `None` if it is gone."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from signalhub.auth.permissions import ROLES, Allowance, Permissions
-from signalhub.server.callers import Answer, Callers, Principal
+from signalhub.server.callers import Answer, Caller, Callers, Principal
 from signalhub.server.port.hosts import Proxies
 from signalhub.server.port.http import HttpRequest
 from signalhub.wire.errors import Refusal
@@ -129,9 +129,13 @@ class Visitors:
             return False
         return True
 
+    def caller(self, visitor: Visitor, address: str = "") -> Caller:
+        """Who sends requests for a visitor; with an internal `address` a session of its own."""
+        return self._callers.caller(visitor.principal, address=address)
+
     async def call(self, visitor: Visitor, type: str, payload: object) -> Answer:
         """Send a request of the wire protocol for a visitor; raises `CallRefused`."""
-        return await self._callers.caller(visitor.principal).call(type, payload)
+        return await self.caller(visitor).call(type, payload)
 
 
 def role_of(permissions: Permissions) -> Role:
