@@ -38,6 +38,7 @@ from signalhub.log.errors import LogDamaged, LogFailed
 from signalhub.pacing import Period, SharedBucket
 from signalhub.server import startup
 from signalhub.server.access import Access
+from signalhub.server.admin.desk import Desk
 from signalhub.server.callers import Callers
 from signalhub.server.losses import Losses
 from signalhub.server.port import descriptors
@@ -129,6 +130,7 @@ class App:
         self.runner: HubRunner
         self._listener: Listener
         self._access: Access
+        self.desk: Desk | None = None
         self.callers: Callers
         self._metrics: Metrics | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -261,13 +263,33 @@ class App:
         if self.settings.rooms.enabled:
             Api(self.hub, self.runner, self._clock).add_to(routes)
             Gate(self.runner, self._clock).add_to(routes)
+        if self.settings.ui.enabled:
+            self._open_desk().add_to(routes)
         self._listener = await listen(self.settings, routes, self)
         self.runner.writer.watch(self._listener.choking)
         self.hub.usage.sockets = self._listener.usage
+        if self.desk is not None:
+            self.desk.start()
         self._timers = [
             loop.call_later(_SWEEP_S, self._every, 0, _SWEEP_S, self.runner.writer.sweep),
             loop.call_later(_TICK_S, self._every, 1, _TICK_S, self._tick),
         ]
+
+    def _open_desk(self) -> Desk:
+        """The page for people and its API; other parts add their routes to `desk.api`."""
+        self.desk = Desk(
+            self.hub,
+            self.runner,
+            self._engine,
+            self._clock,
+            self.callers,
+            self._authenticator,
+            self._folder.path,
+            self._lakeside,
+            sockets=lambda: self._listener.usage(),
+            details=lambda: (self._details(), self._storage()),
+        )
+        return self.desk
 
     async def stop(self) -> None:
         """Notify all sessions, flush the sockets, and write the state."""
@@ -275,6 +297,8 @@ class App:
         lakeside = self._lakeside
         # The pipeline stops slowly, so it is signalled first and awaited last.
         ending = None if lakeside is None else asyncio.create_task(lakeside.stop())
+        if self.desk is not None:
+            self.desk.stop()
         now = self._clock.now_ms()
         self.runner.handle_gathered()
         self.runner.perform(self.hub.drain(now), now)
@@ -366,6 +390,11 @@ class App:
             **({"heldUp": self._held_up()} if self._engine.log.fault is not None else {}),
         }
 
+    def _storage(self) -> dict[str, object] | None:
+        """What is wrong with the log, if anything is."""
+        fault = self._engine.log.fault
+        return None if fault is None else _described(fault)
+
     def _held_up(self) -> list[dict[str, object]]:
         """The first of the subscriptions and mailboxes that damage keeps from delivering."""
         found: list[dict[str, object]] = []
@@ -388,8 +417,8 @@ class App:
             body["release"] = __version__
             body["native"] = native.STATUS
             body["timestamp"] = self._clock.wall_ms()
-            if self._engine.log.fault is not None:
-                body["storage"] = _described(self._engine.log.fault)
+            if storage := self._storage():
+                body["storage"] = storage
             if details := self._details():
                 body["details"] = details
         body["degradations"] = degradations
@@ -464,6 +493,8 @@ class App:
             self._known_store_errors = self._store.errors
             self._store.clean(now)
         degradations = self._degradations()
+        if self.desk is not None:
+            self.desk.tick(degradations, now)
         if degradations != self._known_degradations:
             self._known_degradations = degradations
             if degradations:

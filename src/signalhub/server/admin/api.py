@@ -253,7 +253,7 @@ class AdminApi:
     """The routes, and what holds for all of them."""
 
     def __init__(
-        self, visitors: Visitors, now_ms: Callable[[], int], shown: Callable[[float], int]
+        self, visitors: Visitors, now_ms: Callable[[], int], shown: Callable[[int], int]
     ) -> None:
         """`shown` converts the hub's own time into that of the wall clock."""
         self.visitors = visitors

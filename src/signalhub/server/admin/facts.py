@@ -144,6 +144,16 @@ class Facts:
         api.add("GET", "/warnings", self.warnings, answer=WarningsAnswer)
         api.add("GET", "/rooms", self.rooms, answer=RoomsAnswer)
 
+    @property
+    def log_epoch(self) -> int:
+        """The epoch of the log."""
+        return self._engine.epoch
+
+    @property
+    def log_head(self) -> int:
+        """Where the log ends."""
+        return self._engine.head
+
     # Who asks.
 
     def show_me(self, asked: Asked) -> MeAnswer:

@@ -2,7 +2,8 @@
 
 The ring takes one row a second in any case: that costs a few microseconds. What has to be looked
 for among many subscriptions is looked for every second while somebody looks, and slowly otherwise.
-`watch` says that somebody does.
+`look` and `watchers` say that somebody
+does.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from signalhub.core.overview.sample import COUNTED, COUNTERS, GAUGES, LATENCIES, SURVEYED
@@ -78,7 +77,8 @@ class Sampler:
         self.started_ms = clock.now_ms()
         self._ticks = 0
         self._seldom = dict.fromkeys(_SELDOM, math.nan)
-        self._watchers = 0
+        # How many look all the time.
+        self.watchers = 0
         self._looked_ms = -LOOKING_MS
         self._round: asyncio.Task[None] | None = None
         self._measuring: asyncio.Future[dict[str, float]] | None = None
@@ -88,15 +88,6 @@ class Sampler:
         self.errors: list[tuple[int, dict[str, int]]] = []
 
     # Who looks.
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Somebody looks all the time until this ends."""
-        self._watchers += 1
-        try:
-            yield
-        finally:
-            self._watchers -= 1
 
     async def look(self) -> None:
         """Somebody looks once: the survey is at most a second old afterwards."""
@@ -108,7 +99,7 @@ class Sampler:
     @property
     def is_watched(self) -> bool:
         """Does anybody look?"""
-        return self._watchers > 0 or self._clock.now_ms() - self._looked_ms < LOOKING_MS
+        return self.watchers > 0 or self._clock.now_ms() - self._looked_ms < LOOKING_MS
 
     # Measuring.
 
