@@ -264,7 +264,8 @@ class App:
             Api(self.hub, self.runner, self._clock).add_to(routes)
             Gate(self.runner, self._clock).add_to(routes)
         if self.settings.ui.enabled:
-            self._open_desk().add_to(routes)
+            desk = self._open_desk()
+            desk.add_to(routes)
         self._listener = await listen(self.settings, routes, self)
         self.runner.writer.watch(self._listener.choking)
         self.hub.usage.sockets = self._listener.usage

@@ -8,7 +8,7 @@ see, is `null`.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,7 +23,7 @@ class AdminError(AdminAnswer, frozen=True, kw_only=True):
     error: str
     error_code: str
     resolution: str = ""
-    details: dict[str, object] = {}
+    details: dict[str, Any] = {}
 
 
 # Who asks.
@@ -501,7 +501,7 @@ class Done(AdminAnswer, frozen=True, kw_only=True):
 
     operation: str
     target: str
-    result: dict[str, object]
+    result: dict[str, Any]
 
 
 # Dead letters and jobs.
@@ -559,7 +559,7 @@ class JobRow(AdminAnswer, frozen=True, kw_only=True):
     rate: float | None
     eta_ms: int | None
     detail: str | None
-    result: dict[str, object] | None
+    result: dict[str, Any] | None
     failures: list[str]
     cancellable: bool
 
@@ -645,8 +645,8 @@ class HealthAnswer(AdminAnswer, frozen=True, kw_only=True):
 
     status: Literal["ok", "degraded"]
     degradations: list[Degradation]
-    details: dict[str, object]
-    storage: dict[str, object] | None
+    details: dict[str, Any]
+    storage: dict[str, Any] | None
     release: str
     protocol: str
     python: str
@@ -691,7 +691,7 @@ class WarningRow(AdminAnswer, frozen=True, kw_only=True):
     level: Literal["warning", "error", "critical"]
     logger: str
     text: str
-    facts: dict[str, object]
+    facts: dict[str, Any]
 
 
 class WarningsAnswer(AdminAnswer, frozen=True, kw_only=True):
@@ -716,8 +716,8 @@ class LiveFrame(AdminAnswer, frozen=True, kw_only=True, omit_defaults=True):
 
     id: int
     at: int
-    full: dict[str, object] | None = None
-    change: dict[str, object] | None = None
-    rows: list[dict[str, object]] | None = None
+    full: dict[str, Any] | None = None
+    change: dict[str, Any] | None = None
+    rows: list[dict[str, Any]] | None = None
     skipped: int | None = None
     error: AdminError | None = None

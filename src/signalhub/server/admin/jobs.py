@@ -9,11 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
-from signalhub.core.requests import LettersRequest
+from signalhub.core.requests import (
+    EDITS_MAX,
+    SEQS_MAX,
+    LetterFilter,
+    LettersRequest,
+    Position,
+)
 from signalhub.server.admin.answers import (
     Done,
     JobRow,
@@ -26,6 +33,7 @@ from signalhub.server.admin.answers import (
 from signalhub.server.admin.api import AdminApi, AdminRefusal, Asked, forbidden, not_found
 from signalhub.server.callers import CallRefused
 from signalhub.wire.errors import unworded
+from signalhub.wire.names import TYPE_CHARS_MAX
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
@@ -38,6 +46,32 @@ JOBS_MAX: Final = 100
 RUNNING_MAX: Final = 16
 FAILURES_MAX: Final = 100
 _LETTERS_S: Final = 86_400.0
+
+
+class LetterEditBody(msgspec.Struct, frozen=True, rename="camel"):
+    """What a redriven copy has instead of its letter; null removes key or headers."""
+
+    data: Any = None
+    type: Annotated[str, Meta(min_length=1, max_length=TYPE_CHARS_MAX)] | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+
+
+class LettersBody(msgspec.Struct, frozen=True, rename="camel"):
+    """Which dead letters: `seqs`, a `filter` or `all`, none of them after `through`.
+
+    It is described here and checked as the request of the wire protocol, `LettersRequest`.
+    """
+
+    topic: str
+    seqs: Annotated[list[Position], Meta(max_length=SEQS_MAX)] | None = None
+    all: bool | None = None
+    filter: LetterFilter | None = None
+    through: Position | None = None
+    epoch: str | None = None
+    edits: Annotated[dict[str, LetterEditBody], Meta(max_length=EDITS_MAX)] | None = None
+    dry_run: bool = False
+
 
 State = Literal["running", "done", "failed", "interrupted", "cancelled"]
 
@@ -113,7 +147,7 @@ class Jobs:
         api.add("POST", "/jobs/{}/cancel", self.cancel_job, answer=Done)
         letters: dict[str, Any] = {
             "answer": JobStarted,
-            "body": LettersRequest,
+            "body": LettersBody,
             "preview": LettersPreview,
         }
         api.add("POST", "/letters/redrive", self.redrive, **letters)

@@ -58,7 +58,8 @@ def describe(endpoints: Sequence[Endpoint]) -> Json:
     for one in endpoints:
         kinds += [kind for kind in (one.answer, one.body, one.preview) if kind is not None]
     _, components = msgspec.json.schema_components(
-        list(dict.fromkeys(kinds)), ref_template="#/components/schemas/{name}"
+        list(dict.fromkeys(kinds)),
+        ref_template="#/components/schemas/{name}",
     )
     paths: Json = {}
     for one in endpoints:
