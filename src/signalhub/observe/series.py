@@ -165,7 +165,7 @@ class Ring:
 
     def _level_for(self, begin: int, end: int, step_ms: int) -> _Level:
         for level in self._levels[:-1]:
-            reaches = level.last - level.length + 1 <= begin // level.step_ms
+            reaches = level.last - level.length <= begin // level.step_ms
             is_short = (end - begin) // level.step_ms <= POINTS_MAX
             if level.step_ms >= step_ms and reaches and is_short:
                 return level

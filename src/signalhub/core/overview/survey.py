@@ -63,6 +63,7 @@ class Seen:
 
     __slots__ = (
         "at_ms",
+        "before",
         "delivered",
         "delivered_rate",
         "history",
@@ -80,7 +81,7 @@ class Seen:
     def __init__(self, subscription: Subscription, now: int) -> None:
         stats = subscription.stats
         self.at_ms = now
-        self.lag = subscription.lag
+        self.lag = self.before = subscription.lag
         self.delivered = stats.delivered
         self.settled = stats.settled
         self.redelivered = stats.redelivered
@@ -104,10 +105,11 @@ class Seen:
             self.delivered_rate = (stats.delivered - self.delivered) / elapsed_s
             self.settled_rate = (stats.settled - self.settled) / elapsed_s
             self.redelivered_rate = (stats.redelivered - self.redelivered) / elapsed_s
-            self.trend = (lag - self.lag) / elapsed_s
-            self.at_ms, self.lag = now, lag
+            self.trend = (lag - self.before) / elapsed_s
+            self.at_ms, self.before = now, lag
             self.delivered, self.settled = stats.delivered, stats.settled
             self.redelivered = stats.redelivered
+        self.lag = lag
         state = state_of(subscription)
         if state != self.state:
             self.state, self.since_ms = state, now
