@@ -63,7 +63,9 @@ async def test_a_stranger_is_refused_every_request_and_nothing_happens(clause: s
             person.token = None
         if clause == "bad token":
             person.token = f"{person.token}x"
-        actions = [(method, path, body) for method, path, body, _ in ACTIONS]
+        actions: list[tuple[str, str, Any]] = [
+            (method, path, body) for method, path, body, _ in ACTIONS
+        ]
         actions += [
             ("POST", f"/sessions/{session}/close", {}),
             ("PUT", "/topics/new", {}),
@@ -103,7 +105,7 @@ async def test_a_page_of_the_hub_itself_is_no_stranger() -> None:
 
 
 async def test_behind_a_trusted_proxy_for_tls_the_page_has_another_origin() -> None:
-    names = {"hosts": ["hub.example"], "trusted_proxies": ["127.0.0.1"]}
+    names: dict[str, Any] = {"hosts": ["hub.example"], "trusted_proxies": ["127.0.0.1"]}
     async with open_office(**names) as office:
         headers = {"Host": "hub.example", "Origin": "https://hub.example"}
         told = headers | {"X-Forwarded-Proto": "https"}

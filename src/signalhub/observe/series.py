@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -73,7 +73,7 @@ class Ring:
         self,
         counters: Sequence[str],
         gauges: Sequence[str],
-        latencies: dict[str, Quantiles],
+        latencies: Mapping[str, Quantiles],
     ) -> None:
         self._latencies = list(latencies.values())
         self._counters = tuple(counters)

@@ -86,7 +86,7 @@ class Office:
 
     async def consumer(self, name: str = "@(demo/alice)") -> Peer:
         """A consumer of the subscription `billing` of the topic `orders`."""
-        metadata = {}
+        metadata: dict[str, Any] = {}
         if self.stage.hub.app.settings.auth.enabled:
             everything = {verb: ["*"] for verb in ("send", "publish", "subscribe", "create")}
             token = token_for(name[2:-1], self.stage.clock, permissions=everything)

@@ -482,9 +482,11 @@ class Live:
         return _plain(self._overview.newest(now))
 
     def _of_many(self, topic: str | None, ids: tuple[str, ...]) -> Facts_:
-        """Rows of subscriptions, by `topic/name`."""
+        """Rows of subscriptions, by `topic/name`; of those furthest behind if none is named."""
         topics = self._hub.streams.topics
         found = []
+        if topic is None and not ids:
+            found = [one for _, one in self._sampler.survey.totals.behind if not one.is_deleted]
         if topic is not None:
             known = topics.get(topic)
             names = [] if known is None else known.names()[:NAMES_MAX]
