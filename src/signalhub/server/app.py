@@ -462,6 +462,7 @@ class App:
             self._clock,
             self._listener,
             self._lakeside,
+            self.desk,
         )
         return Metrics(gauges, subscriptions_max=self.settings.metrics_subscriptions_max)
 

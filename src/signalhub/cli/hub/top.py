@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -56,6 +55,8 @@ def top(
     --json one per second, or with --once one, as JSON lines. With authentication
     this needs the permission admin: view.
     """
+    import asyncio
+
     output = connection.output
     is_live = output.is_terminal and sys.stdin.isatty() and not once and not output.as_json
     try:
@@ -77,8 +78,13 @@ def _pictures(connection: HubConnection) -> AsyncIterator[Picture]:
 
 
 async def _print(connection: HubConnection, output: Output, once: bool) -> None:
+    first_at: int | None = None
     async with aclosing(_pictures(connection)) as pictures:  # type: ignore[type-var]
         async for picture in pictures:
+            first_at = first_at or picture.overview["at"]
+            if picture.overview["at"] == first_at:
+                # The next one has rates, and what was looked for meanwhile.
+                continue
             if output.as_json:
                 facts = {"overview": picture.overview, "subscriptions": picture.subscriptions}
                 output.line(facts, [])
@@ -89,6 +95,8 @@ async def _print(connection: HubConnection, output: Output, once: bool) -> None:
 
 
 async def _follow(connection: HubConnection, output: Output) -> None:
+    import asyncio
+
     from rich.live import Live
 
     view, console = TopView(), output.console
@@ -237,7 +245,7 @@ class TopView:
         else:
             room = max(_ROWS_LEAST, height - _FRAME_LINES - len(attention))
             first = max(0, self.chosen - room + 1)
-            parts.append(self._table(rows[first : first + room], self.chosen - first))
+            parts.append(self._table(rows[first : first + room], self.chosen - first, width))
         return Group(*parts)
 
     def _head(self, picture: Picture) -> RenderableType:
@@ -278,7 +286,7 @@ class TopView:
             text.append(f"{shown_size(log['used'])} of {shown_size(log['limit'])}", "bold")
         return text
 
-    def _table(self, rows: list[dict[str, Any]], chosen: int) -> RenderableType:
+    def _table(self, rows: list[dict[str, Any]], chosen: int, width: int) -> RenderableType:
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
         from rich.text import Text
@@ -287,27 +295,36 @@ class TopView:
             none = "no subscription matches" if self.filter else "no durable subscription"
             return Text(f"\n{none}", "dim")
         table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim", expand=True)
-        table.add_column("topic", ratio=3, no_wrap=True)
-        table.add_column("subscription", ratio=3, no_wrap=True)
-        table.add_column("state")
-        for name in ("lag", "trend/s", "in flight", "consumers", "settled/s", "again/s"):
+        table.add_column("topic", ratio=1, no_wrap=True)
+        table.add_column("subscription", ratio=1, no_wrap=True)
+        table.add_column("state", no_wrap=True)
+        columns = [one for one in _COLUMNS if width >= one[2]]
+        for name, _, _ in columns:
             table.add_column(name, justify="right", no_wrap=True)
         for number, row in enumerate(rows):
             table.add_row(
                 Text(shown(row["topic"])),
                 Text(shown(row["subscription"])),
                 Text(row["state"], _STATES.get(row["state"], "")),
-                f"{row['lag']:,}",
-                _rate(row["trend"], "{:+,.1f}"),
-                f"{row['inFlight']:,}",
-                str(row["consumers"]),
-                _rate(row["settledRate"]),
-                _rate(row["redeliveredRate"]),
+                *(show(row) for _, show, _ in columns),
                 style="reverse" if number == chosen else "",
             )
         return table
 
 
+def _rate(value: float | None, form: str = "{:,.1f}") -> str:
+    return "–" if value is None else form.format(value)
+
+
+# Title, what is shown, and how wide the terminal must be.
+_COLUMNS: Final[tuple[tuple[str, Callable[[dict[str, Any]], str], int], ...]] = (
+    ("lag", lambda row: f"{row['lag']:,}", 0),
+    ("trend/s", lambda row: _rate(row["trend"], "{:+,.1f}"), 90),
+    ("in flight", lambda row: f"{row['inFlight']:,}", 0),
+    ("consumers", lambda row: f"{row['consumers']:,}", 110),
+    ("settled/s", lambda row: _rate(row["settledRate"]), 0),
+    ("again/s", lambda row: _rate(row["redeliveredRate"]), 110),
+)
 _STATES: Final = {
     "current": "green",
     "behind": "yellow",
@@ -316,10 +333,6 @@ _STATES: Final = {
     "paused": "cyan",
     "idle": "dim",
 }
-
-
-def _rate(value: float | None, form: str = "{:,.1f}") -> str:
-    return "–" if value is None else form.format(value)
 
 
 def _attention(picture: Picture) -> Iterator[RenderableType]:

@@ -19,6 +19,8 @@ from signalhub.cli.terminal.sentences import say
 from signalhub.settings.model import Settings
 
 PAGE = "/ui/"
+# A hub that listens on all addresses is on this one, too.
+_EVERYWHERE = ("0.0.0.0", "::", "localhost")  # noqa: S104
 
 
 def ui(
@@ -67,7 +69,7 @@ def page_of(settings: Settings, url: str | None) -> str:
     from signalhub.client.transport.http import Origin
 
     if url is None:
-        host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "localhost") else settings.host
+        host = "127.0.0.1" if settings.host in _EVERYWHERE else settings.host
         named = f"[{host}]" if ":" in host else host
         url = f"http://{named}:{settings.port}"
     try:

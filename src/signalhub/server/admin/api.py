@@ -263,6 +263,7 @@ class AdminApi:
         self._paths: dict[str, dict[str, Endpoint]] = {}
         self._bucket = TokenBucket(RATE_S, BURST, now_ms())
         self._running = 0
+        self.answered = 0
         self._repeats: OrderedDict[tuple[str, str], _Repeat] = OrderedDict()
 
     def add(
@@ -319,6 +320,7 @@ class AdminApi:
         self, endpoint: Endpoint, request: HttpRequest, parts: tuple[str, ...]
     ) -> Response:
         """Answer one request."""
+        self.answered += 1
         try:
             refusal = self.guard(request) or self._crowd()
             if refusal is not None:

@@ -408,6 +408,8 @@ class Live:
             return refused(refusal)
         socket = LiveSocket(self, request)
         self._sockets[socket] = None
+        if not self._sampler.is_watched:
+            self._sampler.begin_round()
         self._sampler.watchers = len(self._sockets)
         return Upgrade(socket.connection, None, FRAME_BYTES_MAX, needs_hello=False)
 
