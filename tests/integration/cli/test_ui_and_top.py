@@ -28,7 +28,12 @@ async def test_the_address_of_the_page_is_printed_or_opened(
     run: Run, hub: RunningHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or True)
+
+    def opening(url: str) -> bool:
+        opened.append(url)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", opening)
     page = f"http://127.0.0.1:{hub.port}/ui/"
 
     assert (await run("ui", "--no-browser")).out == f"{page}\n"
@@ -80,6 +85,7 @@ async def test_pictures_follow_what_happens(hub: RunningHub, me: Client) -> None
                 await me.publish("orders", "order:new", 1, durable=True)
                 continue
             break
+    assert row is not None
     assert row["topic"] == "orders"
 
 
