@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from signalhub.server.admin import overview
 from signalhub.server.admin.api import AT_ONCE_MAX, BURST, LIMIT_MAX
 from tests.support.socket.desk import ADMIN, BILLING, GUARDED, Office, Person, open_office
 from tests.support.socket.http import Web
@@ -325,6 +326,34 @@ async def test_above_the_rate_requests_are_refused_until_time_passes() -> None:
         assert answer.json["errorCode"] == "rate_limited"
         office.stage.clock.advance(1)  # type: ignore[attr-defined]
         await ann.get("/me")
+
+
+async def test_strangers_use_up_nothing_that_people_need() -> None:
+    async with open_office(is_limited=True, **GUARDED) as office:
+        stranger, ann = office.person(), office.person("viewer")
+        for _ in range(2 * BURST):
+            assert (await stranger.ask("GET", "/me")).status == 401
+        await ann.get("/me")
+
+
+async def test_a_search_ends_the_one_before_of_the_same_visitor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(overview, "SLICE", 1)
+    async with open_office() as office:
+        await office.orders()
+        found = await asyncio.gather(*(office.person().get("/search?q=ord") for _ in range(2)))
+        assert [one["complete"] for one in found] == [False, True]
+
+
+async def test_pages_of_allowed_origins_may_read_the_health() -> None:
+    async with open_office(origins=["https://app.example"]) as office:
+        for origin, allowed in (
+            ("https://app.example", "https://app.example"),
+            ("https://x", None),
+        ):
+            answer = await office.stage.get("/health", headers={"Origin": origin})
+            assert answer.headers.get("access-control-allow-origin") == allowed
 
 
 async def test_only_so_many_requests_are_answered_at_once() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from signalhub.server.admin.live import FRAME_BYTES_MAX, TAIL_ROWS_MAX, WATCHES_MAX
+from signalhub.server.admin.live import FRAME_BYTES_MAX, TAIL_ROWS_MAX, WAITING_MAX, WATCHES_MAX
 from tests.support.socket.desk import ADMIN, GUARDED, Looker, Office, open_office
 from tests.support.socket.peer import Rejected
 from tests.support.socket.stage import eventually
@@ -230,6 +230,16 @@ async def test_foreign_pages_and_too_many_of_them_are_refused() -> None:
         await page.peer.until_closed()
         await eventually(lambda: len(office.desk.live) == 1)
         await office.looker()
+
+
+async def test_strangers_take_no_place_of_a_page() -> None:
+    async with open_office(**GUARDED, ui={"live_max": 1}) as office:
+        strangers = [await office.stage.dial(LIVE) for _ in range(WAITING_MAX + 1)]
+        assert await strangers[0].until_closed() == 1013
+        page = await office.looker(token=office.person("viewer").token)
+        assert page.me["op"] == "welcome"
+        strangers[-1].send_text(json.dumps({"op": "hello", "token": office.person("viewer").token}))
+        assert json.loads(await strangers[-1].receive_text())["error"]["errorCode"] == "too_many"
 
 
 async def test_a_page_may_not_watch_too_much_or_send_too_much() -> None:

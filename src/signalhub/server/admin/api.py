@@ -322,10 +322,14 @@ class AdminApi:
         """Answer one request."""
         self.answered += 1
         try:
-            refusal = self.guard(request) or self._crowd()
+            refusal = self.guard(request)
             if refusal is not None:
                 raise refusal
+            # Strangers use nothing up that those with a token share.
             visitor = self.visitors.identify(request)
+            refusal = self._crowd()
+            if refusal is not None:
+                raise refusal
             if endpoint.needs is not None and not visitor.may("admin", endpoint.needs):
                 raise forbidden(f"admin: {endpoint.needs}")
             asked = Asked(self, request, visitor, endpoint.body)
