@@ -427,7 +427,8 @@ class Way:
                 round(session.bucket.tokens, 6),
                 sorted(session.registrations),
                 session.outbound is None or session.outbound.messages,
-                len(wire.unsent),
+                # In the transport, or before it.
+                wire.connection.unsent_bytes,
             )
         links = [self.wires[address].connection for address in self.senders]
         found["units"] = [
