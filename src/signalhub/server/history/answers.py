@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 
-class Answer(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=False):
+class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base of all answers."""
 
 
@@ -21,7 +21,7 @@ Tier = Literal["log", "lake"]
 Removed = Literal["erased", "expired", "retention"]
 
 
-class Place(Answer, frozen=True):
+class Place(Answer, frozen=True, kw_only=True):
     """An entry, and when it was accepted; `at` is null if nobody has looked."""
 
     position: str
@@ -34,7 +34,7 @@ class Place(Answer, frozen=True):
 # The log.
 
 
-class Outcome(Answer):
+class Outcome(Answer, frozen=True, kw_only=True):
     """What became of a message for one recipient."""
 
     recipient: str
@@ -43,7 +43,7 @@ class Outcome(Answer):
     """`acked`, `written`, `failed`, `pending` …, as in the table `deliveries`."""
 
 
-class HistoryRow(Answer):
+class HistoryRow(Answer, frozen=True, kw_only=True):
     """`GET /history`: one entry."""
 
     at: int
@@ -74,7 +74,7 @@ class HistoryRow(Answer):
     """Outcomes on record; null if nobody has looked far enough."""
 
 
-class Gap(Answer):
+class Gap(Answer, frozen=True, kw_only=True):
     """Entries that are damaged or missing, with both ends, and what is wrong with them."""
 
     epoch: int
@@ -83,7 +83,7 @@ class Gap(Answer):
     reason: str
 
 
-class History(Answer):
+class History(Answer, frozen=True, kw_only=True):
     """`GET /history`: a page, the newest entry first."""
 
     rows: list[HistoryRow]
@@ -101,7 +101,7 @@ class History(Answer):
     """The oldest entry of the log; older rows come from the lake."""
 
 
-class Delivery(Answer):
+class Delivery(Answer, frozen=True, kw_only=True):
     """What became of a message for one recipient, in full."""
 
     recipient: str
@@ -118,7 +118,7 @@ class Delivery(Answer):
     reason: str | None = None
 
 
-class Relation(Answer):
+class Relation(Answer, frozen=True, kw_only=True):
     """Another entry that belongs to this one."""
 
     position: str
@@ -130,7 +130,7 @@ class Relation(Answer):
     detail: str = ""
 
 
-class DeadLetter(Answer):
+class DeadLetter(Answer, frozen=True, kw_only=True):
     """Why a message became a dead letter, and where it came from."""
 
     stream: str
@@ -144,7 +144,7 @@ class DeadLetter(Answer):
     consumers: list[str]
 
 
-class HistoryEntry(HistoryRow):
+class HistoryEntry(HistoryRow, frozen=True, kw_only=True):
     """`GET /history/{shard}/{epoch}/{offset}`: the whole entry; its payload up to 1 MiB."""
 
     metadata: str | None = None
@@ -161,7 +161,7 @@ class HistoryEntry(HistoryRow):
     """Deliveries and relations were looked for up to this entry; null for all."""
 
 
-class CountBucket(Answer):
+class CountBucket(Answer, frozen=True, kw_only=True):
     """Messages that were accepted from `at` until before `until`."""
 
     at: int
@@ -169,7 +169,7 @@ class CountBucket(Answer):
     count: int
 
 
-class Counts(Answer):
+class Counts(Answer, frozen=True, kw_only=True):
     """`GET /history/counts`: how much there is, for the rail."""
 
     buckets: list[CountBucket]
@@ -179,7 +179,7 @@ class Counts(Answer):
     """What came later is not in the buckets of the lake but in those of the log."""
 
 
-class Series(Answer):
+class Series(Answer, frozen=True, kw_only=True):
     """`GET /series` for what is older than the ring: from `traffic_1m`."""
 
     t: list[int]
@@ -189,7 +189,7 @@ class Series(Answer):
 # Dead letters, and what operators did.
 
 
-class Letter(Answer):
+class Letter(Answer, frozen=True, kw_only=True):
     """A dead letter that waits."""
 
     seq: int
@@ -217,14 +217,14 @@ class Letter(Answer):
     withheld: bool = False
 
 
-class ReasonCount(Answer):
+class ReasonCount(Answer, frozen=True, kw_only=True):
     """How many of the letters looked at have a reason."""
 
     reason: str
     count: int
 
 
-class Letters(Answer):
+class Letters(Answer, frozen=True, kw_only=True):
     """`GET /letters`: dead letters of a topic, the newest first."""
 
     topic: str
@@ -244,7 +244,7 @@ class Letters(Answer):
     reason: str | None = None
 
 
-class LetterTopic(Answer):
+class LetterTopic(Answer, frozen=True, kw_only=True):
     """A topic that holds dead letters."""
 
     topic: str
@@ -252,13 +252,13 @@ class LetterTopic(Answer):
     ever: int
 
 
-class LetterTopics(Answer):
+class LetterTopics(Answer, frozen=True, kw_only=True):
     """`GET /letters` without a topic."""
 
     topics: list[LetterTopic]
 
 
-class Action(Answer):
+class Action(Answer, frozen=True, kw_only=True):
     """Somebody used a permission over what is not theirs."""
 
     at: int
@@ -275,7 +275,7 @@ class Action(Answer):
     removed: Removed | None = None
 
 
-class Actions(Answer):
+class Actions(Answer, frozen=True, kw_only=True):
     """`GET /actions`: the newest first."""
 
     rows: list[Action]
@@ -290,7 +290,7 @@ class Actions(Answer):
 # The lake.
 
 
-class LakeTable(Answer):
+class LakeTable(Answer, frozen=True, kw_only=True):
     """One table, as the list shows it."""
 
     name: str
@@ -304,7 +304,7 @@ class LakeTable(Answer):
     """How long rows are kept; null for as long as the lake."""
 
 
-class Lake(Answer):
+class Lake(Answer, frozen=True, kw_only=True):
     """`GET /lake`."""
 
     pipeline: Literal["off", "beside", "elsewhere"]
@@ -327,7 +327,7 @@ class Lake(Answer):
     tables: list[LakeTable]
 
 
-class LakeColumn(Answer):
+class LakeColumn(Answer, frozen=True, kw_only=True):
     """One column."""
 
     name: str
@@ -335,7 +335,7 @@ class LakeColumn(Answer):
     about: str
 
 
-class LakeRows(Answer):
+class LakeRows(Answer, frozen=True, kw_only=True):
     """`GET /lake/tables/{table}`: its columns and newest rows, every value as text."""
 
     name: str
@@ -347,7 +347,7 @@ class LakeRows(Answer):
     withheld: bool = False
 
 
-class AuditHour(Answer):
+class AuditHour(Answer, frozen=True, kw_only=True):
     """One hour of an audit."""
 
     hour: int
@@ -366,7 +366,7 @@ class AuditHour(Answer):
     exceptions: list[str]
 
 
-class Audit(Answer):
+class Audit(Answer, frozen=True, kw_only=True):
     """`GET /lake/audit`: the newest audit of each hour."""
 
     run_id: str | None
@@ -378,7 +378,7 @@ class Audit(Answer):
     job: str | None
 
 
-class ProofSegment(Answer):
+class ProofSegment(Answer, frozen=True, kw_only=True):
     """A segment of the log, and its place in the chain."""
 
     base: int
@@ -389,7 +389,7 @@ class ProofSegment(Answer):
     chain: str
 
 
-class Proof(Answer):
+class Proof(Answer, frozen=True, kw_only=True):
     """`GET /lake/proof.json`: what an audit found, to be checked without the hub."""
 
     version: int
@@ -403,7 +403,7 @@ class Proof(Answer):
     how: str
 
 
-class ReplayExample(Answer):
+class ReplayExample(Answer, frozen=True, kw_only=True):
     """One message that a replay would send."""
 
     position: str
@@ -414,7 +414,7 @@ class ReplayExample(Answer):
     data: str | None
 
 
-class ReplayPreview(Answer):
+class ReplayPreview(Answer, frozen=True, kw_only=True):
     """`POST /replay` with `dryRun`."""
 
     count: int
@@ -425,7 +425,7 @@ class ReplayPreview(Answer):
     examples: list[ReplayExample]
 
 
-class Started(Answer):
+class Started(Answer, frozen=True, kw_only=True):
     """Work that was started in a process of its own; see `/jobs`."""
 
     job: str
@@ -437,7 +437,7 @@ class Started(Answer):
 # Hosts of durable actors. Rows that hosts report are passed on with their host.
 
 
-class Host(Answer):
+class Host(Answer, frozen=True, kw_only=True):
     """One host."""
 
     host: str
@@ -454,14 +454,14 @@ class Host(Answer):
     """As `signalhub actors stats` shows them; empty if it did not answer."""
 
 
-class Hosts(Answer):
+class Hosts(Answer, frozen=True, kw_only=True):
     """`GET /hosts`."""
 
     hosts: list[Host]
     silent: list[str]
 
 
-class HostRows(Answer):
+class HostRows(Answer, frozen=True, kw_only=True):
     """`GET /hosts/{host}/actors`, `/alarms`, `/host-letters`, open `/calls`: rows of hosts."""
 
     rows: list[dict[str, Any]]
@@ -471,7 +471,7 @@ class HostRows(Answer):
     away: list[str]
 
 
-class CallRow(Answer):
+class CallRow(Answer, frozen=True, kw_only=True):
     """One call, open or ended."""
 
     call: str
@@ -488,7 +488,7 @@ class CallRow(Answer):
     withheld: bool = False
 
 
-class Calls(Answer):
+class Calls(Answer, frozen=True, kw_only=True):
     """`GET /calls`."""
 
     rows: list[CallRow]
@@ -500,7 +500,7 @@ class Calls(Answer):
     reason: str | None = None
 
 
-class CallStep(Answer):
+class CallStep(Answer, frozen=True, kw_only=True):
     """One thing that happened to a call or to one that it caused."""
 
     at: int
@@ -518,7 +518,7 @@ class CallStep(Answer):
     cut: bool = False
 
 
-class Call(Answer):
+class Call(Answer, frozen=True, kw_only=True):
     """`GET /calls/{id}`: what hosts know about it, and its steps in log and lake, oldest first."""
 
     call: str
@@ -533,7 +533,7 @@ class Call(Answer):
     withheld: bool = False
 
 
-class HostAction(Answer):
+class HostAction(Answer, frozen=True, kw_only=True):
     """`POST /hosts/{host}/redrive`, `/purge` and `/move`: what the host answered."""
 
     host: str
