@@ -1,1 +1,1 @@
-"""Reads of disk and lake for people: one cursor over log and lake, hosts, calls and the lake itself."""
+"""What people read from disk and lake, and from hosts of durable actors."""

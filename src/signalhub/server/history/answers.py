@@ -121,10 +121,12 @@ class Delivery(Answer, frozen=True, kw_only=True):
 class Relation(Answer, frozen=True, kw_only=True):
     """Another entry that belongs to this one."""
 
-    position: str
-    at: int
+    position: str | None
+    """Null if only its number in its stream is known."""
+    at: int | None
     kind: Literal["replay", "letter", "redriven", "original", "lifetime"]
-    """A copy by a replay; a dead letter of it; put back from a letter; what it is a copy of."""
+    """A copy by a replay; a dead letter of it; put back from a letter; what it is a copy of; the
+    message whose letter was put back as this one."""
     stream: str = ""
     seq: int = 0
     detail: str = ""
