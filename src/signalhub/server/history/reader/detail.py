@@ -1,4 +1,4 @@
-"""One entry with everything that belongs to it: deliveries, copies, letters, what it is a copy of."""
+"""One entry with what belongs to it: deliveries, copies, letters, and what it is a copy of."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from signalhub.log.errors import EntriesGone, LogDamaged
-from signalhub.pipeline.lake import LakeUnreachable, literal
 from signalhub.server.history.answers import DeadLetter, HistoryEntry, HistoryRow, Relation
-from signalhub.server.history.outcomes import Outcomes, readable
-from signalhub.server.history.pace import Pace
 from signalhub.server.history.questions import EntryQuestion
-from signalhub.server.history.rows import (
+from signalhub.server.history.reader.outcomes import Outcomes, readable
+from signalhub.server.history.reader.pace import Pace
+from signalhub.server.history.reader.rows import (
     SHARD,
     BadQuestion,
     Print,
@@ -22,8 +21,8 @@ from signalhub.server.history.rows import (
     is_of_rooms,
     position_text,
 )
-from signalhub.server.history.scroll import removal
-from signalhub.server.history.tiers import Sources, milliseconds
+from signalhub.server.history.reader.scroll import removal
+from signalhub.server.history.reader.tiers import LakeFailed, Sources, milliseconds, sql_text
 from signalhub.wire.entry import Kind, MessageBody, StoredEntry
 
 PAYLOAD_BYTES_MAX: Final = 2**20
@@ -154,10 +153,10 @@ def _letters_in_lake(
         rows = sources.query(
             "dead_letters",
             'SELECT epoch, "offset", last_failure, reason, redriven_at FROM dead_letters'  # noqa: S608
-            f" WHERE shard = {SHARD} AND topic = {literal(stored.stream)}"
+            f" WHERE shard = {SHARD} AND topic = {sql_text(stored.stream)}"
             f' AND original_seq = {stored.seq} ORDER BY epoch, "offset" LIMIT {_RELATED_MAX}',
         )
-    except LakeUnreachable:
+    except LakeFailed:
         return
     if rows is None:
         return

@@ -6,20 +6,26 @@ else from the lake: what retention has deleted, and what an epoch has lost but t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from signalhub.log.disk import SystemDisk
 from signalhub.log.errors import LogDamaged
 from signalhub.log.folder import Folder
 from signalhub.log.reader import Reader
-from signalhub.pipeline.lake import Lake
 from signalhub.server.history.answers import Tier
-from signalhub.server.history.rows import KINDS, SHARD
+from signalhub.server.history.reader.rows import KINDS, SHARD
 from signalhub.wire.entry import StoredEntry
+from signalhub.wire.errors import SignalHubError
+
+if TYPE_CHECKING:
+    # Loaded only for hubs that have a lake: it takes more memory than everything else here.
+    import pyarrow as pa
+
+    from signalhub.pipeline.lake import Lake
+
+T = TypeVar("T")
 
 ENTRIES: Final = "entries"
 MESSAGES: Final = "messages"
@@ -31,6 +37,12 @@ _ENTRY: Final = (
     'SELECT "offset", kind, stream, stream_epoch, seq, accepted_at, body, removed_reason'
     " FROM entries WHERE shard = {shard} AND epoch = {epoch}"
 )
+
+
+class LakeFailed(SignalHubError):
+    """The lake cannot be read; the log can be all the same."""
+
+    code = "lake_unreachable"
 
 
 class Stretch(NamedTuple):
@@ -87,9 +99,12 @@ class Sources:
 
     def _epochs(self) -> set[int]:
         """The epochs in the lake, from the statistics of its files."""
-        table = None if self.lake is None else self.lake.open(ENTRIES)
+        lake = self.lake
+        table = None if lake is None else self.reading(lambda: lake.open(ENTRIES))
         if table is None:
             return set()
+        import pyarrow as pa
+
         if table.version() != self._known_version:
             actions = pa.table(table.get_add_actions(flatten=True))
             ends = [actions[name].to_pylist() for name in ("min.epoch", "max.epoch")]
@@ -103,9 +118,10 @@ class Sources:
 
     def landed(self, table: str, epoch: int) -> int:
         """The offset of an epoch before which a table holds everything."""
-        if self.lake is None:
+        lake = self.lake
+        if lake is None:
             return 0
-        committed = self.lake.committed(table, SHARD, epoch)
+        committed = self.reading(lambda: lake.committed(table, SHARD, epoch))
         return 0 if committed is None else committed + 1
 
     def find(self, epoch: int, offset: int) -> tuple[StoredEntry, Tier, str | None] | None:
@@ -190,8 +206,18 @@ class Sources:
             yield LakeEntry(stored, removed if body is None else None)
 
     def query(self, table: str, query: str) -> pa.Table | None:
-        """Rows of a table; `None` if there is none. Raises `LakeUnreachable`."""
-        return None if self.lake is None else self.lake.select(table, query)
+        """Rows of a table; `None` if there is none. Raises `LakeFailed`."""
+        lake = self.lake
+        return None if lake is None else self.reading(lambda: lake.select(table, query))
+
+    def reading(self, read: Callable[[], T]) -> T:
+        """Read the lake; what goes wrong is a `LakeFailed`."""
+        from signalhub.pipeline.lake import LakeUnreachable
+
+        try:
+            return read()
+        except LakeUnreachable as error:
+            raise LakeFailed(str(error)) from error
 
 
 def _epochs_of(folder: Folder, head: int) -> dict[int, tuple[int, int]]:
@@ -210,7 +236,16 @@ def sql_time(at_ms: int) -> str:
     return f"arrow_cast('{text}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
 
 
+def sql_text(text: str) -> str:
+    """A text as a query has it."""
+    from signalhub.pipeline.lake import literal
+
+    return literal(text)
+
+
 def milliseconds(times: pa.ChunkedArray) -> list[Any]:
     """Times of a table as milliseconds since the Unix epoch."""
+    import pyarrow as pa
+
     whole = times.cast(pa.timestamp("ms", times.type.tz), safe=False)
     return list(whole.cast(pa.int64()).to_pylist())

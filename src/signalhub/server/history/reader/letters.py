@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from signalhub.log.errors import EntriesGone, LogDamaged
+from signalhub.log.errors import LogDamaged
 from signalhub.ranges import Ranges
 from signalhub.server.history.answers import (
     Action,
@@ -16,16 +16,16 @@ from signalhub.server.history.answers import (
     Letters,
     ReasonCount,
 )
-from signalhub.server.history.pace import Pace
 from signalhub.server.history.questions import (
     ActionsQuestion,
     Filter,
     LettersQuestion,
     ScrollQuestion,
 )
-from signalhub.server.history.rows import Print, Sight, decoded, position_text
-from signalhub.server.history.scroll import ANSWER_BYTES_MAX, LIMIT_MAX, Page
-from signalhub.server.history.tiers import Sources
+from signalhub.server.history.reader.pace import Pace
+from signalhub.server.history.reader.rows import Print, Sight, decoded, position_text
+from signalhub.server.history.reader.scroll import ANSWER_BYTES_MAX, LIMIT_MAX, Page
+from signalhub.server.history.reader.tiers import Sources
 from signalhub.wire.entry import MessageBody, OperatedBody, StoredEntry, decode_body
 
 _PAGE: Final = 256

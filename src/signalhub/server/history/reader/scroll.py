@@ -12,12 +12,11 @@ from typing import Any, Final
 import msgspec
 
 from signalhub.log.errors import EntriesGone, LogDamaged
-from signalhub.pipeline.lake import LakeUnreachable, literal
 from signalhub.server.history.answers import Gap, History, HistoryRow, Place, Removed
-from signalhub.server.history.outcomes import Outcomes
-from signalhub.server.history.pace import Pace
 from signalhub.server.history.questions import ScrollQuestion
-from signalhub.server.history.rows import (
+from signalhub.server.history.reader.outcomes import Outcomes
+from signalhub.server.history.reader.pace import Pace
+from signalhub.server.history.reader.rows import (
     KINDS,
     MESSAGES,
     SHARD,
@@ -29,8 +28,15 @@ from signalhub.server.history.rows import (
     parse_position,
     position_text,
 )
-from signalhub.server.history.tiers import ENTRIES, Sources, Stretch, milliseconds
-from signalhub.server.history.tiers import MESSAGES as MESSAGE_TABLE
+from signalhub.server.history.reader.tiers import (
+    ENTRIES,
+    LakeFailed,
+    Sources,
+    Stretch,
+    milliseconds,
+    sql_text,
+)
+from signalhub.server.history.reader.tiers import MESSAGES as MESSAGE_TABLE
 from signalhub.wire.entry import Kind, StoredEntry
 
 LIMIT_MAX: Final = 500
@@ -65,11 +71,13 @@ class Page:
         self.sight = Sight(question.reach, question.hidden)
         self._filter = question.filter
         self._match = Match(question.filter, self.sight)
-        self._print = Print(self.sight, question.payload_bytes)
+        self.printer = Print(self.sight, question.payload_bytes)
         self._payload_bytes = question.payload_bytes
-        self._is_down = question.after is None
+        self.is_down = question.after is None
         # Are entries chosen by more than a query can compare?
         self.chooses = self._match.needs_body
+        # Are bodies needed that the table of messages does not have?
+        self.reads_bodies = False
         self._question = question
         self._rows: list[HistoryRow] = []
         self._size = 0
@@ -93,14 +101,14 @@ class Page:
                 if not self._read(stretch):
                     is_complete = False
                     break
-        except LakeUnreachable as error:
+        except LakeFailed as error:
             reason, is_complete = str(error), False
         if not is_complete and reason is None:
             if self._is_out_of_time:
                 reason = "time"
             elif len(self._rows) < self._limit:
                 reason = "size"
-        rows = self._rows if self._is_down else self._rows[::-1]
+        rows = self._rows if self.is_down else self._rows[::-1]
         rows = Outcomes(self._sources, self._pace).added(rows)
         following = None if self._done is None else position_text(*self._done)
         return History(
@@ -135,7 +143,7 @@ class Page:
 
     def _following(self, done: tuple[int, int] | None) -> Stretch | None:
         stretches = self._sources.stretches()
-        if self._is_down:
+        if self.is_down:
             for one in stretches:
                 if done is None or (one.epoch, one.first) < done:
                     is_cut = done is not None and one.epoch == done[0]
@@ -162,7 +170,7 @@ class Page:
         self._done = (epoch, offset)
         self._at_ms = self._at_ms if at_ms is None else at_ms
 
-    def _add(self, row: HistoryRow) -> bool:
+    def add(self, row: HistoryRow) -> bool:
         """Add a row; returns whether there is room for another."""
         self._rows.append(row)
         self._size += 300 + len(row.payload or "") * 2
@@ -176,10 +184,10 @@ class Page:
             try:
                 for stored in (
                     self._sources.log.scan_back(high, low)
-                    if self._is_down
+                    if self.is_down
                     else self._sources.log.scan(low, high)
                 ):
-                    if self._is_down:
+                    if self.is_down:
                         high = stored.offset
                     else:
                         low = stored.offset + 1
@@ -192,14 +200,14 @@ class Page:
                 low, high = self._skip(stretch.epoch, low, high, error)
             else:
                 break
-        self._note(stretch.epoch, stretch.first if self._is_down else stretch.end - 1)
+        self._note(stretch.epoch, stretch.first if self.is_down else stretch.end - 1)
         return True
 
     def _skip(self, epoch: int, low: int, high: int, error: LogDamaged) -> tuple[int, int]:
         """Note what is damaged; returns the rest of the stretch."""
         log = self._sources.log
         reason = f"segment {error.segment} is damaged at byte {error.position}: {error.reason}"
-        if self._is_down:
+        if self.is_down:
             below = max(low, log.readable_before(high - 1))
             self._gaps.append(Gap(epoch=epoch, first=below, last=high - 1, reason=reason))
             self._note(epoch, below)
@@ -212,7 +220,7 @@ class Page:
     def _take(self, epoch: int, stored: StoredEntry) -> bool:
         self._scanned += 1
         self._note(epoch, stored.offset, stored.at_ms)
-        if self.is_wanted(epoch, stored) and not self._add(self._print.row(epoch, stored, "log")):
+        if self.is_wanted(epoch, stored) and not self.add(self.printer.row(epoch, stored, "log")):
             return False
         return self._scanned % _STEP != 0 or self._has_time()
 
@@ -230,7 +238,7 @@ class Page:
         """Window by window, so that each query opens few files."""
         low, high, width = stretch.first, stretch.end, _WINDOW
         while low < high:
-            if self._is_down:
+            if self.is_down:
                 first, end = max(low, high - width), high
             else:
                 first, end = low, min(high, low + width)
@@ -239,15 +247,15 @@ class Page:
             is_full = False
             for row in rows:
                 self._note(stretch.epoch, row.offset, row.at)
-                if not self._add(row):
+                if not self.add(row):
                     is_full = True
-                    edge = row.offset if self._is_down else row.offset + 1
+                    edge = row.offset if self.is_down else row.offset + 1
                     break
-            self._scanned += end - edge if self._is_down else edge - first
+            self._scanned += end - edge if self.is_down else edge - first
             if not is_full:
                 at = rows[-1].at if rows else None
-                self._note(stretch.epoch, edge if self._is_down else edge - 1, at)
-            low, high = (low, edge) if self._is_down else (edge, high)
+                self._note(stretch.epoch, edge if self.is_down else edge - 1, at)
+            low, high = (low, edge) if self.is_down else (edge, high)
             if is_full or not self._has_time():
                 return False
             if before_s - self._pace.left_s < _QUICK_S:
@@ -258,11 +266,11 @@ class Page:
         """Wanted rows in the direction of the page, and how far that has looked."""
         kinds = self._match.kinds
         is_of_messages = kinds is not None and kinds <= _MESSAGE_KINDS
-        if is_of_messages:
+        if is_of_messages and not self.reads_bodies:
             landed = self._sources.landed(MESSAGE_TABLE, epoch)
             # While that table is rebuilt, the rest is in `entries` all the same.
             if first < landed < end:
-                first, end = (landed, end) if self._is_down else (first, landed)
+                first, end = (landed, end) if self.is_down else (first, landed)
             if end <= landed:
                 return self._messages(epoch, first, end)
         return self._entries(epoch, first, end)
@@ -271,24 +279,24 @@ class Page:
         kinds = self._match.kinds
         where = f'"offset" >= {first} AND "offset" < {end}'
         if kinds is not None:
-            listed = ", ".join(literal(kind_name(one)) for one in sorted(kinds))
+            listed = ", ".join(sql_text(kind_name(one)) for one in sorted(kinds))
             where += f" AND kind IN ({listed})"
         if self._filter.stream is not None:
-            where += f" AND stream = {literal(self._filter.stream)}"
+            where += f" AND stream = {sql_text(self._filter.stream)}"
         return where
 
     def _edge(self, offsets: Sequence[int], count: int, first: int, end: int) -> int:
         """How far a query has looked that was limited to `count` rows."""
         if len(offsets) == count:
-            return offsets[-1] if self._is_down else offsets[-1] + 1
-        return first if self._is_down else end
+            return offsets[-1] if self.is_down else offsets[-1] + 1
+        return first if self.is_down else end
 
     def _entries(self, epoch: int, first: int, end: int) -> tuple[list[HistoryRow], int]:
         count = _CHUNK if self.chooses else self._limit - len(self._rows)
         where = self._bounds(epoch, first, end)
-        found = list(self._sources.entries(epoch, where, count, newest_first=self._is_down))
+        found = list(self._sources.entries(epoch, where, count, newest_first=self.is_down))
         rows = [
-            self._print.row(epoch, one.stored, "lake", removal(one.removed))
+            self.printer.row(epoch, one.stored, "lake", removal(one.removed))
             for one in found
             if self.is_wanted(epoch, one.stored)
         ]
@@ -299,12 +307,12 @@ class Page:
         where = self._bounds(epoch, first, end)
         for column, value in (("key", wanted.key), ("type", wanted.type)):
             if value is not None:
-                where += f" AND {column} = {literal(value)}"
+                where += f" AND {column} = {sql_text(value)}"
         if wanted.sender is not None:
-            where += f" AND sender = {literal(wanted.sender)}"
+            where += f" AND sender = {sql_text(wanted.sender)}"
         if wanted.text is not None:
-            where += f" AND strpos(payload_json, {literal(wanted.text)}) > 0"
-        order = "DESC" if self._is_down else "ASC"
+            where += f" AND strpos(payload_json, {sql_text(wanted.text)}) > 0"
+        order = "DESC" if self.is_down else "ASC"
         columns = _COLUMNS.format(chars=self._payload_bytes + 1)
         found = self._sources.query(
             MESSAGE_TABLE,
@@ -312,7 +320,7 @@ class Page:
             f' AND {where} ORDER BY "offset" {order} LIMIT {count}',
         )
         if found is None:
-            return [], first if self._is_down else end
+            return [], first if self.is_down else end
         rows: list[HistoryRow] = []
         offsets: list[int] = []
         columns_of = [
@@ -371,7 +379,7 @@ class Page:
             return msgspec.structs.replace(row, withheld=True)
         text, is_cut = payload, False
         if payload is not None:
-            text, is_cut, _ = self._print.cut(payload.encode())
+            text, is_cut, _ = self.printer.cut(payload.encode())
         return msgspec.structs.replace(row, type=type, key=key, payload=text, cut=is_cut)
 
     def _reasoned(self, epoch: int, rows: list[HistoryRow]) -> list[HistoryRow]:

@@ -9,11 +9,10 @@ from typing import Final
 import msgspec
 
 from signalhub.log.errors import EntriesGone, LogDamaged
-from signalhub.pipeline.lake import LakeUnreachable
 from signalhub.server.history.answers import Delivery, HistoryRow, Outcome
-from signalhub.server.history.pace import Pace
-from signalhub.server.history.rows import KIND_NAMES, SHARD, position_text
-from signalhub.server.history.tiers import Sources, milliseconds
+from signalhub.server.history.reader.pace import Pace
+from signalhub.server.history.reader.rows import KIND_NAMES, SHARD, position_text
+from signalhub.server.history.reader.tiers import LakeFailed, Sources, milliseconds
 from signalhub.wire.entry import Kind, SettledBody, Settlement, StoredEntry, decode_body
 from signalhub.wire.entry import Outcome as Ending
 
@@ -73,7 +72,7 @@ class Outcomes:
                 found[offset][one.recipient] = one
             # What has landed tells of everything before it.
             begin = max(begin, landed)
-        except LakeUnreachable:
+        except LakeFailed:
             pass
         through = self._of_log(epoch, offsets, begin, forward_max, found)
         return found, through
