@@ -33,6 +33,8 @@ class Folder:
 
     def __init__(self, disk: Disk) -> None:
         self.disk: Final = disk
+        self._segments: tuple[SegmentInfo, ...] = ()
+        self._end = 0
         self.refresh()
 
     @property

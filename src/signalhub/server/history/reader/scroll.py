@@ -195,6 +195,7 @@ class Page:
                         return False
             except EntriesGone:
                 # Retention has just deleted them: what is left of this stretch is in the lake.
+                self._sources.look_again()
                 return True
             except LogDamaged as error:
                 low, high = self._skip(stretch.epoch, low, high, error)
@@ -375,7 +376,7 @@ class Page:
         if is_gone:
             return msgspec.structs.replace(row, removed="erased", bytes=0)
         row = msgspec.structs.replace(row, id=id, sender=sender)
-        if not may_read:
+        if not may_read and row.kind != "broadcast":
             return msgspec.structs.replace(row, withheld=True)
         text, is_cut = payload, False
         if payload is not None:

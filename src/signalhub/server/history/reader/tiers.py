@@ -70,10 +70,18 @@ class Sources:
         self.lake = lake
         self._known_epochs: set[int] = set()
         self._known_version = -1
+        self._landed: dict[tuple[str, int], int] = {}
+        self._lake_epochs: set[int] | None = None
 
     def begin(self) -> None:
         """Before each question: files may have been replaced by erased ones since."""
         self.log.close()
+        self.look_again()
+
+    def look_again(self) -> None:
+        """The log has lost entries: what has landed is asked again."""
+        self._landed.clear()
+        self._lake_epochs = None
 
     def close(self) -> None:
         self.log.close()
@@ -82,7 +90,9 @@ class Sources:
         """Everything there is now, the newest stretch first."""
         head = self.folder.head
         kept = _epochs_of(self.folder, head)
-        epochs = sorted({*kept, *self._epochs()}, reverse=True)
+        if self._lake_epochs is None:
+            self._lake_epochs = self._epochs()
+        epochs = sorted({*kept, *self._lake_epochs}, reverse=True)
         found: list[Stretch] = []
         for epoch in epochs:
             landed = self.landed(ENTRIES, epoch)
@@ -121,8 +131,11 @@ class Sources:
         lake = self.lake
         if lake is None:
             return 0
-        committed = self.reading(lambda: lake.committed(table, SHARD, epoch))
-        return 0 if committed is None else committed + 1
+        known = self._landed.get((table, epoch))
+        if known is None:
+            committed = self.reading(lambda: lake.committed(table, SHARD, epoch))
+            known = self._landed[table, epoch] = 0 if committed is None else committed + 1
+        return known
 
     def find(self, epoch: int, offset: int) -> tuple[StoredEntry, Tier, str | None] | None:
         """One entry, where it is, and why its content was removed if it was."""
