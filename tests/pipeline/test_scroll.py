@@ -39,6 +39,7 @@ from signalhub.wire.entry import (
     MessageBody,
     OperatedBody,
     Outcome,
+    SettledBody,
     Settlement,
     decode_body,
     encode_body,
@@ -401,18 +402,29 @@ def test_a_page_that_has_no_time_left_says_how_far_it_came(past: Past, library: 
 
 
 def test_one_entry_is_shown_with_its_deliveries(past: Past, library: Library) -> None:
-    for at, one in past.known.items():
-        if one.kind == Kind.PUBLISHED and at not in past.gone:
-            message = decode_body(MessageBody, one.body)
-            question = EntryQuestion(shard=0, epoch=at[0], offset=at[1], reach=EVERYTHING)
-            found = ask(library, question, answers.HistoryEntry)
-            assert json.loads(found.payload) == json.loads(message.data)
-            assert found.headers == message.headers
-            if found.deliveries:
-                (delivery,) = found.deliveries
-                assert (delivery.recipient, delivery.outcome) == ("orders/billing", "acked")
-                return
-    raise AssertionError("no message has a delivery")
+    ends = {
+        (at[0], body.deliveries[0].offset)
+        for at, one in past.known.items()
+        if one.kind == Kind.SETTLED and past.first + 3 < at[1] < past.lost
+        for body in (decode_body(SettledBody, one.body),)
+    }
+    at = next(
+        one
+        for one in sorted(ends)
+        if past.known[one].kind == Kind.PUBLISHED and one not in past.gone
+    )
+    message = decode_body(MessageBody, past.known[at].body)
+    question = EntryQuestion(shard=0, epoch=at[0], offset=at[1], reach=EVERYTHING)
+
+    found = ask(library, question, answers.HistoryEntry)
+
+    assert json.loads(found.payload) == json.loads(message.data)
+    assert found.headers == message.headers
+    (delivery,) = found.deliveries
+    assert (delivery.recipient, delivery.outcome) == ("orders/billing", "acked")
+    hidden = ask(library, EntryQuestion(shard=0, epoch=at[0], offset=at[1]), answers.HistoryEntry)
+    assert hidden.withheld
+    assert hidden.headers is hidden.payload is hidden.metadata is None
 
 
 def test_the_rail_counts_every_message_once(past: Past, library: Library) -> None:
