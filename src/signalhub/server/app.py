@@ -40,6 +40,7 @@ from signalhub.server import startup
 from signalhub.server.access import Access
 from signalhub.server.admin.desk import Desk
 from signalhub.server.callers import Callers
+from signalhub.server.history.routes import HistoryDesk
 from signalhub.server.losses import Losses
 from signalhub.server.port import descriptors
 from signalhub.server.port.door import Door
@@ -131,6 +132,7 @@ class App:
         self._listener: Listener
         self._access: Access
         self.desk: Desk | None = None
+        self._history: HistoryDesk | None = None
         self.callers: Callers
         self._metrics: Metrics | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -265,6 +267,16 @@ class App:
             Gate(self.runner, self._clock).add_to(routes)
         if self.settings.ui.enabled:
             desk = self._open_desk()
+            self._history = HistoryDesk(
+                self.hub,
+                self.runner,
+                self._engine,
+                desk,
+                self._folder.path,
+                self._lakeside,
+                config=self._config,
+                port=lambda: self.port,
+            )
             desk.add_to(routes)
         self._listener = await listen(self.settings, routes, self)
         self.runner.writer.watch(self._listener.choking)
@@ -300,6 +312,8 @@ class App:
         ending = None if lakeside is None else asyncio.create_task(lakeside.stop())
         if self.desk is not None:
             self.desk.stop()
+        if self._history is not None:
+            await self._history.stop()
         now = self._clock.now_ms()
         self.runner.handle_gathered()
         self.runner.perform(self.hub.drain(now), now)

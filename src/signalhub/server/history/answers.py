@@ -12,10 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of all answers."""
-
+from signalhub.server.admin.answers import AdminAnswer as Answer
+from signalhub.server.admin.answers import ReasonCount
 
 Tier = Literal["log", "lake"]
 Removed = Literal["erased", "expired", "retention"]
@@ -96,7 +94,7 @@ class History(Answer, frozen=True, kw_only=True):
     """Entries looked at for this page."""
     reason: str | None = None
     """Why the page ended early: `time`, `size`, or a sentence about what cannot be read."""
-    gaps: list[Gap] = []
+    gaps: list[Gap] = msgspec.field(default_factory=list)
     log_first: str | None = None
     """The oldest entry of the log; older rows come from the lake."""
 
@@ -147,7 +145,7 @@ class DeadLetter(Answer, frozen=True, kw_only=True):
 
 
 class HistoryEntry(HistoryRow, frozen=True, kw_only=True):
-    """`GET /history/{shard}/{epoch}/{offset}`: the whole entry; its payload up to 1 MiB."""
+    """`GET /history/{shard}/{epoch}/{offset}`: the whole entry; its payload up to 448 KiB."""
 
     metadata: str | None = None
     """JSON text."""
@@ -157,8 +155,8 @@ class HistoryEntry(HistoryRow, frozen=True, kw_only=True):
     deliver_at: int | None = None
     only_for: str | None = None
     dead: DeadLetter | None = None
-    deliveries: list[Delivery] = []
-    related: list[Relation] = []
+    deliveries: list[Delivery] = msgspec.field(default_factory=list)
+    related: list[Relation] = msgspec.field(default_factory=list)
     looked_through: str | None = None
     """Deliveries and relations were looked for up to this entry; null for all."""
 
@@ -217,13 +215,6 @@ class Letter(Answer, frozen=True, kw_only=True):
     redriven_before: bool = False
     """It was put back before and failed again."""
     withheld: bool = False
-
-
-class ReasonCount(Answer, frozen=True, kw_only=True):
-    """How many of the letters looked at have a reason."""
-
-    reason: str
-    count: int
 
 
 class Letters(Answer, frozen=True, kw_only=True):
@@ -286,7 +277,7 @@ class Actions(Answer, frozen=True, kw_only=True):
     searched_to: Place | None
     scanned: int
     reason: str | None = None
-    gaps: list[Gap] = []
+    gaps: list[Gap] = msgspec.field(default_factory=list)
 
 
 # The lake.
@@ -427,15 +418,6 @@ class ReplayPreview(Answer, frozen=True, kw_only=True):
     examples: list[ReplayExample]
 
 
-class Started(Answer, frozen=True, kw_only=True):
-    """Work that was started in a process of its own; see `/jobs`."""
-
-    job: str
-    state: Literal["running", "done", "failed"]
-    detail: str | None = None
-    result: dict[str, Any] | None = None
-
-
 # Hosts of durable actors. Rows that hosts report are passed on with their host.
 
 
@@ -451,9 +433,10 @@ class Host(Answer, frozen=True, kw_only=True):
     waiting: int = 0
     """Messages in its mailbox."""
     oldest_at: int | None = None
-    moves: int = 0
-    counters: dict[str, float] = {}
-    """As `signalhub actors stats` shows them; empty if it did not answer."""
+    moves: dict[str, int] = msgspec.field(default_factory=dict)
+    """Actors that are moving, by step; empty if the host was not asked."""
+    counters: dict[str, float] = msgspec.field(default_factory=dict)
+    """What its kernel has counted; empty if the host was not asked."""
 
 
 class Hosts(Answer, frozen=True, kw_only=True):
@@ -514,7 +497,7 @@ class CallStep(Answer, frozen=True, kw_only=True):
     outcome: str | None = None
     position: str | None = None
     host: str | None = None
-    chain: list[str] = []
+    chain: list[str] = msgspec.field(default_factory=list)
     """The actors that caused it, the first one first."""
     payload: str | None = None
     cut: bool = False
@@ -533,11 +516,3 @@ class Call(Answer, frozen=True, kw_only=True):
     silent: list[str]
     away: list[str]
     withheld: bool = False
-
-
-class HostAction(Answer, frozen=True, kw_only=True):
-    """`POST /hosts/{host}/redrive`, `/purge` and `/move`: what the host answered."""
-
-    host: str
-    done: bool
-    result: Any = None

@@ -25,7 +25,8 @@ from signalhub.server.history.reader.scroll import removal
 from signalhub.server.history.reader.tiers import LakeFailed, Sources, milliseconds, sql_text
 from signalhub.wire.entry import Kind, MessageBody, StoredEntry
 
-PAYLOAD_BYTES_MAX: Final = 2**20
+# As text within JSON it may take twice as much, and an answer has at most one mebibyte.
+PAYLOAD_BYTES_MAX: Final = 448 * 2**10
 # So many later entries of the log are searched for deliveries and copies.
 _FORWARD_MAX: Final = 100_000
 _STEP: Final = 500

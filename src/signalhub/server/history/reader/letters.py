@@ -9,12 +9,12 @@ import msgspec
 
 from signalhub.log.errors import LogDamaged
 from signalhub.ranges import Ranges
+from signalhub.server.admin.answers import ReasonCount
 from signalhub.server.history.answers import (
     Action,
     Actions,
     Letter,
     Letters,
-    ReasonCount,
 )
 from signalhub.server.history.questions import (
     ActionsQuestion,
