@@ -132,7 +132,7 @@ class App:
         self._listener: Listener
         self._access: Access
         self.desk: Desk | None = None
-        self._history: HistoryDesk | None = None
+        self.history: HistoryDesk | None = None
         self.callers: Callers
         self._metrics: Metrics | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -267,7 +267,7 @@ class App:
             Gate(self.runner, self._clock).add_to(routes)
         if self.settings.ui.enabled:
             desk = self._open_desk()
-            self._history = HistoryDesk(
+            self.history = HistoryDesk(
                 self.hub,
                 self.runner,
                 self._engine,
@@ -312,8 +312,8 @@ class App:
         ending = None if lakeside is None else asyncio.create_task(lakeside.stop())
         if self.desk is not None:
             self.desk.stop()
-        if self._history is not None:
-            await self._history.stop()
+        if self.history is not None:
+            await self.history.stop()
         now = self._clock.now_ms()
         self.runner.handle_gathered()
         self.runner.perform(self.hub.drain(now), now)
