@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -73,7 +73,7 @@ class Ring:
         self,
         counters: Sequence[str],
         gauges: Sequence[str],
-        latencies: dict[str, Quantiles],
+        latencies: Mapping[str, Quantiles],
     ) -> None:
         self._latencies = list(latencies.values())
         self._counters = tuple(counters)
@@ -165,7 +165,7 @@ class Ring:
 
     def _level_for(self, begin: int, end: int, step_ms: int) -> _Level:
         for level in self._levels[:-1]:
-            reaches = level.last - level.length + 1 <= begin // level.step_ms
+            reaches = level.last - level.length <= begin // level.step_ms
             is_short = (end - begin) // level.step_ms <= POINTS_MAX
             if level.step_ms >= step_ms and reaches and is_short:
                 return level

@@ -43,7 +43,7 @@ from signalhub.server.callers import Callers
 from signalhub.server.history.routes import HistoryDesk
 from signalhub.server.losses import Losses
 from signalhub.server.port import descriptors
-from signalhub.server.port.door import Door
+from signalhub.server.port.door import Door, origin_allowed
 from signalhub.server.port.http import HttpRequest, Response, Routes
 from signalhub.server.port.listener import Listener, check_port, listen, too_many_connections
 from signalhub.server.rooms.api import Api
@@ -438,7 +438,15 @@ class App:
                 body["details"] = details
         body["degradations"] = degradations
         status = 503 if self._engine.log.fault else 200
-        return Response(status, wire.encode(body), content_type="application/json")
+        headers = self._cors(request)
+        return Response(status, wire.encode(body), "application/json", headers)
+
+    def _cors(self, request: HttpRequest) -> dict[str, str]:
+        """Let pages of allowed origins read an answer; their sockets are told nothing of a 503."""
+        origin = request.headers.get("origin")
+        if origin is None or not origin_allowed(origin, self.settings.origins):
+            return {}
+        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
 
     async def _serve_metrics(self, request: HttpRequest) -> Response:
         refusal = self._access.metrics_refusal(request)
@@ -468,6 +476,7 @@ class App:
             self._clock,
             self._listener,
             self._lakeside,
+            self.desk,
         )
         return Metrics(gauges, subscriptions_max=self.settings.metrics_subscriptions_max)
 

@@ -86,7 +86,8 @@ class Asset(msgspec.Struct, frozen=True):
 class Web:
     """All files of a folder."""
 
-    def __init__(self, folder: Path = STATIC) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        folder = STATIC if folder is None else folder
         paths = sorted(folder.iterdir()) if folder.is_dir() else []
         self._assets = {path.name: _read(path) for path in paths if path.suffix in _TYPES}
         self._sdk = next((name for name in self._assets if _SDK_FILE.fullmatch(name)), None)

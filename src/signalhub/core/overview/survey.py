@@ -63,6 +63,7 @@ class Seen:
 
     __slots__ = (
         "at_ms",
+        "before",
         "delivered",
         "delivered_rate",
         "history",
@@ -80,7 +81,7 @@ class Seen:
     def __init__(self, subscription: Subscription, now: int) -> None:
         stats = subscription.stats
         self.at_ms = now
-        self.lag = subscription.lag
+        self.lag = self.before = subscription.lag
         self.delivered = stats.delivered
         self.settled = stats.settled
         self.redelivered = stats.redelivered
@@ -93,6 +94,8 @@ class Seen:
         self.since_ms = now
         # Its lag each minute, as (time, lag), while it has any.
         self.minutes: deque[tuple[int, int]] = deque(maxlen=GROWN_MINUTES + 1)
+        if self.lag:
+            self.minutes.append((now, self.lag))
         # (time, lag, settled) of the last minutes, if it is one of those furthest behind.
         self.history: deque[tuple[int, int, int]] | None = None
 
@@ -104,10 +107,11 @@ class Seen:
             self.delivered_rate = (stats.delivered - self.delivered) / elapsed_s
             self.settled_rate = (stats.settled - self.settled) / elapsed_s
             self.redelivered_rate = (stats.redelivered - self.redelivered) / elapsed_s
-            self.trend = (lag - self.lag) / elapsed_s
-            self.at_ms, self.lag = now, lag
+            self.trend = (lag - self.before) / elapsed_s
+            self.at_ms, self.before = now, lag
             self.delivered, self.settled = stats.delivered, stats.settled
             self.redelivered = stats.redelivered
+        self.lag = lag
         state = state_of(subscription)
         if state != self.state:
             self.state, self.since_ms = state, now
@@ -148,6 +152,8 @@ class Totals(msgspec.Struct):
     pausing: list[tuple[Session, int]] = []
     """Sessions that make senders wait, and how many."""
     pausing_total: int = 0
+    behind: list[tuple[int, Subscription]] = []
+    """Those with the largest lag, the largest first."""
     busy_topics: list[tuple[float, str]] = []
     busy_sessions: list[tuple[float, str]] = []
 
@@ -206,6 +212,7 @@ class Survey:
         rates: list[tuple[float, str]] = []
         all_rates: dict[str, float] = {}
         worst: dict[str, int] = {}
+        behind: list[tuple[int, Subscription]] = []
         heads: dict[Topic, tuple[int, int]] = {}
         for topic in list(self._streams.topics.values()):
             rate = self._rate(topic, heads)
@@ -220,6 +227,9 @@ class Survey:
                 lag = self._look_at(subscription, totals)
                 if lag > worst.get(topic.name, 0):
                     worst[topic.name] = lag
+                behind.append((lag, subscription))
+                if len(behind) >= 4 * NAMED_MAX:
+                    behind = nlargest(NAMED_MAX, behind, key=_first)
                 yield
             if len(rates) > 4 * BUSIEST_MAX:
                 rates = nlargest(BUSIEST_MAX, rates)
@@ -229,6 +239,7 @@ class Survey:
         for box in list(self._streams.mailboxes.values()):
             self._look_at_box(box, totals)
             yield
+        totals.behind = nlargest(NAMED_MAX, behind, key=_first)
         totals.busy_topics = nlargest(BUSIEST_MAX, rates)
         if with_sessions:
             yield from self._look_at_sessions(totals)
@@ -354,3 +365,7 @@ def _count_letters(totals: Totals, topic: Topic) -> None:
 
 def _lag(seen: Seen) -> int:
     return seen.lag
+
+
+def _first(pair: tuple[int, Subscription]) -> int:
+    return pair[0]

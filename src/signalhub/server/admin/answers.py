@@ -707,11 +707,12 @@ class LiveFrame(AdminAnswer, frozen=True, kw_only=True, omit_defaults=True):
     """A frame of `/api/admin/v1/live` about one watch: all of it, or the members that differ.
 
     `full` is an object, `change` its changed members. What the watches show: `overview` an
-    `OverviewAnswer`; `subscriptions` (`topic?`, `ids?` as `topic/name`) an object of
-    `SubscriptionRow` by `topic/name`; `subscription` (`topic`, `name`) a `SubscriptionAnswer`;
-    `topic` (`topic`) a `TopicAnswer`; `actors` (`addresses`) an object of `ActorRow` by address,
-    `null` for those that are gone; `job` (`job`) a `JobRow`; `actions` an object with the newest
-    `offset`; `tail` (`filter`) rows of the log in `rows`, and `skipped`.
+    `OverviewAnswer`; `subscriptions` (`topic?`, `ids?` as `topic/name`, or neither for the 50 that
+    are furthest behind) an object of `SubscriptionRow` by `topic/name`; `subscription` (`topic`,
+    `name`) a `SubscriptionAnswer`; `topic` (`topic`) a `TopicAnswer`; `actors` (`addresses`) an
+    object of `ActorRow` by address, `null` for those that are gone; `job` (`job`) a `JobRow`;
+    `actions` an object with the newest `offset`; `tail` (`filter`) rows of the log in `rows`, and
+    `skipped`.
     """
 
     id: int

@@ -263,6 +263,7 @@ class AdminApi:
         self._paths: dict[str, dict[str, Endpoint]] = {}
         self._bucket = TokenBucket(RATE_S, BURST, now_ms())
         self._running = 0
+        self.answered = 0
         self._repeats: OrderedDict[tuple[str, str], _Repeat] = OrderedDict()
 
     def add(
@@ -319,11 +320,16 @@ class AdminApi:
         self, endpoint: Endpoint, request: HttpRequest, parts: tuple[str, ...]
     ) -> Response:
         """Answer one request."""
+        self.answered += 1
         try:
-            refusal = self.guard(request) or self._crowd()
+            refusal = self.guard(request)
             if refusal is not None:
                 raise refusal
+            # Strangers use nothing up that those with a token share.
             visitor = self.visitors.identify(request)
+            refusal = self._crowd()
+            if refusal is not None:
+                raise refusal
             if endpoint.needs is not None and not visitor.may("admin", endpoint.needs):
                 raise forbidden(f"admin: {endpoint.needs}")
             asked = Asked(self, request, visitor, endpoint.body)

@@ -61,6 +61,8 @@ PATH: Final = f"{PREFIX}/live"
 FRAME_BYTES_MAX: Final = 2**16
 WATCHES_MAX: Final = 16
 HELLO_S: Final = 5.0
+# Sockets before their hello; one that comes when there are more ends the one that waits longest.
+WAITING_MAX: Final = 64
 NAMES_MAX: Final = 100
 ROWS_MAX: Final = 50
 # Of a tail: rows per second, messages looked at for them, and how much of a payload is shown.
@@ -331,7 +333,11 @@ class LiveSocket:
         visitor = self._live.api.visitors.identify(self._request, request.token)
         if not visitor.may("admin", "view"):
             raise forbidden("admin: view")
-        is_first, self.visitor = self.visitor is None, visitor
+        is_first = self.visitor is None
+        if is_first:
+            self._live.check_room()
+        self.visitor = visitor
+        self._live.greeted()
         me = self._live.facts.me(visitor, self._live.now_ms())
         word = "welcome" if is_first else "renewed"
         self.say(msgspec.json.encode({"op": word} | msgspec.to_builtins(me)))
@@ -398,24 +404,46 @@ class Live:
 
     def open(self, request: HttpRequest, door: Door) -> Response | Upgrade:
         """Accept a socket of the hub's own page, or of a program."""
-        refusal = self.api.guard(request)
-        if refusal is None and len(self._sockets) >= self._sockets_max:
-            refusal = AdminRefusal(
-                503, "too_many", f"{self._sockets_max} pages are open (ui.live_max).",
-                "Close one.", headers={"Retry-After": "5"},
-            )  # fmt: skip
-        if refusal is not None:
-            return refused(refusal)
+        try:
+            refusal = self.api.guard(request)
+            if refusal is not None:
+                raise refusal
+            self.check_room()
+        except AdminRefusal as error:
+            return refused(error)
+        waiting = [one for one in self._sockets if one.visitor is None]
+        if len(waiting) >= WAITING_MAX:
+            waiting[0].connection.close(CloseCode.TRY_AGAIN_LATER, "others come")
         socket = LiveSocket(self, request)
         self._sockets[socket] = None
-        self._sampler.watchers = len(self._sockets)
         return Upgrade(socket.connection, None, FRAME_BYTES_MAX, needs_hello=False)
+
+    def greeted(self) -> None:
+        """A page looks from now on."""
+        if not self._sampler.is_watched:
+            self._sampler.begin_round()
+        self._count()
+
+    def _count(self) -> None:
+        self._sampler.watchers = sum(one.visitor is not None for one in self._sockets)
+
+    def check_room(self) -> None:
+        """Refuse a page if as many as may be are open; strangers do not count."""
+        count = sum(one.visitor is not None for one in self._sockets)
+        if count >= self._sockets_max:
+            raise AdminRefusal(
+                503,
+                "too_many",
+                f"{self._sockets_max} pages are open (ui.live_max).",
+                "Close one.",
+                headers={"Retry-After": "5"},
+            )
 
     def left(self, socket: LiveSocket) -> None:
         """A page has closed."""
         socket.watches.clear()
         self._sockets.pop(socket, None)
-        self._sampler.watchers = len(self._sockets)
+        self._count()
 
     def stop(self) -> None:
         """The hub stops: tell the pages."""
@@ -482,9 +510,11 @@ class Live:
         return _plain(self._overview.newest(now))
 
     def _of_many(self, topic: str | None, ids: tuple[str, ...]) -> Facts_:
-        """Rows of subscriptions, by `topic/name`."""
+        """Rows of subscriptions, by `topic/name`; of those furthest behind if none is named."""
         topics = self._hub.streams.topics
         found = []
+        if topic is None and not ids:
+            found = [one for _, one in self._sampler.survey.totals.behind if not one.is_deleted]
         if topic is not None:
             known = topics.get(topic)
             names = [] if known is None else known.names()[:NAMES_MAX]

@@ -129,11 +129,15 @@ class Sampler:
             self._note_errors(now)
         self._ticks += 1
         if self.is_watched:
-            if self._round is None:
-                self._round = asyncio.ensure_future(self._look_round())
+            self.begin_round()
         elif self._round is None:
             self.survey.step(IDLE_STEP, now, with_sessions=False)
         self.ring.tick(self._row(now), now)
+
+    def begin_round(self) -> None:
+        """Begin to look at everything, unless that is under way."""
+        if self._round is None:
+            self._round = asyncio.ensure_future(self._look_round())
 
     def _row(self, now: int) -> Row:
         hub, tally, totals = self._hub, self._hub.tally, self.survey.totals
