@@ -93,6 +93,7 @@ ABOUT_THE_LOG: Final = frozenset(
         *("hub:topic_create", "hub:topic_update", "hub:topic_info", "hub:topic_delete"),
         *("hub:list_topics", "hub:publish", "hub:replay", "hub:republish", "hub:erase"),
         *("hub:sub_info", "hub:sub_update", "hub:sub_pause", "hub:sub_resume", "hub:sub_delete"),
+        "hub:sub_settle",
         *("hub:list_subs", "hub:seek", "hub:redrive", "hub:purge", "hub:place", "hub:move"),
         *(
             "hub:forget_place",
@@ -328,9 +329,11 @@ class Hub:
 
     # Events of a socket.
 
-    def opened(self, link: object, now: int, source: str = "") -> Session:
-        """A socket was accepted from this network address."""
-        return self.sessions.opened(link, now, source)
+    def opened(
+        self, link: object, now: int, source: str = "", *, has_socket: bool = True
+    ) -> Session:
+        """A socket was accepted from this network address, or requests come from it by HTTP."""
+        return self.sessions.opened(link, now, source, has_socket=has_socket)
 
     def received(self, session: Session, frame: bytes, now: int) -> list[Effect]:
         """A message arrived; it is valid UTF-8 and within the frame limit."""

@@ -288,6 +288,7 @@ def outcome_unknown() -> Refusal:
         "The operator has to check the disk and restart the hub; then send the message again with"
         " the same id.",
         is_unknown=True,
+        details={"outcome": "unknown"},
     )
 
 
@@ -441,6 +442,16 @@ def subscription_conflict(subscription: str, mode: str) -> Refusal:
         f"The subscription {subscription!r} exists with the mode {mode}.",
         "Join it with its own mode, or choose another name.",
         details={"subscription": subscription, "mode": mode},
+    )
+
+
+def other_generation(subscription: str, planned: int, generation: int) -> Refusal:
+    """A plan is out of date, because somebody has sought since."""
+    return Refusal(
+        Code.SUBSCRIPTION_CONFLICT,
+        f"The subscription {subscription!r} was sought since the plan was made.",
+        "Look at it again, and make a new plan.",
+        details={"subscription": subscription, "planned": planned, "generation": generation},
     )
 
 
