@@ -329,6 +329,8 @@ class Caller:
         self._at_once: dict[str, Callable[[Answer], None]] = {}
         # Get what is neither an answer nor sent by an actor; `True` if it was for them.
         self.listeners: list[Callable[[Answer], bool]] = []
+        # Called when its session has ended.
+        self.on_end: list[Callable[[], object]] = []
         self._paused: dict[str, None] = {}
         self._uses = 0
         self.used_at_s = callers.mono_s()
@@ -368,6 +370,10 @@ class Caller:
             self._callers.admit(self, f"@(http/{secrets.token_hex(16)})")
         assert self.session.internal_address is not None
         return self.session.internal_address
+
+    def new_id(self) -> str:
+        """An id for a message."""
+        return self._callers.next_id()
 
     async def call(
         self,
@@ -633,6 +639,9 @@ class Caller:
         for future in waiting:
             if not future.done():
                 future.set_exception(_ended(reason))
+        on_end, self.on_end = self.on_end, []
+        for done in on_end:
+            done()
         self._callers.ended(self)
 
 
