@@ -226,6 +226,24 @@ ROUTES: Final = (
         )
     ),
     Access("/openapi.json", is_open=True),
+    # What the requests of the wire protocol need that these become.
+    Access("/api/hub/v1/publish", "", ("publish",)),
+    Access("/api/hub/v1/publish/batch", "each message for itself, as `/publish`"),
+    Access("/api/hub/v1/tell", "", ("send",)),
+    Access("/api/hub/v1/ask", "", ("send",)),
+    Access("/api/hub/v1/request", "", ("send",)),
+    Access("/api/hub/v1/topics/{}/messages", "messages", ("subscribe",)),
+    *(
+        Access(f"/api/hub/v1/topics/{{}}/subscriptions/{{}}/{name}", when, ("consume", "manage"))
+        for name, when in (
+            ("pull", "a subscription that is new or without owner"),
+            ("ack", ""),
+            ("nack", ""),
+            ("extend", ""),
+            ("term", ""),
+        )
+    ),
+    Access("/api/hub/v1/actors", "the actors shown: `discover`"),
 )
 
 _ENOUGH, _OLDER, _TOGETHER = "●", "○", "+"

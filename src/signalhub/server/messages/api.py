@@ -19,6 +19,7 @@ from signalhub.server.messages import answers, openapi
 from signalhub.server.messages.bodies import (
     BATCH_BYTES_MAX,
     BATCH_MAX,
+    KEY_CHARS_MAX,
     Actors,
     Batch,
     BatchItem,
@@ -47,7 +48,6 @@ from signalhub.server.rooms.api import Cors
 from signalhub.server.rooms.openapi import DESCRIPTION
 from signalhub.wire.errors import RoomCode
 from signalhub.wire.frames import is_text
-from signalhub.wire.names import ID_CHARS_MAX
 
 if TYPE_CHECKING:
     from signalhub.clock import Clock
@@ -178,8 +178,7 @@ class MessagesApi:
         items = _items_of(request)
         key = request.headers.get("idempotency-key")
         if key is not None:
-            # With the longest number that follows it.
-            _check_id(key, ID_CHARS_MAX - len(f"/{BATCH_MAX}"))
+            _check_key(key)
         tasks: list[asyncio.Task[BatchItem]] = []
         for number, item in enumerate(items):
             if number and number % _SLICE == 0:
@@ -386,12 +385,12 @@ def _id_of(request: HttpRequest, given: str | None) -> str | None:
     key = request.headers.get("idempotency-key")
     if key is None:
         return given
-    _check_id(key, ID_CHARS_MAX)
+    _check_key(key)
     if given is not None and given != key:
         raise bad_request("Idempotency-Key and id differ; give one of them.")
     return key
 
 
-def _check_id(key: str, chars_max: int) -> None:
-    if not 0 < len(key) <= chars_max:
-        raise bad_request(f"Idempotency-Key must have 1 to {chars_max} characters.")
+def _check_key(key: str) -> None:
+    if not 0 < len(key) <= KEY_CHARS_MAX:
+        raise bad_request(f"Idempotency-Key must have 1 to {KEY_CHARS_MAX} characters.")

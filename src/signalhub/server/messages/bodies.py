@@ -24,6 +24,8 @@ REQUEST_MS_MAX: Final = 60_000
 PAGE_MAX: Final = 1_000
 ACTORS_MAX: Final = 100
 NUMBER_MAX: Final = 2**53
+# Of an Idempotency-Key, which the place in a batch follows in ids.
+KEY_CHARS_MAX: Final = ID_CHARS_MAX - 16
 
 _ADDRESS: Final = r"^@\([\s\S]+\)$"
 

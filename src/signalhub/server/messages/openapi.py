@@ -10,6 +10,7 @@ from signalhub.server.messages import bodies
 from signalhub.server.messages.bodies import (
     ACTORS_MAX,
     BATCH_MAX,
+    KEY_CHARS_MAX,
     NUMBER_MAX,
     PAGE_MAX,
     Actors,
@@ -35,7 +36,7 @@ from signalhub.server.messages.bodies import (
 from signalhub.server.messages.pages import PAGE_DEFAULT, START
 from signalhub.server.rooms import answers
 from signalhub.wire.envelope import PROTOCOL_VERSION
-from signalhub.wire.names import ADDRESS_CHARS_MAX, ID_CHARS_MAX, TOPIC_CHARS_MAX
+from signalhub.wire.names import ADDRESS_CHARS_MAX, TOPIC_CHARS_MAX
 
 BASE: Final = "/api/hub/v1"
 PUBLISH: Final = f"{BASE}/publish"
@@ -158,7 +159,12 @@ def _publish() -> Json:
 
 
 def _batch() -> Json:
-    item = {"$ref": _reference(PublishBody)}
+    # Whatever an item is, the others are handled.
+    item = {
+        "description": "A message as `/publish` takes it. What is wrong with one is said in its "
+        "result.",
+        "examples": [{"topic": "orders", "type": "order:placed", "data": {"sku": 7}}],
+    }
     lines = {"schema": {"type": "string"}}
     array = {"schema": {"type": "array", "maxItems": BATCH_MAX, "items": item}}
     return {
@@ -300,7 +306,7 @@ def _key() -> Json:
         "name": "Idempotency-Key",
         "in": "header",
         "description": "Makes repeats safe, as `id` in the body does.",
-        "schema": {"type": "string", "minLength": 1, "maxLength": ID_CHARS_MAX - 8},
+        "schema": {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX},
         "example": "order-17",
     }
 

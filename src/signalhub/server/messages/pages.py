@@ -26,6 +26,7 @@ from signalhub.server.messages.bodies import (
     StoredMessage,
 )
 from signalhub.wire.errors import RoomCode
+from signalhub.wire.names import ADDRESS_CHARS_MAX
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
@@ -248,6 +249,9 @@ class Pages:
 def actors_query(query: str) -> dict[str, object]:
     """Return the payload of `hub:discover`."""
     given = query_of(query, (PATTERN, CAPABILITY, LIMIT))
+    for name in (PATTERN, CAPABILITY):
+        if name in given and not 0 < len(given[name]) <= ADDRESS_CHARS_MAX:
+            raise bad_request(f"{name} must have 1 to {ADDRESS_CHARS_MAX} characters.")
     payload: dict[str, object] = {
         "pattern": given.get(PATTERN, "*"),
         "limit": number_of(given, LIMIT, 1, ACTORS_MAX, ACTORS_MAX),
