@@ -97,7 +97,7 @@ def revisit(values: Any, name: str, known: tuple[str, ...]) -> None:
 
 def address(case: Case[Any]) -> None:
     """Name topics and subscriptions that may exist, and wait for nothing."""
-    given = case.path_parameters or {}
+    given: Any = case.path_parameters or {}
     for values, name, known in (
         (given, "topic", TOPICS),
         (given, "subscription", SUBSCRIPTIONS),
@@ -105,7 +105,7 @@ def address(case: Case[Any]) -> None:
     ):
         if isinstance(values.get(name), str):
             values[name] = known[crc32(values[name].encode()) % len(known)]
-    items = case.body if isinstance(case.body, list) else [case.body]
+    items: list[Any] = case.body if isinstance(case.body, list) else [case.body]
     for body in items:
         if not isinstance(body, dict):
             continue

@@ -277,7 +277,7 @@ async def test_a_request_that_fails_says_how(home: House) -> None:
     body = {"to": PRICES, "type": "price", "timeoutMs": 50}
     assert refusal(await home.post("request", body)) == (404, "unknown_actor")
     shop = await home.stage.join(PRICES)
-    assert refusal(await home.post("request", body)) == (504, "outcome_unknown")
+    assert refusal(await home.post("request", body)) == (504, "no_reply")
     await shop.receive("price")
     asked = asyncio.create_task(home.post("request", body | {"timeoutMs": 5_000}))
     failure = {"code": "not_found", "text": "no such sku"}

@@ -43,6 +43,9 @@ log = logging.getLogger("signalhub.server")
 
 # Who speaks if a hub without authentication is not told.
 ANYBODY: Final = "@(http/client)"
+# Why a request that was handed over has no reply.
+NO_REPLY: Final = "no_reply"
+RECIPIENT_LEFT: Final = "recipient_left"
 CALLERS_MAX: Final = 4_096
 IDLE_S: Final = 60.0
 ANSWER_S: Final = 30.0
@@ -229,7 +232,7 @@ def _ended(reason: str) -> CallRefused:
 def _no_reply(to: str, timeout_s: float) -> CallRefused:
     return CallRefused(
         504,
-        RoomCode.OUTCOME_UNKNOWN,
+        NO_REPLY,
         f"{to} has not replied within {timeout_s:g} s.",
         "It is unknown what it did; try again with a longer timeout.",
         details={"actorAddress": to},
@@ -498,7 +501,7 @@ class Caller:
             if registration is None or registration.session.is_over:
                 raise CallRefused(
                     502,
-                    Code.UNKNOWN_ACTOR,
+                    RECIPIENT_LEFT,
                     f"{to} has disconnected without a reply.",
                     "It is unknown what it did; try again when it is back.",
                     details={"actorAddress": to},
