@@ -367,7 +367,7 @@ class Hub:
                 if type != "hub:connect":
                     raise refusals.hello_first()
             elif session.bucket.rate_s and type not in UNLIMITED:
-                self._charge(session, now)
+                self.charge(session, now)
             session.last_seen_ms = now
             handler = self.handlers.get(type)
             if handler is None:
@@ -407,7 +407,7 @@ class Hub:
         """The tells of a run to a session that does not take them all at once."""
         return self._router.singly(effect)
 
-    def _charge(self, session: Session, now: int) -> None:
+    def charge(self, session: Session, now: int) -> None:
         """Take one token for one message."""
         if not session.bucket.take(now):
             self.tally.rate_limited += 1
@@ -614,7 +614,7 @@ class Hub:
         """Answer a frame that is not an envelope; it takes a token like any other."""
         if refusal.code != Code.MALFORMED_MESSAGE:
             try:
-                self._charge(session, now)
+                self.charge(session, now)
             except Refusal as broke:
                 refusal = broke
         return [self.replies.refuse_unread(session, refusal, now, sender, message_id)]
