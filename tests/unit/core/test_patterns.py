@@ -102,7 +102,8 @@ def test_a_busy_topic_does_not_keep_the_others_waiting() -> None:
     for number in range(20):
         publish(writer, topic=f"orders/{number}")
 
-    waiting, taken = came(reader), []
+    waiting = came(reader)
+    taken: list[tuple[str, int]] = []
     while len({topic for topic, _ in taken}) < 21:
         topic, seq = waiting.pop(0)
         taken.append((topic, seq))
