@@ -225,7 +225,7 @@ class PatternJoin:
         pattern.consumers.append(consumer)
         pattern.idle_since_ms = 0
         pattern.is_dirty = True
-        lag = joins.patterns.queue_parts(pattern)
+        lag = joins.patterns.queue_parts(pattern, now)
         payload = wire.encode(self._welcome(pattern, consumer, lag, kept))
         replies = subscriptions.replies
         return [*effects, replies.reply(session, self._message, "hub:subscribed", payload, now)]

@@ -308,12 +308,12 @@ class PatternManagement:
     def now(self) -> int:
         return self._patterns.now
 
-    def part_for(self, pattern: Pattern, topic: Topic, work: Work) -> Subscription:
+    def part_for(self, pattern: Pattern, topic: Topic, work: Work, now: int) -> Subscription:
         """The part on a topic, made if there is none."""
         part = pattern.members.get(topic.name)
         if part is None:
             floor = pattern.floor_of(topic)
-            work.append(self._patterns.make_part(pattern, topic, floor, self._patterns.now))
+            work.append(self._patterns.make_part(pattern, topic, floor, now))
             part = pattern.members[topic.name]
         return part
 
@@ -382,7 +382,7 @@ class _Seek:
                 begin = pattern.floor_of(topic)
                 replayed, skipped = max(0, begin - floor), max(0, floor - begin)
             else:
-                part = self._management.part_for(pattern, topic, work)
+                part = self._management.part_for(pattern, topic, work, now)
                 replayed, skipped = moved(part.position, floor, topic.head)
             for at, more in enumerate((1, replayed, skipped)):
                 self._sums[at] += more

@@ -309,13 +309,13 @@ class Patterns:
             pattern.is_paused = pattern.stored_pause = is_paused
             pattern.is_dirty = True
             if not is_paused:
-                self.queue_parts(pattern)
+                self.queue_parts(pattern, later)
             return []
 
         entry = pattern.entry(Kind.CURSOR, now, is_paused=is_paused)
         return Append(entry, done)
 
-    def queue_parts(self, pattern: Pattern) -> int:
+    def queue_parts(self, pattern: Pattern, now: int) -> int:
         """Let all parts that have something to send wait for their turns; return the total lag."""
         lag = 0
         for part in pattern.members.values():
@@ -327,7 +327,7 @@ class Patterns:
             if pattern.consumers:
                 pattern.attach(part)
                 pattern.consumers[0].wait(part)
-                self._dispatcher.schedule(part, part.next_due_ms(self.now))
+                self._dispatcher.schedule(part, part.next_due_ms(now))
         for consumer in pattern.consumers:
             if consumer is not pattern.consumers[0]:
                 consumer.queue |= pattern.consumers[0].queue

@@ -181,6 +181,8 @@ class Settler:
                 "the payload needs subscriptionId, or topic and subscription, or stream"
             )
         subscription = self._named(session, request.topic, request.subscription)
+        if subscription.pattern is not None:
+            subscription.pattern.attach(subscription)
         for consumer in subscription.consumers.all:
             if consumer.session is session:
                 return consumer
@@ -268,6 +270,8 @@ def _one_consumer(session: Session, consumer_id: str, topic: str | None) -> Cons
     if topic is None:
         raise refusals.structural("payload.topic must say which topic of the pattern is meant")
     part = consumer.pattern.members.get(topic)
+    if part is not None:
+        consumer.pattern.attach(part)
     share = None if part is None else consumer.shares.get(part)
     if share is None:
         raise refusals.not_a_consumer(f"{consumer_id} on {topic}")
