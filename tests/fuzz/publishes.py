@@ -221,8 +221,10 @@ class _Maker:
         self._serial += 1
         topic = self._pick(_TOPICS[:3])
         seq = 1 + self._below(40)
-        seqs = {"seqs": list(range(seq, seq + self._below(20) + 1))} if self._below(3) else {}
-        payload = {"topic": topic, "subscription": "mine", **(seqs or {"seq": seq})}
+        payload: dict[str, object] = {"topic": topic, "subscription": "mine", "seq": seq}
+        if self._below(3):
+            del payload["seq"]
+            payload["seqs"] = list(range(seq, seq + self._below(20) + 1))
         pattern = "tell" if self._below(4) else "ask"
         names = {"id": f"m{self._serial}", "sender": SENDER, "pattern": pattern}
         return envelope("hub:ack", payload, **names)

@@ -25,6 +25,8 @@ Name = Annotated[str, Parameter(name="NAME", help="The subscription, such as bil
 
 # Only patterns and their topics have them.
 _OF_PATTERNS = ("pattern", "topics", "topics_behind", "topics_blocked")
+# What each topic of a pattern has for itself.
+_OF_TOPICS = ("epoch", "floor", "next", "head", "generation", "first", "heartbeat_ms")
 
 _COLUMNS = (
     OutputColumn("topic", style="green"),
@@ -182,8 +184,8 @@ def facts_of(subscription: SubscriptionInfo) -> dict[str, Any]:
 
     facts = asdict(subscription)
     del facts["name"]
-    for name in _OF_PATTERNS:
-        if facts[name] is None:
+    for name in _OF_TOPICS if subscription.is_pattern else _OF_PATTERNS:
+        if facts[name] is None or subscription.is_pattern:
             del facts[name]
     facts["consumers"] = [asdict(one) for one in subscription.consumers]
     if subscription.held_up is not None:

@@ -157,9 +157,15 @@ class PatternJoin:
         return [*appends]
 
     def wait(self, pattern: Pattern, making: Append) -> list[Effect]:
-        """Join once the pattern is on disk."""
+        """Join once the pattern is on disk, and topics that hold messages have their parts."""
 
         def made(offset: int, now: int) -> list[Effect]:
+            if pattern.filled is not None:
+                pattern.filled.append(filled)
+                return []
+            return filled(now)
+
+        def filled(now: int) -> list[Effect]:
             if self._session.state is not SessionState.CONNECTED:
                 return []
             try:

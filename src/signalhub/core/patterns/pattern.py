@@ -192,6 +192,7 @@ class Pattern:
         "defined_at",
         "definition",
         "deleting",
+        "filled",
         "holder",
         "id",
         "idle_since_ms",
@@ -228,6 +229,8 @@ class Pattern:
         self.is_ending = False
         # There may be topics with messages that have no part yet.
         self.needs_filling = False
+        # What waits until they have; `None` if nothing is being done about it.
+        self.filled: list[Callable[[int], list[Effect]]] | None = None
         # When the last consumer left; 0 while there is one.
         self.idle_since_ms = now
         self.is_dirty = True

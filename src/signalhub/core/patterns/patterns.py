@@ -163,10 +163,12 @@ class Patterns:
     def fill(self, pattern: Pattern) -> None:
         """Make the parts on topics that hold messages."""
         pattern.needs_filling = False
+        pattern.filled = []
 
         def ended(refusal: Refusal | None, now: int) -> list[Effect]:
             pattern.needs_filling |= refusal is not None
-            return []
+            filled, pattern.filled = pattern.filled or [], None
+            return [effect for one in filled for effect in one(now)]
 
         work = Work(ended)
 
