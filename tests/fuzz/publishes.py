@@ -130,8 +130,9 @@ class Publishes:
         if kind == 1:
             way.slow.append(SENDER)
             way.wires[SENDER].room = 5_000
-        if kind == 0:
-            way.say(reader, "hub:subscribe", {"pattern": "kept/#", **consume}, id="s0")
+        if kind == 5:
+            every = {"pattern": "kept/#", **consume, "subscription": "all"}
+            way.say(reader, "hub:subscribe", every, id="s0")
         if kind == 2:
             mine = {"pattern": "kept/#", "subscription": "mine", "window": 30, "mode": "shared"}
             way.say(SENDER, "hub:subscribe", {**mine, "from": "earliest"}, id="s9")

@@ -544,8 +544,7 @@ class Client(Resource):
         """Read a durable subscription, which is created if it does not exist.
 
         A topic with a wildcard is a pattern: `orders/#` reads all durable topics that match, also
-        those made later, and `message.topic` says which one a message comes from. Order holds
-        within each topic, and the window is for all of them together.
+        those made later; `message.topic` says which. Order holds within each of them.
 
         Use it as `async with me.consume(...) as orders:`, or `orders = await me.consume(...)` and
         `await orders.close()`.
@@ -555,8 +554,7 @@ class Client(Resource):
                 stand by (`failover`), all in turn (`shared`), or the one for its key
                 (`key-shared`).
             start: Where a new subscription starts: `earliest`, `latest`, a seq, a datetime, or
-                `{"last": n}`. A pattern has no seq and no datetime; topics made later are read
-                from their first message.
+                `{"last": n}`; a pattern at an end or `{"last": n}`.
             handler: A function, plain or async, for the messages: returning acknowledges a message,
                 `Reject` terminates it, any other error has it redelivered.
             consumer: Our name in the subscription; a consumer that joins under the same name takes
@@ -568,8 +566,7 @@ class Client(Resource):
         Raises:
             ValueError: An option is invalid; raised immediately.
             Refused: With code `unknown_topic`, `subscription_busy` (another session consumes
-                exclusively) or `subscription_conflict` (it has another mode, or the name is that
-                of another pattern on a topic); raised when entered.
+                exclusively) or `subscription_conflict` (other mode or pattern); when entered.
         """
         key = SeatKey(checked_pattern(topic), checked_name(subscription, "a subscription"))
         address = sender or self.address
@@ -605,17 +602,15 @@ class Client(Resource):
 
         With `patterns`, of the patterns instead, each with its topics added up.
         """
-        return await self._answer(
-            streams.ListSubscriptions(topic, offset, limit, patterns=patterns)
-        )
+        listed = streams.ListSubscriptions(topic, offset, limit, patterns=patterns)
+        return await self._answer(listed)
 
     async def update_subscription(
         self, topic: str, name: str, **serving: Unpack[streams.Serving]
     ) -> SubscriptionInfo:
         """Change the options of a durable subscription immediately; see `consume`.
 
-        A pattern instead of a topic stands for all its topics, here and in `pause`, `resume`,
-        `seek` and `delete_subscription`.
+        A pattern stands for all its topics, here and in the methods below.
         """
         return await self._answer(streams.UpdateSubscription(topic, name, streams.served(serving)))
 
