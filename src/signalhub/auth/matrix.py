@@ -384,6 +384,10 @@ alone is enough. {older}: it is enough in a token that does not mention a younge
 Requests and routes that only show things show what the verb covers. An address that a token
 names is its own.
 
+A request that names a pattern of topics (`orders/#`) needs its verbs over everything that the
+pattern can match, and joining a pattern needs `subscribe` in any case, too. Its owner needs no
+more for what it made.
+
 `read` is about contents: payloads, keys and headers, reasons and errors, arguments of calls. In a
 replay, messages need `subscribe` and dead letters `read`; what is not permitted is left out and
 counted. Somebody with `control` and without `read` over a host gets its rows of calls, alarms and

@@ -133,7 +133,7 @@ def test_help_works_and_names_the_exit_codes(capsys: pytest.CaptureFixture[str])
         (["subscribe", "orders", "--no-ack"], "--as"),
         (["subscribe", "orders", "--window", "3"], "--as"),
         (["subscribe", "orders", "invoices", "--as", "billing"], "one topic"),
-        (["subscribe", "orders/+", "--as", "billing"], "wildcard"),
+        (["subscribe", "orders/#/x", "--as", "billing"], "last level"),
         (["subscribe", "orders", "--as", ""], "subscription"),
         (["subscribe", "orders", "--as", "billing", "--consumer", ""], "consumer"),
         (["subscribe", "orders", "--as", "billing", "--from", "demo/a"], "earliest"),
