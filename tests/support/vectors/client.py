@@ -60,8 +60,12 @@ class StagedLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.clock.mono_s()
 
-    def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
     ) -> asyncio.TimerHandle:
         heapq.heappush(self._moments, when)
         return super().call_at(when, callback, *args, context=context)
@@ -420,9 +424,7 @@ class ClientStage:
         target = self._named[on]
 
         async def outcome() -> Any:
-            found = getattr(target, snake(method))(
-                *python_arguments(method, arguments), **chosen
-            )
+            found = getattr(target, snake(method))(*python_arguments(method, arguments), **chosen)
             return await found if isinstance(found, Awaitable) else found
 
         task = self.loop.create_task(outcome())
@@ -454,9 +456,10 @@ class ClientStage:
             self.kept.check(failed, error_facts(error))
             return
         taken = task.result()
-        if message == "end" or taken is None:
-            assert message == "end" and taken is None, f"there is {taken}"
+        if message == "end":
+            assert taken is None, f"there is {taken}"
             return
+        assert taken is not None, "there is no other message"
         self.kept.check(message, plain(taken), "message")
         if named is not None:
             self._named[named] = taken

@@ -52,8 +52,9 @@ class Kept:
                 for index, each in enumerate(expected):
                     self.check(each, actual[index], f"{at}[{index}]", exactly=exactly)
             case _:
-                is_same = isinstance(expected, bool) is isinstance(actual, bool)
-                assert is_same and actual == expected, f"{at}: {actual!r} is not {expected!r}"
+                same = isinstance(expected, bool) is isinstance(actual, bool)
+                same = same and actual == expected
+                assert same, f"{at}: {actual!r} is not {expected!r}"
 
     def _check_members(
         self, expected: dict[str, Any], actual: Any, at: str, *, exactly: bool
