@@ -47,7 +47,8 @@ class Sealing:
         if len(key) != KEY_BYTES:
             raise ValueError(f"the key of a room has {KEY_BYTES} bytes")
         self._aes = AESGCM(_derived(key, 2))
-        self._ciphers = {_AES: self._aes, _CHACHA: ChaCha20Poly1305(_derived(key, 1))}
+        chacha = ChaCha20Poly1305(_derived(key, 1))
+        self._ciphers: dict[bytes, AESGCM | ChaCha20Poly1305] = {_AES: self._aes, _CHACHA: chacha}
         self._room = room.encode()
 
     def seal(self, message_id: str, plaintext: bytes) -> bytes:

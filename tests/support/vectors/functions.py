@@ -22,13 +22,13 @@ def inbox_key(secret: str, room: str) -> str:
     return capability.inbox_key(bytes.fromhex(secret), room).hex()
 
 
-def unseal(key: str, room: str, messageId: str, sealed: str, version: int = 2) -> str:  # noqa: N803
+def unseal(key: str, room: str, messageId: str, sealed: str, version: int = 2) -> str:
     assert version in (1, 2)
     return Sealing(bytes.fromhex(key), room).open(messageId, bytes.fromhex(sealed)).hex()
 
 
 def check_seal(args: Mapping[str, str], result: str) -> None:
-    """This client chooses its own nonces: what the case expects opens, and so does what it seals."""
+    """The client chooses its own nonces: what is expected opens, and so does what it seals."""
     sealing = Sealing(bytes.fromhex(args["key"]), args["room"])
     plaintext, name = bytes.fromhex(args["plaintext"]), args["messageId"]
     assert result[2:26] == args["nonce"]
