@@ -9,6 +9,15 @@ from typing import Any
 
 FOLDER = Path(__file__).parents[2] / "vectors" / "client"
 
+_MEMBERS = {
+    "client": {"name", "needs", "given", "steps"},
+    "room": {"name", "given", "steps"},
+    "function": {"name", "function", "args", "result", "error"},
+}
+_GIVEN = {
+    *("address", "register", "capabilities", "metadata", "leaseMs", "durable", "acknowledge"),
+    *("token", "inboxMax", "random", "reconnect", "pseudonym", "since"),
+}
 _NAME = re.compile(r"\$[a-zA-Z]\w*")
 
 
@@ -78,6 +87,8 @@ def cases(kind: str) -> dict[str, dict[str, Any]]:
         assert file.keys() == {"kind", "about", "cases"}, f"{path.name} has other members"
         for case in file["cases"] if file["kind"] == kind else ():
             name = f"{path.stem}: {case['name']}"
+            assert case.keys() <= _MEMBERS[kind], f"{name!r} has other members"
+            assert case.get("given", {}).keys() <= _GIVEN, f"{name!r} is given something else"
             assert name not in found, f"{name!r} is there twice"
             found[name] = case
     return found
