@@ -33,7 +33,7 @@ from signalhub.wire.errors import (
 
 VERBS = (
     "serve limits jobs backup restore sql audit replay erase tell ask broadcast listen publish"
-    " subscribe discover ls ping"
+    " subscribe discover ls ping bench"
 )
 NOUNS = {
     "settings": "check show reference",
