@@ -722,6 +722,16 @@ export class Client<M extends Payloads = Payloads> extends EventTarget {
     return this._rooms().inbox(inboxId);
   }
 
+  /** @internal The token for the next connection. */
+  async _token(): Promise<string | null> {
+    try {
+      return await currentToken(this._options.token);
+    } catch (error) {
+      // The token function belongs to the caller and may throw anything.
+      throw new Unavailable(`no token: ${sentence(error)}`);
+    }
+  }
+
   /** @internal */
   async _start(signal?: AbortSignal): Promise<void> {
     try {
@@ -774,13 +784,7 @@ export class Client<M extends Payloads = Payloads> extends EventTarget {
   }
 
   private async _open(): Promise<Link> {
-    let token: string | null;
-    try {
-      token = await currentToken(this._options.token);
-    } catch (error) {
-      // The token function belongs to the caller and may throw anything.
-      throw new Unavailable(`no token: ${sentence(error)}`);
-    }
+    const token = await this._token();
     const { _runner: runner } = this;
     return openLink(
       this._platform,

@@ -67,7 +67,6 @@ const FRAME = {
   error: 's',
   errorCode: 's',
   retryAfterMs: 'n?',
-  t: '*',
 };
 
 const tooLarge = () => new Refused('TOO_LARGE', 'the message is larger than the hub reads');
@@ -132,7 +131,10 @@ export class RoomProtocol {
     this._heartbeat.heard(nowMs);
     let effects: RoomEffect[];
     try {
-      const frame = members<Frame>(JSON.parse(text), FRAME) ?? invalid('not a frame');
+      const raw = JSON.parse(text);
+      const frame = members<Frame>(raw, FRAME) ?? invalid('not a frame');
+      // A ping without a `t` is answered without one.
+      frame.t = raw.t;
       effects = this._understood(frame, nowMs);
     } catch {
       return this._warned('The hub sent a frame that cannot be read');
@@ -301,7 +303,7 @@ export class RoomProtocol {
         return this._welcomed(frame);
       case 'ping':
         return [
-          { do: 'send', frame: JSON.stringify({ action: 'pong', t: frame.t ?? undefined }) },
+          { do: 'send', frame: JSON.stringify({ action: 'pong', t: frame.t }) },
         ];
       case 'pong':
         this._heartbeat?.answered(String(frame.t));
