@@ -178,7 +178,7 @@ export class InboxAccess {
       );
     } catch (error) {
       if (error instanceof ClientError) {
-        return new RoomRefusal(error, 0, false);
+        return new RoomRefusal(error, this._http.isClosed ? null : 0, false);
       }
       throw error;
     }

@@ -54,6 +54,10 @@ export class HttpClient {
     private _token: Token,
   ) {}
 
+  get isClosed(): boolean {
+    return this._closing.signal.aborted;
+  }
+
   /** Send a request and return its answer, whatever its status. */
   async request(
     method: string,
