@@ -2,8 +2,8 @@
  * Calling durable actors from outside.
  *
  * The caller waits in memory: the call itself is durable, but if the calling program ends, its outcome
- * is lost. Arguments and results are plain JSON; values that only Python has arrive as JSON with a
- * member `$` that names their type.
+ * is lost. Arguments and results are JSON. Tuples and sets arrive as arrays; other values that only
+ * Python has are objects `{$, v}` that name their type.
  */
 
 import type { Place } from './answers.js';
@@ -21,6 +21,31 @@ const VERSION = 1;
 const AGAIN_MS = 250;
 const TIMEOUT_MS = 30_000;
 const RETRIED = ['stale_placement', 'queue_full', 'storage_full', 'no_host'];
+
+/** An object with a member `$` would be taken for such a value. */
+const packed = (value: unknown): unknown =>
+  Array.isArray(value)
+    ? value.map(packed)
+    : isObject(value)
+      ? '$' in value
+        ? { $: 'dict', v: Object.entries(value).map(packed) }
+        : Object.fromEntries(Object.entries(value).map(([name, one]) => [name, packed(one)]))
+      : value;
+
+function unpacked(value: unknown): unknown {
+  if (Array.isArray(value)) {
+    return value.map(unpacked);
+  }
+  if (!isObject(value)) {
+    return value;
+  }
+  const { $: tag, v: content } = value;
+  if (Array.isArray(content) && /^(tuple|set|frozenset)$/.test(String(tag))) {
+    return content.map(unpacked);
+  }
+  const pairs = tag === 'dict' && Array.isArray(content) ? content : Object.entries(value);
+  return Object.fromEntries(pairs.map(([name, one]) => [name, unpacked(one)]));
+}
 
 export interface Calling {
   /** How long to wait for the outcome; 30 000 by default. */
@@ -52,7 +77,7 @@ export class Calls {
       invalid(`invalid method ${JSON.stringify(method)}`);
     }
     const callId = newMessageId();
-    const body = { $: 'op', v: { m: method, a: args, k: named } };
+    const body = { m: method, a: packed(args), k: packed(named) };
     const request = { kind: 'request', call: callId, to: actor, body };
     const outcome = deferred<unknown>();
     this._waiting.set(callId, outcome);
@@ -124,7 +149,7 @@ export class Calls {
         continue;
       }
       body.error === undefined
-        ? waiting?.resolve(body.ok ?? null)
+        ? waiting?.resolve(unpacked(body.ok ?? null))
         : waiting?.reject(errorOf(body.error, result.call));
     }
   }

@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import {
   type Client,
+  GaveUp,
   type Message,
   NoReply,
   OutcomeUnknown,
@@ -251,13 +252,16 @@ describe('a client of a running hub', () => {
     await assert.rejects(client.tell('@(demo/bob)', 'x'), Unavailable);
   });
 
-  test('a second connection with the same address ends the first one for good', async () => {
-    const first = await connect(hub.url, '@(demo/twice)', { reconnect: FAST });
-    const second = await connect(hub.url, '@(demo/twice)');
-    const registered = await second.discover('demo/twice');
-    assert.equal(registered.actors.length, 1);
-    await first.close();
-    await second.close();
+  test('an address belongs to whoever has registered it last; the other client gives up', async () => {
+    await using first = await connect(hub.url, '@(demo/twice)', { reconnect: FAST });
+    await using second = await connect(hub.url, '@(demo/twice)');
+    await assert.rejects(first.closed(), (error: GaveUp) => {
+      assert.ok(error instanceof GaveUp);
+      assert.match(error.message, /duplicate_connection/);
+      return true;
+    });
+    await alice.ask('@(demo/twice)', 'note', 1);
+    assert.equal((await second.messages().next())!.payload, 1);
   });
 });
 
@@ -274,9 +278,9 @@ test('a hub that is not there, or refuses, fails the first connection at once', 
 test('publishes survive kills of the hub: none lost, order kept, every ask ends', async () => {
   const kills = soak ? 20 : 2;
   const count = soak ? 10_000 : 300;
-  const hub = await TestHub.start();
-  const alice = await connect(hub.url, '@(demo/alice)', { reconnect: FAST });
-  const bob = await connect(hub.url, '@(demo/bob)', { reconnect: FAST });
+  await using hub = await TestHub.start();
+  await using alice = await connect(hub.url, '@(demo/alice)', { reconnect: FAST });
+  await using bob = await connect(hub.url, '@(demo/bob)', { reconnect: FAST });
   await alice.createTopic('orders');
   const numbers: number[] = [];
   const orders = await bob.consume<number>('orders', 'billing');
@@ -319,17 +323,14 @@ test('publishes survive kills of the hub: none lost, order kept, every ask ends'
   for (const error of failures) {
     assert.ok(error instanceof OutcomeUnknown || error instanceof Refused, String(error));
   }
-  await alice.close();
-  await bob.close();
-  await hub.stop();
 });
 
 test('cuts and stalls of the network lose nothing', async () => {
-  const hub = await TestHub.start();
-  const path = await FaultyPath.to(hub);
-  const alice = await connect(path.url, '@(demo/alice)', { reconnect: FAST });
-  const bob = await connect(path.url, '@(demo/bob)', { reconnect: FAST });
-  const room = await alice.room('general', { reconnect: FAST });
+  await using hub = await TestHub.start();
+  using path = await FaultyPath.to(hub);
+  await using alice = await connect(path.url, '@(demo/alice)', { reconnect: FAST });
+  await using bob = await connect(path.url, '@(demo/bob)', { reconnect: FAST });
+  await using room = await alice.room('general', { reconnect: FAST });
   const seen = new Set<number>();
   const positions: number[] = [];
   await bob.createTopic('cuts');
@@ -363,8 +364,4 @@ test('cuts and stalls of the network lose nothing', async () => {
 
   assert.deepEqual(positions, Array.from({ length: 30 }, (_, index) => index + 1));
   await consumer.close();
-  await alice.close();
-  await bob.close();
-  path.close();
-  await hub.stop();
 });

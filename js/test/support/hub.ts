@@ -8,8 +8,8 @@ import { join } from 'node:path';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 
-const root = fileURLToPath(new URL('../../../', import.meta.url));
-const command = process.env.SIGNALHUB_COMMAND ?? join(root, '.venv', 'bin', 'signalhub');
+export const root = fileURLToPath(new URL('../../../', import.meta.url));
+export const command = process.env.SIGNALHUB_COMMAND ?? join(root, '.venv', 'bin', 'signalhub');
 export const python = process.env.SIGNALHUB_PYTHON ?? join(root, '.venv', 'bin', 'python');
 
 export const soak = process.env.SOAK === '1';
@@ -75,6 +75,10 @@ export class TestHub {
     await this.kill();
     rmSync(this.folder, { recursive: true, force: true });
   }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.stop();
+  }
 }
 
 /** What goes wrong on the way to a hub: connections that are cut, or that hear nothing more. */
@@ -134,7 +138,7 @@ export class FaultyPath {
     this._isStalled = true;
   }
 
-  close(): void {
+  [Symbol.dispose](): void {
     this.cut();
     this._server.close();
   }
