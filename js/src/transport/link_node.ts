@@ -100,7 +100,7 @@ export class NodeWebSocket implements Socket {
       this._request.destroy();
     } else if (this.readyState === 1) {
       this._sayGoodbye(code, reason);
-      setTimeout(() => this.terminate(), CLOSE_MS).unref();
+      this._terminateSoon();
     }
   }
 
@@ -108,6 +108,11 @@ export class NodeWebSocket implements Socket {
     this._request.destroy();
     this._socket?.destroy();
     this._closed();
+  }
+
+  /** A hub that does not end the connection in time is cut off. */
+  private _terminateSoon(): void {
+    setTimeout(() => this.terminate(), CLOSE_MS).unref();
   }
 
   private _sayGoodbye(code: number, reason: string): void {
@@ -224,6 +229,7 @@ export class NodeWebSocket implements Socket {
           this._sayGoodbye(1000, '');
         }
         this._socket?.end();
+        this._terminateSoon();
       }
       return;
     }
