@@ -6,6 +6,7 @@
 // there was no answer.
 
 import { ended, token } from './session';
+import { Store } from './store';
 
 export type Query = Record<string, string | number | boolean | null | undefined>;
 
@@ -24,6 +25,9 @@ export class ApiError extends Error {
     return this.status === 0;
   }
 }
+
+/** When the hub was last heard, by request or by the live socket; by our own clock. */
+export const heardAt = new Store(0);
 
 // The page is served at …/ui/; a proxy may serve the hub below a path.
 export const ROOT = new URL('../api/admin/v1', document.baseURI).pathname;
@@ -77,6 +81,7 @@ async function request<T>(url: string, init: RequestInit): Promise<T> {
     if (error instanceof DOMException && error.name === 'AbortError') throw error;
     throw new ApiError(0, 'The hub does not answer.', 'unreachable', 'The page tries again by itself. Is the hub running?', {});
   }
+  heardAt.set(Date.now());
   if (response.ok) return parsed<T>(body);
   if (response.status === 401) ended();
   throw refused(response, body);

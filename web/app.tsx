@@ -181,7 +181,7 @@ function Status(): JSX.Element {
         {link}
       </span>
       {overview && (
-        <a href={to('health')} class="plain">
+        <a href={to('health')}>
           <Tag tone={overview.status === 'ok' ? 'good' : 'warn'}>{overview.status === 'ok' ? words.healthy : words.degraded}</Tag>
         </a>
       )}

@@ -10,6 +10,7 @@ import type { SeriesMark } from './answers';
 import { useStore } from './hooks';
 import { painted } from './media';
 import type { Plot } from './plot';
+import { bytes } from './text';
 import { full, tick, zone } from './when';
 import { words } from './words';
 
@@ -70,6 +71,7 @@ export function Chart({ title, t, from, to, lines, marks = [], show, height = 16
         font: `11px ${color('--sans')}`,
         tick,
         value: (value) => show(value),
+        isBytes: show === bytes,
         onPoint: setPoint,
       });
       observer.observe(node);
@@ -86,21 +88,21 @@ export function Chart({ title, t, from, to, lines, marks = [], show, height = 16
     <section class="chart" aria-label={title}>
       <header>
         <h3>{title}</h3>
-        <ul class="legend">
-          {lines.map((line, index) => (
-            <li key={line.label}>
-              <i class={`swatch line-${index + 1}`} aria-hidden="true" />
-              {line.label} <b>{show(point === null ? lastOf(line.values) : line.values[point])}</b>
-            </li>
-          ))}
-        </ul>
+        <p class="chart-point" aria-hidden="true">
+          {point !== null && t[point] !== undefined ? full(t[point]) : ''}
+        </p>
         <button type="button" class="quiet small" aria-pressed={isTable} onClick={() => setTable(!isTable)}>
           {isTable ? words.asChart : words.asTable}
         </button>
       </header>
-      <p class="chart-point" aria-hidden="true">
-        {point !== null && t[point] !== undefined ? full(t[point]) : ''}
-      </p>
+      <ul class="legend">
+        {lines.map((line, index) => (
+          <li key={line.label}>
+            <i class={`swatch line-${index + 1}`} aria-hidden="true" />
+            {line.label} <b>{show(point === null ? lastOf(line.values) : line.values[point])}</b>
+          </li>
+        ))}
+      </ul>
       {isTable ? (
         <ValueTable title={title} t={t} lines={lines} show={show} />
       ) : (

@@ -7,7 +7,7 @@
 // when they are seen again. The socket reconnects by itself: 0–1 s at first, then doubling to 15 s.
 
 import type { AdminError, LiveFrame } from './answers';
-import { ROOT } from './api';
+import { heardAt, ROOT } from './api';
 import { ended, token } from './session';
 import { Store } from './store';
 
@@ -33,8 +33,6 @@ interface Watch {
 export const connection = new Store<Connection>('off');
 /** Since when we are without the hub; null while connected. */
 export const offlineSince = new Store<number | null>(null);
-/** When the last frame came, by our own clock. */
-export const heardAt = new Store<number>(0);
 
 const HIDDEN_MS = 30_000;
 const PAUSE_MAX_MS = 15_000;

@@ -7,9 +7,9 @@
 //   useClock(everyMs)                     renders again as time passes
 
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
-import { ApiError, get } from './api';
+import { ApiError, get, heardAt } from './api';
 import type { Query } from './api';
-import { heardAt, watch } from './feed';
+import { watch } from './feed';
 import type { Seen } from './feed';
 import { Store } from './store';
 

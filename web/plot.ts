@@ -23,6 +23,8 @@ export interface PlotOptions {
   readonly font: string;
   readonly tick: (at: number, step: number) => string;
   readonly value: (value: number) => string;
+  /** Bytes have steps of powers of two. */
+  readonly isBytes: boolean;
   readonly onPoint: (index: number | null) => void;
 }
 
@@ -45,7 +47,7 @@ export function draw(target: HTMLElement, options: PlotOptions): Plot {
       scales: { x: { time: true, range: [options.from, options.to] }, y: { range: (_, least, most) => range(least, most) } },
       axes: [
         { ...axis, space: 72, size: 28, values: (_, splits, __, ___, step) => splits.map((at) => options.tick(at, step)) },
-        { ...axis, space: 28, size: 56, values: (_, splits) => splits.map((value) => options.value(value)) },
+        { ...axis, space: 28, size: 56, ...(options.isBytes ? { incrs: POWERS } : {}), values: (_, splits) => splits.map((value) => options.value(value)) },
       ],
       series: [{}, ...lines.map((line) => ({ stroke: line.color, width: 1.5, points: { show: false }, spanGaps: false }))],
       hooks: {
@@ -61,6 +63,8 @@ export function draw(target: HTMLElement, options: PlotOptions): Plot {
     destroy: () => plot.destroy(),
   };
 }
+
+const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power);
 
 function range(least: number | null, most: number | null): [number, number] {
   const low = Math.min(0, least ?? 0);

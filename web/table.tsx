@@ -151,7 +151,7 @@ export function Table<Row>(props: Props<Row>): JSX.Element {
   };
 
   const template = [onSelect ? '32px' : '', ...shown.map((one) => one.width)].filter(Boolean).join(' ');
-  const widths = shown.reduce((sum, one) => sum + Number(/\d+/.exec(one.width)?.[0] ?? 80) + 16, onSelect ? 32 : 0);
+  const widths = shown.reduce((sum, one) => sum + Number(/\d+/.exec(one.width)?.[0] ?? 80) + 12, onSelect ? 56 : 12);
   const all = rows.length > 0 && selected !== undefined && rows.every((row) => selected.has(rowKey(row)));
   const items = [];
   for (let index = first; index < last; index++) {

@@ -142,7 +142,7 @@ export function ActorPage(): JSX.Element {
                   data.pausing.length > 0 ? ['Makes wait', data.pausing.join(', ')] : null,
                 ]}
               />
-              {data.metadata && <Payload text={data.metadata} size={data.metadata.length} name="metadata.json" />}
+              {data.metadata && data.metadata !== '{}' && <Payload text={data.metadata} size={data.metadata.length} name="metadata.json" />}
             </section>
             <section class="panel">
               <h2>Mailbox</h2>

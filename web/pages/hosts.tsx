@@ -92,7 +92,7 @@ export function CallsPage(): JSX.Element {
       { id: 'state', head: 'State', width: '116px', cell: (row) => <Tag tone={row.state === 'failed' ? 'bad' : OPEN_STATES.includes(row.state) ? 'calm' : 'good'}>{row.state}</Tag> },
       { id: 'age', head: 'Age', width: '90px', end: true, cell: (row) => (row.at ? span((row.endedAt ?? now()) - row.at) : '–') },
       { id: 'deadline', head: 'Deadline', width: '90px', end: true, cell: (row) => (row.deadline ? span(row.deadline - now()) : '–') },
-      { id: 'ended', head: 'Ended', width: '212px', mono: true, hidden: state === 'open', cell: (row) => <Time at={row.endedAt} /> },
+      { id: 'ended', head: 'Ended', width: '184px', mono: true, hidden: state === 'open', cell: (row) => <Time at={row.endedAt} /> },
       { id: 'host', head: 'Host', width: '100px', mono: true, cell: (row) => row.host ?? '–' },
     ],
     [state],
@@ -268,7 +268,7 @@ export function AlarmsPage(): JSX.Element {
   const [doing, setDoing] = useState<Doing | null>(null);
   const columns = useMemo<readonly Column<Row>[]>(
     () => [
-      { id: 'due', head: 'Due', width: '212px', mono: true, cell: (row) => <Time at={numberOf(row, 'dueMs')} /> },
+      { id: 'due', head: 'Due', width: '184px', mono: true, cell: (row) => <Time at={numberOf(row, 'dueMs')} /> },
       { id: 'actor', head: 'Actor', width: 'minmax(140px, 2fr)', mono: true, card: 'title', cell: (row) => textOf(row, 'actor') },
       { id: 'type', head: 'Type', width: '90px', cell: (row) => textOf(row, 'type') },
       { id: 'what', head: 'What', width: 'minmax(140px, 2fr)', mono: true, cell: (row) => textOf(row, 'continuation') },

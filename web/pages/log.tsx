@@ -43,16 +43,16 @@ function Became({ row }: { readonly row: HistoryRow }): JSX.Element {
 
 function columnsOf(): readonly Column<HistoryRow>[] {
   return [
-    { id: 'time', head: `Time (${zoneName()})`, width: '212px', mono: true, card: 'title', cell: (row) => <Time at={row.at} /> },
+    { id: 'time', head: `Time (${zoneName()})`, width: '184px', mono: true, card: 'title', cell: (row) => <Time at={row.at} /> },
     { id: 'type', head: 'Type', width: 'minmax(110px, 1.4fr)', cell: (row) => (row.type ? visible(row.type) : <span class="dim">{row.kind.toLowerCase()}</span>) },
     { id: 'key', head: 'Key', width: 'minmax(90px, 1fr)', mono: true, cell: (row) => visible(row.key ?? '') },
-    { id: 'sender', head: 'Sender', width: 'minmax(120px, 1.4fr)', mono: true, cell: (row) => visible(row.sender ?? '') },
+    { id: 'sender', head: 'Sender', width: 'minmax(120px, 1.4fr)', mono: true, hidden: true, cell: (row) => visible(row.sender ?? '') },
     { id: 'stream', head: 'Stream', width: 'minmax(100px, 1.2fr)', mono: true, cell: (row) => (row.stream ? visible(row.stream) : <span class="dim">room</span>) },
-    { id: 'seq', head: 'Seq', width: '84px', end: true, cell: (row) => (row.seq > 0 ? count(row.seq) : '–') },
+    { id: 'seq', head: 'Seq', width: '72px', end: true, cell: (row) => (row.seq > 0 ? count(row.seq) : '–') },
     { id: 'offset', head: 'Offset', width: '96px', end: true, hidden: true, cell: (row) => count(row.offset) },
-    { id: 'payload', head: 'Content', width: 'minmax(140px, 2.4fr)', cell: (row) => <Glimpse text={row.payload} removed={row.removed} withheld={row.withheld} /> },
-    { id: 'bytes', head: 'Size', width: '76px', end: true, cell: (row) => bytes(row.bytes) },
-    { id: 'became', head: 'Became', width: '104px', cell: (row) => <Became row={row} /> },
+    { id: 'payload', head: 'Content', width: 'minmax(110px, 2.4fr)', cell: (row) => <Glimpse text={row.payload} removed={row.removed} withheld={row.withheld} /> },
+    { id: 'bytes', head: 'Size', width: '64px', end: true, cell: (row) => bytes(row.bytes) },
+    { id: 'became', head: 'Became', width: '90px', cell: (row) => <Became row={row} /> },
     { id: 'tier', head: 'From', width: '64px', hidden: true, cell: (row) => row.tier },
   ];
 }

@@ -52,10 +52,10 @@ function Numbers({ data }: { readonly data: OverviewAnswer }): JSX.Element {
   const lake = me.value?.features.lake;
   const actorLimit = data.limits.find((row) => row.resource === 'actors' || row.resource === 'registrations')?.limit;
   return (
-    <dl class="stats">
-      <Stat label="In per second" value={rate(one('in'))} />
-      <Stat label="Out per second" value={rate(one('out'))} />
-      <Stat label="Stored per second" value={rate(one('stored'))} href={to('log')} />
+    <dl class="stats eight">
+      <Stat label="In / s" value={rate(one('in'))} />
+      <Stat label="Out / s" value={rate(one('out'))} />
+      <Stat label="Stored / s" value={rate(one('stored'))} href={to('log')} />
       <Stat label="Ask p99" value={span(one('ask_p99'))} />
       <Stat label="Sync p99" value={span(one('sync_p99'))} />
       <Stat label="Sessions" value={count(one('sessions'))} note={`${count(one('actors'))}${actorLimit ? ` of ${count(actorLimit)}` : ''} actors`} href={to('sessions')} />

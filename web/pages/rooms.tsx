@@ -45,12 +45,12 @@ function Numbers({ data }: { readonly data: RoomsAnswer }): JSX.Element {
     <>
       <p class="dim">{words.roomsExplained}</p>
       {data.rooms === 0 && data.inboxes === 0 && <Empty title="No rooms yet." command="signalhub room send general 'hello'" />}
-      <dl class="stats">
+      <dl class="stats eight">
         <Stat label="Rooms" value={count(data.rooms)} note={`${count(data.inboxes)} inboxes`} />
         <Stat label="Sockets" value={count(data.sockets)} />
-        <Stat label="Messages per second" value={rate(data.messageRate)} note={`${count(data.sent)} ever`} />
-        <Stat label="Appends per second" value={rate(data.appendRate)} note={`${count(data.appended)} ever`} />
-        <Stat label="Fetches per second" value={rate(data.fetchRate)} note={`${count(data.fetches)} ever`} />
+        <Stat label="Messages / s" value={rate(data.messageRate)} note={`${count(data.sent)} ever`} />
+        <Stat label="Appends / s" value={rate(data.appendRate)} note={`${count(data.appended)} ever`} />
+        <Stat label="Fetches / s" value={rate(data.fetchRate)} note={`${count(data.fetches)} ever`} />
         <Stat label="Accept p99" value={data.acceptP99Ms === null ? '–' : span(data.acceptP99Ms)} note={data.acceptP50Ms === null ? undefined : `p50 ${span(data.acceptP50Ms)}`} />
         <Stat label="Refused" value={count(data.refused)} note={`${count(data.denied)} denied`} />
         <Stat label="Over the limit" value={count(data.limited)} />

@@ -111,7 +111,7 @@ export function SubscriptionPage(): JSX.Element {
           act={SETTLE[open.settle]}
           isDestructive={open.settle === 'term'}
           perform={async () => {
-            await post(`${address}/settle`, { how: open.settle, seqs: open.seqs, generation: data.generation, epoch: data.epoch });
+            await post(`${address}/settle`, { verdict: open.settle, seqs: open.seqs, generation: data.generation });
           }}
           onClose={close}
         >
@@ -125,19 +125,26 @@ export function SubscriptionPage(): JSX.Element {
 const SETTLE = { ack: words.ack, nack: words.nack, term: words.term };
 
 function Lead({ data }: { readonly data: SubscriptionAnswer }): JSX.Element {
-  const settled = data.settledRate ?? 0;
   const trend = data.trend ?? 0;
-  const catches = data.lag === 0 ? 'nothing to do' : trend < -0.05 ? `caught up in ${span((data.lag / -trend) * 1000)}` : trend > 0.05 ? `never catches up at this rate: the lag doubles in ${span((data.lag / trend) * 1000)}` : settled > 0 ? 'the lag stays as it is' : 'nothing is being settled';
   return (
     <dl class="stats">
       <div class="stat"><dt>Lag</dt><dd>{count(data.lag)}</dd><dd class="note">{data.oldestAt === null ? 'nothing waits' : <>oldest <Ago at={data.oldestAt} /></>}</dd></div>
       <div class="stat"><dt>Settled per second</dt><dd>{rate(data.settledRate)}</dd><dd class="note">{rate(data.deliveredRate)} delivered</dd></div>
-      <div class="stat"><dt>Trend</dt><dd class={trend > 0.05 && data.lag > 0 ? 'warn' : ''}>{data.trend === null ? '–' : `${trend > 0 ? '+' : ''}${rate(trend)}/s`}</dd><dd class="note">{catches}</dd></div>
+      <div class="stat"><dt>Trend</dt><dd class={trend > 0.05 && data.lag > 0 ? 'warn' : ''}>{data.trend === null ? '–' : `${trend > 0 ? '+' : ''}${rate(trend)}/s`}</dd><dd class="note">{trend > 0.05 ? 'growing' : trend < -0.05 ? 'shrinking' : 'steady'}</dd></div>
       <div class="stat"><dt>In flight</dt><dd>{count(data.inFlight)}</dd><dd class="note">window {count(data.window)}</dd></div>
       <div class="stat"><dt>Consumers</dt><dd>{count(data.consumers)}</dd><dd class="note">{data.mode.replace('_', ' ')}</dd></div>
       <div class="stat"><dt>Dead letters</dt><dd class={data.deadLettered > 0 ? 'warn' : ''}>{count(data.deadLettered)}</dd><dd class="note">{data.exhausted > 0 ? `${count(data.exhausted)} exhausted` : data.poison.replace('_', ' ')}</dd></div>
     </dl>
   );
+}
+
+/** Whether it will ever be done, at the rate of now. */
+function forecast(data: SubscriptionAnswer): string {
+  const trend = data.trend ?? 0;
+  if (data.lag === 0) return 'Everything is settled.';
+  if (trend < -0.05) return `At this rate it has caught up in ${span((data.lag / -trend) * 1000)}.`;
+  if (trend > 0.05) return `At this rate it never catches up: the lag doubles in ${span((data.lag / trend) * 1000)}.`;
+  return (data.settledRate ?? 0) > 0 ? 'At this rate the lag stays as it is.' : 'Nothing is being settled.';
 }
 
 /** first ── floor ▒ in flight ▒ next ──────── head */
@@ -163,6 +170,7 @@ function Reading({ data }: { readonly data: SubscriptionAnswer }): JSX.Element {
           ['To read', count(Math.max(0, data.head - data.next + 1))],
         ]}
       />
+      <p>{forecast(data)}</p>
       {data.heldUp && (
         <p class="notice bad">
           <strong>Held up.</strong> {data.heldUp}

@@ -63,7 +63,7 @@ export function HealthPage(): JSX.Element {
                 ['Protocol', data.protocol],
                 ['Python', data.python],
                 ['Native part', data.native],
-                ['Epoch', count(data.epoch)],
+                ['Epoch', String(data.epoch)],
                 ['Started', <Time at={data.startedAt} />],
                 ['Up for', span(data.uptimeMs)],
                 ['Process', String(data.pid)],
@@ -90,11 +90,11 @@ function storage(facts: Record<string, unknown> | null): (readonly [string, stri
 const SEGMENTS: readonly Column<SegmentRow>[] = [
   { id: 'first', head: 'First', width: '110px', end: true, card: 'title', mono: true, cell: (row) => count(row.first) },
   { id: 'last', head: 'Before', width: '110px', end: true, mono: true, cell: (row) => count(row.last) },
-  { id: 'epoch', head: 'Epoch', width: '64px', end: true, cell: (row) => count(row.epoch) },
+  { id: 'epoch', head: 'Epoch', width: '110px', end: true, hidden: true, cell: (row) => String(row.epoch) },
   { id: 'bytes', head: 'Size', width: '100px', end: true, cell: (row) => bytes(row.bytes) },
   { id: 'sealed', head: 'State', width: '100px', cell: (row) => <Tag tone={row.sealed ? 'good' : 'calm'}>{row.sealed ? 'sealed' : 'open'}</Tag> },
   { id: 'landed', head: 'In the lake', width: '110px', cell: (row) => (row.landed === null ? '–' : <Tag tone={row.landed ? 'good' : 'calm'}>{row.landed ? 'yes' : 'not yet'}</Tag>) },
-  { id: 'created', head: 'Created', width: '212px', mono: true, cell: (row) => <Time at={row.createdAt} /> },
+  { id: 'created', head: 'Created', width: '184px', mono: true, cell: (row) => <Time at={row.createdAt} /> },
   { id: 'chain', head: 'Chain', width: 'minmax(140px, 1fr)', mono: true, cell: (row) => (row.chain ? row.chain.slice(0, 24) : '–') },
 ];
 
@@ -114,7 +114,7 @@ function Segments({ data }: { readonly data: SegmentsAnswer | null }): JSX.Eleme
 function Warnings({ data }: { readonly data: WarningsAnswer | null }): JSX.Element | null {
   const columns = useMemo<readonly Column<WarningRow>[]>(
     () => [
-      { id: 'at', head: `Time (${zoneName()})`, width: '212px', mono: true, cell: (row) => <Time at={row.at} /> },
+      { id: 'at', head: `Time (${zoneName()})`, width: '184px', mono: true, cell: (row) => <Time at={row.at} /> },
       { id: 'level', head: 'Level', width: '100px', cell: (row) => <Tag tone={row.level === 'warning' ? 'warn' : 'bad'}>{row.level}</Tag> },
       { id: 'text', head: 'What', width: 'minmax(200px, 3fr)', card: 'title', cell: (row) => visible(row.text) },
       { id: 'facts', head: 'Facts', width: 'minmax(120px, 2fr)', mono: true, cell: (row) => (Object.keys(row.facts).length > 0 ? visible(JSON.stringify(row.facts)) : '–') },
@@ -177,7 +177,7 @@ export function SettingsPage(): JSX.Element {
 // Actions.
 
 const ACTIONS = (): readonly Column<ActionRow>[] => [
-  { id: 'at', head: `Time (${zoneName()})`, width: '212px', mono: true, cell: (row) => <Time at={row.at} /> },
+  { id: 'at', head: `Time (${zoneName()})`, width: '184px', mono: true, cell: (row) => <Time at={row.at} /> },
   { id: 'by', head: 'Who', width: 'minmax(110px, 1fr)', cell: (row) => visible(row.by ?? row.address ?? '–') },
   { id: 'verb', head: 'Verb', width: '90px', cell: (row) => row.verb },
   { id: 'request', head: 'What', width: 'minmax(130px, 1fr)', mono: true, card: 'title', cell: (row) => visible(row.request ?? row.verb) },

@@ -72,7 +72,7 @@ export function Shape({ lines = 6 }: { readonly lines?: number }): JSX.Element |
 export function Fresh({ children }: { readonly children: ComponentChildren }): JSX.Element {
   const age = useStaleness();
   return (
-    <div class={age > 0 ? 'stale' : ''}>
+    <div class={`fresh ${age > 0 ? 'stale' : ''}`}>
       {age > 0 && <p class="stale-note">{words.staleSince(span(age))}</p>}
       {children}
     </div>
