@@ -592,8 +592,8 @@ export interface Delivery {
 }
 
 export interface Relation {
-  readonly position: string;
-  readonly at: number;
+  readonly position: string | null;
+  readonly at: number | null;
   readonly kind: 'replay' | 'letter' | 'redriven' | 'original' | 'lifetime';
   readonly stream: string;
   readonly seq: number;
@@ -825,13 +825,6 @@ export interface ReplayPreview {
   readonly examples: ReplayExample[];
 }
 
-export interface Started {
-  readonly job: string;
-  readonly state: 'running' | 'done' | 'failed';
-  readonly detail: string | null;
-  readonly result: Record<string, unknown> | null;
-}
-
 export interface Host {
   readonly host: string;
   readonly address: string;
@@ -840,7 +833,7 @@ export interface Host {
   readonly awaySince: number | null;
   readonly waiting: number;
   readonly oldestAt: number | null;
-  readonly moves: number;
+  readonly moves: Record<string, number>;
   readonly counters: Record<string, number>;
 }
 
@@ -905,10 +898,4 @@ export interface Call {
   readonly silent: string[];
   readonly away: string[];
   readonly withheld: boolean;
-}
-
-export interface HostAction {
-  readonly host: string;
-  readonly done: boolean;
-  readonly result: unknown;
 }

@@ -98,6 +98,8 @@ function Unknown(): JSX.Element {
 
 function Page(): JSX.Element {
   const { path } = useStore(route);
+  // Heads of columns name the zone.
+  useStore(zone);
   const found = PAGES[path[0] ?? '']?.[Math.max(0, path.length - 1)] ?? Unknown;
   const Found = found;
   const name = path.join('/');

@@ -16,7 +16,7 @@ import { build } from 'esbuild';
 const HERE = dirname(fileURLToPath(import.meta.url));
 const ROOT = dirname(HERE);
 const TARGET = join(ROOT, 'src', 'signalhub', 'web', 'static');
-const CLIENT = join(ROOT, 'js', 'src', 'browser.ts');
+const CLIENT = join(ROOT, 'js', 'src', 'index.ts');
 const SHIPPED = ['preact', 'uplot'];
 const OPTIONS = {
   absWorkingDir: HERE,
@@ -66,7 +66,7 @@ async function made() {
   // The client for JavaScript is one file, for the page "Try it" and for pages of others.
   let client = '';
   if (existsSync(CLIENT)) {
-    const [[, bytes]] = await bundled({ entryPoints: { signalhub: CLIENT } });
+    const [[, bytes]] = await bundled({ entryPoints: { signalhub: CLIENT }, mangleProps: /^_/ });
     client = hashed('signalhub.js', bytes);
     files.set(client, bytes);
   }

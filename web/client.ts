@@ -7,7 +7,7 @@ import { token } from './session';
 declare const CLIENT_FILE: string;
 
 export interface Received {
-  readonly from?: string | null;
+  readonly sender: string;
   readonly type: string;
   readonly payload: unknown;
 }
@@ -17,11 +17,9 @@ export interface Subscription {
 }
 
 export interface Delivered extends Received {
-  readonly seq?: number;
-  readonly key?: string | null;
-  readonly attempt?: number;
-  ack(): Promise<void>;
-  nack(options?: { reason?: string }): Promise<void>;
+  readonly key: string | null;
+  readonly delivery: { readonly seq: number; readonly attempt: number } | null;
+  ack(): Promise<unknown>;
 }
 
 export interface Consumer extends AsyncIterable<Delivered> {
@@ -30,9 +28,9 @@ export interface Consumer extends AsyncIterable<Delivered> {
 
 export interface Client extends EventTarget {
   readonly address: string;
-  on(type: string, handler: (message: Received) => unknown): unknown;
+  messages(): AsyncIterable<Received>;
   tell(to: string, type: string, data: unknown, options?: Record<string, unknown>): Promise<unknown>;
-  ask(to: string, type: string, data: unknown, options?: Record<string, unknown>): Promise<Record<string, unknown>>;
+  ask(to: string, type: string, data: unknown, options?: Record<string, unknown>): Promise<object>;
   publish(topic: string, type: string, data: unknown, options?: Record<string, unknown>): Promise<unknown>;
   subscribe(topic: string, handler: (message: Received) => unknown): Promise<Subscription>;
   consume(topic: string, name: string, options?: Record<string, unknown>): Promise<Consumer>;

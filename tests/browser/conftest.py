@@ -34,7 +34,9 @@ class Observed:
         """Go to a page of the dashboard and wait until it shows something."""
         self.page.goto(f"{self.hub}/ui/#/{fragment}")
         # A change of the fragment is shown a moment later.
-        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 60)))")
+        self.page.evaluate(
+            "new Promise((done) => requestAnimationFrame(() => setTimeout(done, 60)))"
+        )
         self.page.wait_for_selector("main h1", timeout=10_000)
         self.settle()
         return self.page

@@ -309,15 +309,9 @@ def letter(seq: int, payload: str = '{"order": 17, "big": 9007199254759461}') ->
 
 
 def letters(rows: list[Row]) -> Callable[[Asked], Row]:
-    """Topics with letters, or a page of one."""
+    """Pages of the letters of a topic."""
 
     def answer(asked: Asked) -> Row:
-        if "topic" not in asked.query:
-            return {
-                "topics": [{"topic": "orders.dlq", "waiting": len(rows), "ever": 1_204}]
-                if rows
-                else []
-            }
         reason = asked.query.get("reason")
         found = [one for one in rows if reason is None or one["reason"] == reason]
         by_reason: dict[str, int] = {}
@@ -330,6 +324,13 @@ def letters(rows: list[Row]) -> Callable[[Asked], Row]:
         )  # fmt: skip
 
     return answer
+
+
+def letter_topics(waiting: int) -> Row:
+    """Topics that hold dead letters."""
+    return {
+        "topics": [{"topic": "orders.dlq", "waiting": waiting, "ever": 1_204}] if waiting else []
+    }
 
 
 def bulk(rows: list[Row]) -> Callable[[Asked], Row]:
@@ -378,9 +379,9 @@ def rooms(enabled: bool = True, count: int = 1_204) -> Row:
 
 def hosts() -> Row:
     """Hosts of durable actors."""
-    numbers = {"actors": 1_204, "inbox": 2, "outbox": 0, "pending": 4, "alarms": 17, "dead": 1}
+    numbers = {"requests": 1_204, "request_errors": 2, "alarms": 17, "dead": 1, "turns": 900}
     present = {
-        "address": "@(hosts/shop-1)", "awaySince": None, "waiting": 0, "oldestAt": None, "moves": 0,
+        "address": "@(hosts/shop-1)", "awaySince": None, "waiting": 0, "oldestAt": None, "moves": {},
     }  # fmt: skip
     return {
         "hosts": [
@@ -608,7 +609,7 @@ def empty() -> Scene:
     for path in ("/sessions", "/topics"):
         scene.on("GET", path, nobody)
     scene.on("GET", "/history", nothing_found)
-    scene.on("GET", "/letters", letters([]))
+    scene.on("GET", "/letters/topics", letter_topics(0))
     scene.on("GET", "/rooms", rooms(count=0))
     scene.on("GET", "/hosts", {"hosts": [], "silent": []})
     scene.on("GET", "/calls", {**calls(), "rows": [], "away": []})
@@ -621,7 +622,9 @@ def empty() -> Scene:
     return scene
 
 
-def busy(*, rows: int = 12, operations: list[str] | None = None, payload: str | None = None) -> Scene:
+def busy(
+    *, rows: int = 12, operations: list[str] | None = None, payload: str | None = None
+) -> Scene:
     """A hub with something on every page; with many rows, a crowded one."""
     scene = common(Scene(me(operations=operations)))
     seen = overview(
@@ -658,6 +661,7 @@ def busy(*, rows: int = 12, operations: list[str] | None = None, payload: str | 
         scene.on("GET", f"/history/0/{EPOCH}/{offset}", entry_in_full(row))
     mail = [letter(i + 1) if payload is None else letter(i + 1, payload) for i in range(rows)]
     scene.on("GET", "/letters", letters(mail))
+    scene.on("GET", "/letters/topics", letter_topics(len(mail)))
     scene.on("POST", "/letters/redrive", bulk(mail))
     scene.on("POST", "/letters/purge", bulk(mail))
     scene.on("GET", "/jobs", {"rows": [job()]})

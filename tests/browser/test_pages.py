@@ -1,7 +1,7 @@
 """Every page, wide and narrow, dark and light, of hubs in several states.
 
 Nothing is refused by the policy, nothing is loaded from elsewhere, nothing overflows, and axe finds
-nothing serious. `SIGNALHUB_SCREENSHOTS=folder` keeps a picture of each.
+nothing serious. `SCREENSHOTS=folder` keeps a picture of each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.browser.conftest import Look, Stage, Theme
 from tests.browser.scripted_hub import Scene
 
 AXE: Final = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
-PICTURES: Final = os.environ.get("SIGNALHUB_SCREENSHOTS")
+PICTURES: Final = os.environ.get("SCREENSHOTS")
 PAGES: Final = {
     "overview": "",
     "actors": "actors",
@@ -70,7 +70,9 @@ CASES: Final = [
 
 
 @pytest.mark.parametrize(("state", "width", "theme"), CASES)
-def test_every_page_is_whole(state: str, width: int, theme: Theme, look: Look, stage: Stage) -> None:
+def test_every_page_is_whole(
+    state: str, width: int, theme: Theme, look: Look, stage: Stage
+) -> None:
     hub = stage(STATES[state][0]())
     seen = look(hub.url, width=width, theme=theme, allowed_errors=("status of 403",))
 

@@ -45,7 +45,15 @@ function Silence({ silent, away }: { readonly silent: readonly string[]; readonl
 }
 
 const HOST_TONES: Record<Host['state'], Tone> = { present: 'good', away: 'calm', silent: 'warn' };
-const COUNTERS = ['actors', 'inbox', 'outbox', 'pending', 'alarms', 'dead'];
+// Since the start of the host.
+const COUNTERS: readonly (readonly [string, string])[] = [
+  ['requests', 'Requests'],
+  ['request_errors', 'Errors'],
+  ['alarms', 'Alarms'],
+  ['timeouts', 'Timeouts'],
+  ['dead', 'Failed'],
+  ['turns', 'Turns'],
+];
 
 export function HostsPage(): JSX.Element {
   const { data, error, reload } = useGet<Hosts>('/hosts', {}, 5000);
@@ -56,8 +64,8 @@ export function HostsPage(): JSX.Element {
       { id: 'kinds', head: 'Kinds', width: 'minmax(140px, 2fr)', cell: (row) => row.kinds.join(', ') || '–' },
       { id: 'waiting', head: 'Waiting', width: '84px', end: true, cell: (row) => count(row.waiting) },
       { id: 'oldest', head: 'Oldest', width: '90px', end: true, cell: (row) => (row.oldestAt ? span(now() - row.oldestAt) : '–') },
-      ...COUNTERS.map((name) => ({ id: name, head: name.charAt(0).toUpperCase() + name.slice(1), width: '82px', end: true, cell: (row: Host) => count(row.counters[name]) })),
-      { id: 'moves', head: 'Moves', width: '72px', end: true, cell: (row) => count(row.moves) },
+      ...COUNTERS.map(([name, head]) => ({ id: name, head, width: '82px', end: true, cell: (row: Host) => count(row.counters[name]) })),
+      { id: 'moves', head: 'Moves', width: '72px', end: true, cell: (row) => count(Object.values(row.moves).reduce((sum, n) => sum + n, 0)) },
     ],
     [],
   );
@@ -81,7 +89,8 @@ const OPEN_STATES = ['stored', 'sent', 'accepted', 'waiting', 'retrying', 'offlo
 export function CallsPage(): JSX.Element {
   const { query } = useStore(route);
   const state = query.get('state') ?? 'open';
-  const asked = { state, q: query.get('q'), actor: query.get('actor'), host: query.get('host'), olderThanMs: query.get('older') ? Number(query.get('older')) * 1000 : null, limit: 200 };
+  const asked = { state, text: query.get('text'), actor: query.get('actor'), host: query.get('host'), limit: 200 };
+  const older = Number(query.get('older') ?? 0) * 1000;
   const { data, error, reload, loading } = useGet<Calls>('/calls', asked, state === 'open' ? 5000 : 0);
   const columns = useMemo<readonly Column<CallRow>[]>(
     () => [
@@ -112,15 +121,15 @@ export function CallsPage(): JSX.Element {
           name={`calls-${state}`}
           label={words.calls}
           columns={columns}
-          rows={data.rows}
+          rows={data.rows.filter((row) => older === 0 || (row.at !== null && now() - row.at >= older))}
           rowKey={(row) => `${row.call} ${row.host ?? ''}`}
           onOpen={(row) => go(to(['calls', row.call]))}
           empty={<Empty title={words.noCalls} command="signalhub actors calls" />}
           tools={
             <>
-              <SearchField name="q" label="Call id or method" mono />
+              <SearchField name="text" label="Call id" mono />
               <SearchField name="actor" label="Actor" placeholder="order/17" mono />
-              <ChoiceField name="state" label="State" initial="open" choices={[{ value: 'open', text: 'open' }, { value: 'ended', text: 'ended' }]} />
+              <ChoiceField name="state" label="State" initial="open" choices={[{ value: 'open', text: 'open' }, { value: 'finished', text: 'executed lately' }, { value: 'ended', text: 'ended, from the log' }]} />
               <ChoiceField name="older" label="Older than" choices={[{ value: '', text: 'any age' }, { value: '5', text: '5 s' }, { value: '30', text: '30 s' }, { value: '300', text: '5 m' }]} />
             </>
           }

@@ -2,7 +2,7 @@
 
 import type { JSX } from 'preact';
 import { useMemo, useState } from 'preact/hooks';
-import type { Audit, AuditHour, Lake, LakeRows, LakeTable, ReplayPreview, Started } from '../answers';
+import type { Audit, AuditHour, Lake, LakeRows, LakeTable, JobStarted, ReplayPreview } from '../answers';
 import { ApiError, get, pathOf, post } from '../api';
 import { useGet, useStore } from '../hooks';
 import { Command, copy, download, Facts, quoted, spanOfSeconds, Stat, Tabs, Tag, Time } from '../parts/controls';
@@ -196,7 +196,7 @@ export function ProofPage(): JSX.Element {
           act={words.auditNow}
           command="signalhub audit"
           perform={async () => {
-            setJob((await post<Started>('/lake/audit', {})).job);
+            setJob((await post<JobStarted>('/lake/audit', {})).job);
           }}
           onClose={() => setAsking(false)}
         >
@@ -291,7 +291,7 @@ export function ReplayPage(): JSX.Element {
           typed={preview.count > 1000 ? target : undefined}
           command={`signalhub replay --where ${quoted(where)} --to ${quoted(target)} --rate ${rate}`}
           perform={async () => {
-            setJob((await post<Started>('/replay', body)).job);
+            setJob((await post<JobStarted>('/replay', body)).job);
           }}
           onClose={() => setAsking(false)}
         >

@@ -33,7 +33,7 @@ const COLUMNS = (): readonly Column<Letter>[] => [
 export function LettersPage(): JSX.Element {
   const { query } = useStore(route);
   const topic = query.get('topic');
-  const topics = useGet<LetterTopics>(topic ? null : '/letters');
+  const topics = useGet<LetterTopics>(topic ? null : '/letters/topics');
   useEffect(() => {
     const first = topics.data?.topics.find((one) => one.waiting > 0) ?? topics.data?.topics[0];
     if (!topic && first) replaceQuery({ topic: first.topic });
@@ -73,7 +73,7 @@ function OfTopic({ topic }: { readonly topic: string }): JSX.Element {
   const [selected, select] = useState<ReadonlySet<string>>(new Set());
   const [open, setOpen] = useState<Open>(null);
   const [job, setJob] = useState<string | null>(null);
-  const columns = useMemo(COLUMNS, []);
+  const columns = useMemo(COLUMNS, [zoneName()]);
   const data = pages.data;
   const chosen = pages.rows.filter((row) => selected.has(String(row.seq)));
   const filter = { ...(reason ? { reason } : {}), ...(subscription ? { subscription } : {}) };

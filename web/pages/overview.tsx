@@ -48,7 +48,6 @@ function Page({ children }: { readonly children: preact.ComponentChildren }): JS
 
 function Numbers({ data }: { readonly data: OverviewAnswer }): JSX.Element {
   const one = (name: string): number | null => data.sample[name] ?? null;
-  const worst = data.attention.find((row) => row.code === 'growing' || row.code === 'blocked');
   const lake = me.value?.features.lake;
   const actorLimit = data.limits.find((row) => row.resource === 'actors' || row.resource === 'registrations')?.limit;
   return (
@@ -59,7 +58,7 @@ function Numbers({ data }: { readonly data: OverviewAnswer }): JSX.Element {
       <Stat label="Ask p99" value={span(one('ask_p99'))} />
       <Stat label="Sync p99" value={span(one('sync_p99'))} />
       <Stat label="Sessions" value={count(one('sessions'))} note={`${count(one('actors'))}${actorLimit ? ` of ${count(actorLimit)}` : ''} actors`} href={to('sessions')} />
-      <Stat label="Worst lag" value={count(one('lag_worst'))} note={worst?.subscription ? `${worst.topic} / ${worst.subscription}` : `oldest ${span((one('oldest_worst') ?? 0) * 1000)}`} href={to('subs', { sort: 'lag' })} tone={(one('blocked') ?? 0) > 0 ? 'bad' : undefined} />
+      <Stat label="Worst lag" value={count(one('lag_worst'))} note={(one('lag_worst') ?? 0) > 0 ? `oldest ${span((one('oldest_worst') ?? 0) * 1000)}` : undefined} href={to('subs', { sort: 'lag' })} tone={(one('blocked') ?? 0) > 0 ? 'bad' : undefined} />
       <Stat label="Lake behind" value={lake ? span((one('lake_lag_s') ?? 0) * 1000) : 'off'} note={lake ? `${count(one('lake_lag'))} entries` : undefined} href={to('lake')} />
     </dl>
   );

@@ -120,7 +120,7 @@ function Warnings({ data }: { readonly data: WarningsAnswer | null }): JSX.Eleme
       { id: 'facts', head: 'Facts', width: 'minmax(120px, 2fr)', mono: true, cell: (row) => (Object.keys(row.facts).length > 0 ? visible(JSON.stringify(row.facts)) : '–') },
       { id: 'logger', head: 'Logger', width: '150px', mono: true, hidden: true, cell: (row) => row.logger },
     ],
-    [],
+    [zoneName()],
   );
   if (!data) return null;
   return (

@@ -88,10 +88,9 @@ function Desk(): JSX.Element {
       const made = await connected(address, (frame) => setFrames((old) => [frame, ...old].slice(0, LINES_MAX)));
       open.current = made;
       made.addEventListener('state', (event) => setState(String((event as Event & { state?: string }).state ?? '')));
-      made.addEventListener('message', (event) => {
-        const message = (event as Event & { message?: { type: string; from?: string | null; payload: unknown } }).message;
-        if (message) note('calm', `${message.type} from ${message.from ?? 'the hub'}`, message.payload);
-      });
+      void (async () => {
+        for await (const message of made.messages()) note('calm', `${message.type} from ${message.sender}`, message.payload);
+      })().catch(() => undefined);
       setClient(made);
       setState('connected');
       note('good', `connected as ${address}`);
@@ -135,7 +134,7 @@ function Desk(): JSX.Element {
       note('good', `told ${to}`, null);
     } else if (verb === 'ask') {
       const receipt = await with_.ask(to, type, value);
-      note('good', `${String(receipt['status'] ?? 'accepted')} in ${took()}`, receipt);
+      note('good', `${(receipt as { status?: string }).status ?? 'accepted'} in ${took()}`, receipt);
     } else if (verb === 'publish') {
       const receipt = await with_.publish(topic, type, value, { durable: isDurable, ...(key ? { key } : {}) });
       note('good', `published in ${took()}`, receipt ?? null);
@@ -148,7 +147,7 @@ function Desk(): JSX.Element {
       note('good', `consuming ${topic} as ${name}`);
       void (async () => {
         for await (const message of consumer) {
-          note('calm', `${message.type} ${message.seq === undefined ? '' : `seq ${message.seq}`} ${message.key ?? ''}`, message.payload);
+          note('calm', `${message.type} ${message.delivery === null ? '' : `seq ${message.delivery.seq}`} ${message.key ?? ''}`, message.payload);
           await message.ack();
         }
       })().catch((error: unknown) => note('bad', String(error)));

@@ -204,15 +204,14 @@ export function Meter({ used, limit, label }: { readonly used: number; readonly 
   );
 }
 
-export function Stat({ label, value, note, href, tone, stale }: { readonly label: string; readonly value: ComponentChildren; readonly note?: ComponentChildren; readonly href?: string; readonly tone?: Tone | undefined; readonly stale?: boolean }): JSX.Element {
-  const inside = (
-    <>
+export function Stat({ label, value, note, href, tone, stale }: { readonly label: string; readonly value: ComponentChildren; readonly note?: ComponentChildren | undefined; readonly href?: string; readonly tone?: Tone | undefined; readonly stale?: boolean }): JSX.Element {
+  return (
+    <div class={`stat ${stale ? 'stale' : ''}`}>
       <dt>{label}</dt>
-      <dd class={tone ?? ''}>{value}</dd>
+      <dd class={tone ?? ''}>{href ? <a href={href}>{value}</a> : value}</dd>
       {note !== undefined && <dd class="note">{note}</dd>}
-    </>
+    </div>
   );
-  return <div class={`stat ${stale ? 'stale' : ''}`}>{href ? <a href={href}>{inside}</a> : inside}</div>;
 }
 
 /** A list of names and values. */
