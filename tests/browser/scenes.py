@@ -1,4 +1,4 @@
-"""What a scripted hub shows: an empty hub, a busy one, a crowded one, and one full of hostile texts."""
+"""What a scripted hub shows: an empty hub, a busy one, a crowded one, one of hostile texts."""
 
 from __future__ import annotations
 
@@ -298,7 +298,8 @@ def letter(seq: int, payload: str = '{"order": 17, "big": 9007199254759461}') ->
     """A dead letter."""
     reasons = ("database is busy", "timeout calling payments", "no such customer")
     return {
-        "seq": seq, "position": f"{EPOCH}.{80_000 + seq}", "at": NOW - 1_000_000, "source": "orders",
+        "seq": seq, "position": f"{EPOCH}.{80_000 + seq}", "at": NOW - 1_000_000,
+        "source": "orders",
         "subscription": "billing", "originalEpoch": "e-1", "originalSeq": 4_000 + seq,
         "attempts": 6, "reason": reasons[seq % 3], "firstFailure": NOW - 1_300_000,
         "lastFailure": NOW - 1_200_000, "id": f"m-{seq}", "type": "order:new",
@@ -381,11 +382,15 @@ def hosts() -> Row:
     """Hosts of durable actors."""
     numbers = {"requests": 1_204, "request_errors": 2, "alarms": 17, "dead": 1, "turns": 900}
     present = {
-        "address": "@(hosts/shop-1)", "awaySince": None, "waiting": 0, "oldestAt": None, "moves": {},
+        "address": "@(hosts/shop-1)", "awaySince": None, "waiting": 0, "oldestAt": None,
+        "moves": {}, "counters": {},
     }  # fmt: skip
     return {
         "hosts": [
-            {**present, "host": "shop-1", "state": "present", "kinds": ["order"], "counters": numbers},
+            {
+                **present, "host": "shop-1", "state": "present", "kinds": ["order"],
+                "counters": numbers,
+            },
             {
                 **present, "host": "shop-2", "state": "present", "kinds": ["stock", "payment"],
                 "counters": numbers,
@@ -453,7 +458,8 @@ def host_rows(rows: list[Row]) -> Row:
 def alarm(i: int) -> Row:
     """An alarm."""
     return {
-        "actor": f"order/{i}", "id": f"a-{i}", "type": "once", "dueMs": NOW + i * 1_000, "spec": "{}",
+        "actor": f"order/{i}", "id": f"a-{i}", "type": "once", "dueMs": NOW + i * 1_000,
+        "spec": "{}",
         "continuation": '{"m":"expire"}', "attempts": 5 if i % 4 == 0 else 0,
         "status": "skipped" if i % 4 == 0 else "scheduled",
         "lastError": "TimeoutError: payments" if i % 4 == 0 else None, "host": "shop-1",
@@ -519,7 +525,8 @@ def setting(i: int) -> Row:
     """A setting."""
     return {
         "name": f"limits.rate_{i}", "value": str(100 + i), "default": "100", "changed": i % 9 == 1,
-        "source": "hub.toml" if i % 9 == 1 else None, "text": "How many frames a second a socket may send.",
+        "source": "hub.toml" if i % 9 == 1 else None,
+        "text": "How many frames a second a socket may send.",
     }  # fmt: skip
 
 

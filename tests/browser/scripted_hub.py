@@ -1,7 +1,7 @@
 """A server that answers like the admin API, from a table: for pages that a hub seldom shows.
 
-It serves the built page with the headers of the hub, the requests of a `Scene`, and the live socket.
-What was asked for is recorded, so that a test can look at it.
+It serves the built page with the headers of the hub, the requests of a `Scene`, and the live
+socket. What was asked for is recorded, so that a test can look at it.
 """
 
 from __future__ import annotations

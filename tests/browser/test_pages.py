@@ -16,42 +16,11 @@ from playwright.sync_api import expect
 
 from tests.browser import scenes
 from tests.browser.conftest import Look, Stage, Theme
+from tests.browser.places import DETAILS, PAGES
 from tests.browser.scripted_hub import Scene
 
 AXE: Final = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 PICTURES: Final = os.environ.get("SCREENSHOTS")
-PAGES: Final = {
-    "overview": "",
-    "actors": "actors",
-    "sessions": "sessions",
-    "topics": "topics",
-    "subscriptions": "subs",
-    "log": "log",
-    "letters": "letters",
-    "rooms": "rooms",
-    "hosts": "hosts",
-    "calls": "calls",
-    "alarms": "alarms",
-    "failed": "failed",
-    "lake": "lake",
-    "proof": "proof",
-    "replay": "replay",
-    "jobs": "jobs",
-    "try": "try",
-    "demo": "demo",
-    "health": "health",
-    "settings": "settings",
-    "actions": "actions",
-}
-# Pages about one thing, which an empty hub has not.
-DETAILS: Final = {
-    "actor": "actors/%40(shop%2Factor-00000)",
-    "topic": "topics/orders",
-    "subscription": "subs/orders/slow-report",
-    "entry": "log?entry=1.93879",
-    "call": "calls/01M7JPRBBJ0000000000000000",
-    "table": "lake/messages",
-}
 LOOKS: Final[tuple[tuple[int, Theme], ...]] = (
     (1280, "dark"), (1280, "light"), (390, "dark"), (390, "light"),
 )  # fmt: skip

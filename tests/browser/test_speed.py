@@ -23,7 +23,8 @@ LISTS: Final = {
 # Frames are waited for, and tasks above 50 ms are reported by the browser itself.
 SCROLL: Final = """async ([name, steps]) => {
     const long = [];
-    const seen = new PerformanceObserver((list) => long.push(...list.getEntries().map((e) => e.duration)));
+    const note = (list) => long.push(...list.getEntries().map((one) => one.duration));
+    const seen = new PerformanceObserver(note);
     seen.observe({entryTypes: ['longtask']});
     const frame = () => new Promise((done) => requestAnimationFrame(done));
     const table = document.querySelector(`[role=table][aria-label="${name}"]`);
