@@ -121,7 +121,7 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[str, ...]]]] = {
 _VERBS: dict[Group, tuple[str, ...]] = {
     _HUB: (
         *("hub.serve:serve", "hub.limits:limits", "hub.jobs:jobs"),
-        *("hub.backup:backup", "hub.backup:restore"),
+        *("hub.backup:backup", "hub.backup:restore", "hub.demo:demo"),
     ),
     _MESSAGES: (
         *("messages.messages:tell", "messages.messages:ask"),
