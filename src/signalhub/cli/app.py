@@ -122,7 +122,7 @@ _VERBS: dict[Group, tuple[str, ...]] = {
     _HUB: (
         *("hub.serve:serve", "hub.ui:ui", "hub.top:top"),
         *("hub.limits:limits", "hub.jobs:jobs", "hub.bench:bench"),
-        *("hub.backup:backup", "hub.backup:restore"),
+        *("hub.backup:backup", "hub.backup:restore", "hub.demo:demo"),
     ),
     _MESSAGES: (
         *("messages.messages:tell", "messages.messages:ask"),

@@ -32,7 +32,7 @@ from signalhub.wire.errors import (
 )
 
 VERBS = (
-    "serve ui top limits jobs bench backup restore sql audit replay erase tell ask broadcast listen"
+    "serve ui top limits jobs bench backup restore demo sql audit replay erase tell ask broadcast listen"
     " publish subscribe discover ls ping"
 )
 NOUNS = {
