@@ -18,8 +18,8 @@ from signalhub.wire.errors import Code, Refusal
 
 if TYPE_CHECKING:
     from signalhub.clock import Clock
-    from signalhub.core.hub import Hub
     from signalhub.core.subscriptions.consumers import Consumer
+from signalhub.core.hub import Hub
 
 Name = tuple[str, str]
 
@@ -89,7 +89,9 @@ class _Puller:
 
         def joined(answer: Answer) -> None:
             consumer_id = _decode_subscribed(answer.payload).subscription_id
-            self._consumer = consumer = self._caller.session.consumers[consumer_id]
+            consumer = self._caller.session.consumers[consumer_id]
+            assert isinstance(consumer, Consumer)
+            self._consumer = consumer
             self._window = consumer.window
             consumer.grant(0)
 
