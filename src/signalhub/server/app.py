@@ -40,7 +40,9 @@ from signalhub.server import startup
 from signalhub.server.access import Access
 from signalhub.server.admin.desk import Desk
 from signalhub.server.callers import Callers
+from signalhub.server.history.routes import HistoryDesk
 from signalhub.server.losses import Losses
+from signalhub.server.messages.api import MessagesApi
 from signalhub.server.port import descriptors
 from signalhub.server.port.door import Door, origin_allowed
 from signalhub.server.port.http import HttpRequest, Response, Routes
@@ -131,6 +133,7 @@ class App:
         self._listener: Listener
         self._access: Access
         self.desk: Desk | None = None
+        self.history: HistoryDesk | None = None
         self.callers: Callers
         self._metrics: Metrics | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -260,12 +263,27 @@ class App:
         for path in ("/health", "/healthz", "/readyz"):
             routes.add(path, self._health, is_for_any_host=True)
         routes.add("/metrics", self._serve_metrics)
+        described = None
         if self.settings.rooms.enabled:
-            Api(self.hub, self.runner, self._clock).add_to(routes)
+            rooms = Api(self.hub, self.runner, self._clock)
+            rooms.add_to(routes)
+            described = rooms.description
             Gate(self.runner, self._clock).add_to(routes)
         if self.settings.ui.enabled:
             desk = self._open_desk()
+            self.history = HistoryDesk(
+                self.hub,
+                self.runner,
+                self._engine,
+                desk,
+                self._folder.path,
+                self._lakeside,
+                config=self._config,
+                port=lambda: self.port,
+            )
             desk.add_to(routes)
+        messages = MessagesApi(self.hub, self.runner, self._clock, self.callers)
+        messages.add_to(routes, described)
         self._listener = await listen(self.settings, routes, self)
         self.runner.writer.watch(self._listener.choking)
         self.hub.usage.sockets = self._listener.usage
@@ -300,6 +318,8 @@ class App:
         ending = None if lakeside is None else asyncio.create_task(lakeside.stop())
         if self.desk is not None:
             self.desk.stop()
+        if self.history is not None:
+            await self.history.stop()
         now = self._clock.now_ms()
         self.runner.handle_gathered()
         self.runner.perform(self.hub.drain(now), now)
