@@ -28,6 +28,7 @@ async def test_a_load_is_measured_compared_and_leaves_nothing(
     assert (first.code, first.err) == (0, "")
     assert (facts["sent"], facts["received"], facts["missing"]) == (20, 20, 0)
     assert facts["hub_cpu_us"] > 0
+    assert {"rate", "latency_ms", "lag_ms", "failed", "machine", "notes"} <= facts.keys()
     assert facts["plan"]["processes"] == 2
     lines = {line.split("\t")[0]: line.split("\t")[1:] for line in again.out.splitlines()}
     assert lines["sent"] == ["", "20", ""]

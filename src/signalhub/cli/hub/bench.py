@@ -132,7 +132,7 @@ def _begin(plan: LoadPlan) -> str:
 def _facts(report: BenchReport) -> dict[str, Any]:
     from msgspec.structs import asdict
 
-    return asdict(report) | {"missing": report.missing}
+    return asdict(report) | {"missing": report.missing, "notes": report.notes}
 
 
 def _figures(report: BenchReport) -> list[tuple[str, str]]:
