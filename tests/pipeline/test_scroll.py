@@ -482,9 +482,10 @@ def damaged(library: Library, direction: str) -> tuple[list[Any], list[Any]]:
     gaps: list[Any] = []
     place: str | None = None if direction == "before" else "0.0"
     while True:
-        question = ScrollQuestion(
-            filter=Filter(kinds=("all",)), limit=100, reach=EVERYTHING, **{direction: place}
-        )
+        wanted = Filter(kinds=("all",))
+        question = ScrollQuestion(filter=wanted, limit=100, reach=EVERYTHING)
+        if place is not None:
+            question = msgspec.structs.replace(question, **{direction: place})
         page = ask(library, question, answers.History)
         rows = rows + page.rows if direction == "before" else page.rows + rows
         gaps += page.gaps
