@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -123,6 +124,30 @@ def admin(method: str, path: str, body: dict[str, Any] | None = None) -> Trial:
     return tried
 
 
+HUB = "/api/hub/v1"
+SUBSCRIPTION = f"{HUB}/topics/{{}}/subscriptions/{{}}"
+MESSAGE: dict[str, Any] = {"topic": "orders", "type": "order"}
+SEND: dict[str, Any] = {"to": "@(local/nobody)", "type": "hello"}
+numbers = itertools.count()
+
+
+def post(path: str, body: Any) -> Trial:
+    async def tried(house: OpenHouse, headers: Headers) -> int:
+        return (await house.web.post(path, body, headers)).status
+
+    return tried
+
+
+def settle(how: str, body: dict[str, Any]) -> Trial:
+    """With a subscription that nobody has made, because who has made one owns it."""
+
+    async def tried(house: OpenHouse, headers: Headers) -> int:
+        path = SUBSCRIPTION.format("orders", f"billing-{next(numbers)}")
+        return (await house.web.post(f"{path}/{how}", body, headers)).status
+
+    return tried
+
+
 def of_topic(method: str, rest: str = "", body: dict[str, Any] | None = None) -> Trial:
     return admin(method, f"/topics/{TOPIC}{rest}", body)
 
@@ -218,6 +243,14 @@ TRIALS: dict[str, Trial] = {
     PROPOSALS: get(PROPOSALS, NAMED),
     f"{PROPOSALS}/{{}}": get(f"{PROPOSALS}/none", NAMED),
     **ADMIN_TRIALS,
+    f"{HUB}/publish": post(f"{HUB}/publish", MESSAGE),
+    f"{HUB}/publish/batch": post(f"{HUB}/publish/batch", [MESSAGE]),
+    **{f"{HUB}/{how}": post(f"{HUB}/{how}", SEND) for how in ("tell", "ask", "request")},
+    f"{HUB}/topics/{{}}/messages": get(f"{HUB}/topics/orders/messages"),
+    f"{SUBSCRIPTION}/pull": settle("pull", {}),
+    f"{SUBSCRIPTION}/extend": settle("extend", {"seq": 1, "ms": 1}),
+    **{f"{SUBSCRIPTION}/{how}": settle(how, {"seq": 1}) for how in ("ack", "nack", "term")},
+    f"{HUB}/actors": get(f"{HUB}/actors"),
 }
 
 
@@ -250,6 +283,9 @@ async def test_every_route_is_allowed_exactly_with_what_the_table_says() -> None
         member = bearer(house, "rooms")
         accepted(await house.send("first", headers=member | {"X-Inbox-ID": INBOX}))
         assert await TRIALS[TENANT](house, member | {"X-Inbox-ID": OTHER_INBOX}) == 101
+        writer = bearer(house, "publish", "create")
+        stored = await house.web.post(f"{HUB}/publish", MESSAGE | {"durable": True}, writer)
+        assert stored.status == 200
 
         for access in ROUTES:
             extra: Headers = {}

@@ -482,10 +482,10 @@ def damaged(library: Library, direction: str) -> tuple[list[Any], list[Any]]:
     gaps: list[Any] = []
     place: str | None = None if direction == "before" else "0.0"
     while True:
-        wanted = Filter(kinds=("all",))
-        question = ScrollQuestion(filter=wanted, limit=100, reach=EVERYTHING)
-        if place is not None:
-            question = msgspec.structs.replace(question, **{direction: place})
+        begin: dict[str, Any] = {direction: place}
+        question = ScrollQuestion(
+            filter=Filter(kinds=("all",)), limit=100, reach=EVERYTHING, **begin
+        )
         page = ask(library, question, answers.History)
         rows = rows + page.rows if direction == "before" else page.rows + rows
         gaps += page.gaps

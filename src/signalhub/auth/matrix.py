@@ -296,6 +296,24 @@ ROUTES: Final = (
         )
     ),
     Access(f"{_ADMIN}/hosts/{{}}/purge", "", ("admin:view + control + delete",), explicit=_DELETE),
+    # What the requests of the wire protocol need that these become.
+    Access("/api/hub/v1/publish", "", ("publish",)),
+    Access("/api/hub/v1/publish/batch", "each message for itself, as `/publish`"),
+    Access("/api/hub/v1/tell", "", ("send",)),
+    Access("/api/hub/v1/ask", "", ("send",)),
+    Access("/api/hub/v1/request", "", ("send",)),
+    Access("/api/hub/v1/topics/{}/messages", "messages", ("subscribe",)),
+    *(
+        Access(f"/api/hub/v1/topics/{{}}/subscriptions/{{}}/{name}", when, ("consume", "manage"))
+        for name, when in (
+            ("pull", "a subscription that is new or without owner"),
+            ("ack", ""),
+            ("nack", ""),
+            ("extend", ""),
+            ("term", ""),
+        )
+    ),
+    Access("/api/hub/v1/actors", "the actors shown: `discover`"),
 )
 
 _ENOUGH, _OLDER, _TOGETHER = "●", "○", "+"
@@ -390,6 +408,10 @@ alone is enough. {older}: it is enough in a token that does not mention a younge
 
 Requests and routes that only show things show what the verb covers. An address that a token
 names is its own.
+
+A request that names a pattern of topics (`orders/#`) needs its verbs over everything that the
+pattern can match, and joining a pattern needs `subscribe` in any case, too. Its owner needs no
+more for what it made.
 
 `read` is about contents: payloads, keys and headers, reasons and errors, arguments of calls. In a
 replay, messages need `subscribe` and dead letters `read`; what is not permitted is left out and

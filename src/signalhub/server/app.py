@@ -42,6 +42,7 @@ from signalhub.server.admin.desk import Desk
 from signalhub.server.callers import Callers
 from signalhub.server.history.routes import HistoryDesk
 from signalhub.server.losses import Losses
+from signalhub.server.messages.api import MessagesApi
 from signalhub.server.port import descriptors
 from signalhub.server.port.door import Door, origin_allowed
 from signalhub.server.port.http import HttpRequest, Response, Routes
@@ -262,8 +263,11 @@ class App:
         for path in ("/health", "/healthz", "/readyz"):
             routes.add(path, self._health, is_for_any_host=True)
         routes.add("/metrics", self._serve_metrics)
+        described = None
         if self.settings.rooms.enabled:
-            Api(self.hub, self.runner, self._clock).add_to(routes)
+            rooms = Api(self.hub, self.runner, self._clock)
+            rooms.add_to(routes)
+            described = rooms.description
             Gate(self.runner, self._clock).add_to(routes)
         if self.settings.ui.enabled:
             desk = self._open_desk()
@@ -278,6 +282,8 @@ class App:
                 port=lambda: self.port,
             )
             desk.add_to(routes)
+        messages = MessagesApi(self.hub, self.runner, self._clock, self.callers)
+        messages.add_to(routes, described)
         self._listener = await listen(self.settings, routes, self)
         self.runner.writer.watch(self._listener.choking)
         self.hub.usage.sockets = self._listener.usage

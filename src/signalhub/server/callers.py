@@ -43,6 +43,9 @@ log = logging.getLogger("signalhub.server")
 
 # Who speaks if a hub without authentication is not told.
 ANYBODY: Final = "@(http/client)"
+# Why a request that was handed over has no reply.
+NO_REPLY: Final = "no_reply"
+RECIPIENT_LEFT: Final = "recipient_left"
 CALLERS_MAX: Final = 4_096
 IDLE_S: Final = 60.0
 ANSWER_S: Final = 30.0
@@ -229,7 +232,7 @@ def _ended(reason: str) -> CallRefused:
 def _no_reply(to: str, timeout_s: float) -> CallRefused:
     return CallRefused(
         504,
-        RoomCode.OUTCOME_UNKNOWN,
+        NO_REPLY,
         f"{to} has not replied within {timeout_s:g} s.",
         "It is unknown what it did; try again with a longer timeout.",
         details={"actorAddress": to},
@@ -329,6 +332,8 @@ class Caller:
         self._at_once: dict[str, Callable[[Answer], None]] = {}
         # Get what is neither an answer nor sent by an actor; `True` if it was for them.
         self.listeners: list[Callable[[Answer], bool]] = []
+        # Called when its session has ended.
+        self.on_end: list[Callable[[], object]] = []
         self._paused: dict[str, None] = {}
         self._uses = 0
         self.used_at_s = callers.mono_s()
@@ -368,6 +373,10 @@ class Caller:
             self._callers.admit(self, f"@(http/{secrets.token_hex(16)})")
         assert self.session.internal_address is not None
         return self.session.internal_address
+
+    def new_id(self) -> str:
+        """An id for a message."""
+        return self._callers.next_id()
 
     async def call(
         self,
@@ -492,7 +501,7 @@ class Caller:
             if registration is None or registration.session.is_over:
                 raise CallRefused(
                     502,
-                    Code.UNKNOWN_ACTOR,
+                    RECIPIENT_LEFT,
                     f"{to} has disconnected without a reply.",
                     "It is unknown what it did; try again when it is back.",
                     details={"actorAddress": to},
@@ -633,6 +642,9 @@ class Caller:
         for future in waiting:
             if not future.done():
                 future.set_exception(_ended(reason))
+        on_end, self.on_end = self.on_end, []
+        for done in on_end:
+            done()
         self._callers.ended(self)
 
 

@@ -242,6 +242,7 @@ class Topic(Stream):
         "bytes_marks",
         "changing",
         "definition",
+        "fitted",
         "is_deleting",
         "stored_definition",
         "subscriptions",
@@ -258,6 +259,8 @@ class Topic(Stream):
         self.is_deleting = False
         # The pending entry that creates or deletes it.
         self.changing: Append | None = None
+        # The version of the patterns that it was compared with.
+        self.fitted = -1
         self.subscriptions: dict[str, Subscription] = {}
         # Their names in order, because sorting many takes longer than a turn of the loop may.
         self._names: list[str] = []
@@ -456,8 +459,11 @@ class Streams:
 
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions of topics."""
-        known = [one for one in self._subscribed if self.topics.get(one.name) is one]
-        return [one for topic in known for one in topic.subscriptions.values()]
+        return [one for topic in self.subscribed() for one in topic.subscriptions.values()]
+
+    def subscribed(self) -> list[Topic]:
+        """The topics that have subscriptions."""
+        return [one for one in self._subscribed if self.topics.get(one.name) is one]
 
     def count_subscriptions(self) -> int:
         """The number of durable subscriptions of topics."""

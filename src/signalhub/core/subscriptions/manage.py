@@ -214,7 +214,7 @@ class Management:
         self._dispatcher.wake(subscription)
         before = [(one, one.window, one.auto_ack) for one in subscription.consumers]
         for consumer, _, _ in before:
-            if given.window is not None:
+            if given.window is not None and consumer.group is None:
                 consumer.window = definition.window
             consumer.auto_ack = definition.auto_ack
         answer = self._replies.answer(
@@ -267,6 +267,9 @@ class Management:
     def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:sub_delete`."""
         subscription = self._changed(session, message, "delete")
+        if subscription.pattern is not None:
+            topic, name = subscription.stream.name, subscription.name
+            raise refusals.part_of_pattern(topic, name, subscription.definition.pattern)
         if subscription.deleting is not None:
             # Whether it is gone is known once that entry is on disk.
             return self._replies.after(subscription.deleting, self.delete, session, message)
@@ -298,7 +301,7 @@ class Management:
             if request.generation not in (None, subscription.last_generation):
                 return refuse(_outdated(subscription, request.generation), later)
             old = subscription.position
-            will_replay, will_skip = _moved(old, floor, topic.head)
+            will_replay, will_skip = moved(old, floor, topic.head)
             payload: dict[str, object] = {
                 "epoch": topic.epoch,
                 "next": floor + 1,
@@ -309,24 +312,9 @@ class Management:
             if request.dry_run:
                 encoded = wire.encode(payload)
                 return [self._replies.reply(session, message, "hub:sought", encoded, later)]
-            subscription.last_generation += 1
-            payload["generation"] = generation = subscription.last_generation
-            subscription.seeking = (floor, generation)
-
-            def done(offset: int, committed: int) -> list[Effect]:
-                if subscription.seeking == (floor, generation):
-                    subscription.seeking = None
-                subscription.seek(floor, generation)
-                self._dispatcher.wake(subscription)
-                return []
-
-            def undo(refusal: Refusal, refused: int) -> list[Effect]:
-                subscription.seeking = None
-                return []
-
-            entry = topic.entry(Kind.CURSOR, progress.cursor(subscription), later)
             answer = self._replies.answer(session, message, "hub:sought", payload)
-            append = Append(entry, done, undo)
+            append = sought(self._dispatcher, subscription, floor, later)
+            payload["generation"] = subscription.last_generation
             append.follow(answer.committed, answer.refused)
             return [*_record(session, message, "manage", subscription, later), append]
 
@@ -389,7 +377,7 @@ def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dic
         "deadLettered": position.dead_lettered,
         "redelivered": stats.redelivered,
         "lost": stats.lost,
-        "paused": position.is_paused,
+        "paused": subscription.is_paused,
         "blocked": subscription.is_blocked,
         "heldUp": None if obstacle is None else held_up(subscription, obstacle),
         "window": definition.window,
@@ -406,7 +394,7 @@ def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dic
         "idleExpiryMs": definition.idle_expiry_ms,
         "backlogMax": definition.backlog_max,
         "backlogPolicy": definition.backlog_policy or None,
-    }
+    } | ({"pattern": definition.pattern} if definition.pattern else {})
 
 
 def held_up(subscription: Subscription, obstacle: Refusal) -> dict[str, object]:
@@ -416,7 +404,28 @@ def held_up(subscription: Subscription, obstacle: Refusal) -> dict[str, object]:
     return {"seq": subscription.next_seq, **why, **where}
 
 
-def _moved(old: Position, floor: int, head: int) -> tuple[int, int]:
+def sought(dispatcher: Dispatcher, subscription: Subscription, floor: int, now: int) -> Append:
+    """Move a subscription once that is on disk."""
+    subscription.last_generation += 1
+    generation = subscription.last_generation
+    subscription.seeking = (floor, generation)
+
+    def done(offset: int, later: int) -> list[Effect]:
+        if subscription.seeking == (floor, generation):
+            subscription.seeking = None
+        subscription.seek(floor, generation)
+        dispatcher.wake(subscription)
+        return []
+
+    def undo(refusal: Refusal, later: int) -> list[Effect]:
+        subscription.seeking = None
+        return []
+
+    entry = subscription.stream.entry(Kind.CURSOR, progress.cursor(subscription), now)
+    return Append(entry, done, undo)
+
+
+def moved(old: Position, floor: int, head: int) -> tuple[int, int]:
     """The number of settled positions a seek redelivers, and of unsettled ones it skips."""
     parked = [seq for seq in old.parked if seq > old.floor]
     if floor < old.floor:

@@ -306,8 +306,7 @@ class Window:
         self.series.append(series)
         count = len(series.held)
         self._in_series += count
-        series.consumer.flights += count
-        series.consumer.bytes += bytes_of(series.held)
+        series.consumer.took(count, bytes_of(series.held))
 
     def settle_first(self, first: int, last: int) -> tuple[Series, list[Held]] | None:
         """Settle these positions as far as they are the oldest of a series; `None` if they are not.
@@ -321,8 +320,7 @@ class Window:
         if not series.held:
             self.series.popleft()
         self._in_series -= len(taken)
-        series.consumer.flights -= len(taken)
-        series.consumer.bytes -= bytes_of(taken)
+        series.consumer.gave(len(taken), bytes_of(taken))
         return series, taken
 
     def _separate(self) -> None:
@@ -380,8 +378,7 @@ class Window:
         flight.last_sent = now
         flight.first_sent = flight.first_sent or now
         flight.deadline_ms = deadline_ms
-        consumer.flights += 1
-        consumer.bytes += flight.held.size
+        consumer.took(1, flight.held.size)
         self._expect(flight)
 
     def _expect(self, flight: Flight) -> None:
@@ -441,8 +438,7 @@ class Window:
         consumer = flight.consumer
         if flight.phase is SENT and consumer is not None:
             assert flight.held is not None
-            consumer.flights -= 1
-            consumer.bytes -= flight.held.size
+            consumer.gave(1, flight.held.size)
 
     def of(self, consumer: Consumer) -> list[Flight]:
         """The flights sent to a consumer."""
