@@ -271,6 +271,24 @@ ROUTES: Final = (
     ),
     Access(f"{_ADMIN}/letters/redrive", _OTHERS, ("admin:view + manage",)),
     Access(f"{_ADMIN}/letters/purge", _OTHERS, ("admin:view + delete",)),
+    # What the requests of the wire protocol need that these become.
+    Access("/api/hub/v1/publish", "", ("publish",)),
+    Access("/api/hub/v1/publish/batch", "each message for itself, as `/publish`"),
+    Access("/api/hub/v1/tell", "", ("send",)),
+    Access("/api/hub/v1/ask", "", ("send",)),
+    Access("/api/hub/v1/request", "", ("send",)),
+    Access("/api/hub/v1/topics/{}/messages", "messages", ("subscribe",)),
+    *(
+        Access(f"/api/hub/v1/topics/{{}}/subscriptions/{{}}/{name}", when, ("consume", "manage"))
+        for name, when in (
+            ("pull", "a subscription that is new or without owner"),
+            ("ack", ""),
+            ("nack", ""),
+            ("extend", ""),
+            ("term", ""),
+        )
+    ),
+    Access("/api/hub/v1/actors", "the actors shown: `discover`"),
     # The past; contents are shown to those who may read them.
     *(
         Access(f"{_ADMIN}{path}", "", _VIEW)
@@ -296,24 +314,6 @@ ROUTES: Final = (
         )
     ),
     Access(f"{_ADMIN}/hosts/{{}}/purge", "", ("admin:view + control + delete",), explicit=_DELETE),
-    # What the requests of the wire protocol need that these become.
-    Access("/api/hub/v1/publish", "", ("publish",)),
-    Access("/api/hub/v1/publish/batch", "each message for itself, as `/publish`"),
-    Access("/api/hub/v1/tell", "", ("send",)),
-    Access("/api/hub/v1/ask", "", ("send",)),
-    Access("/api/hub/v1/request", "", ("send",)),
-    Access("/api/hub/v1/topics/{}/messages", "messages", ("subscribe",)),
-    *(
-        Access(f"/api/hub/v1/topics/{{}}/subscriptions/{{}}/{name}", when, ("consume", "manage"))
-        for name, when in (
-            ("pull", "a subscription that is new or without owner"),
-            ("ack", ""),
-            ("nack", ""),
-            ("extend", ""),
-            ("term", ""),
-        )
-    ),
-    Access("/api/hub/v1/actors", "the actors shown: `discover`"),
 )
 
 _ENOUGH, _OLDER, _TOGETHER = "●", "○", "+"

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from signalhub.core.subscriptions.consumers import Consumer
 from signalhub.server.callers import Answer, Caller, CallRefused
 from signalhub.server.messages.bodies import PullBody
 from signalhub.wire.errors import Code, Refusal
 
 if TYPE_CHECKING:
     from signalhub.clock import Clock
-    from signalhub.core.subscriptions.consumers import Consumer
-from signalhub.core.hub import Hub
+    from signalhub.core.hub import Hub
 
 Name = tuple[str, str]
 
