@@ -12,20 +12,16 @@ import pytest
 import signalhub
 from signalhub.actors.host.caller import ActorHub
 from signalhub.actors.host.host import HOST_CAPABILITY, Host
-from signalhub.testing import RunningHub, run_hub
-from tests.integration.test_history_api import WEBS, Person
+from signalhub.testing import RunningHub
 from tests.support.actors.shop import Order, Stock
 from tests.support.socket.stage import eventually
+from tests.support.socket.visitors import Person, open_hub
 
 
 @pytest.fixture
 async def hub() -> AsyncIterator[RunningHub]:
-    async with run_hub(message_rate=0) as running:
-        try:
-            yield running
-        finally:
-            while WEBS:
-                WEBS.pop().close()
+    async with open_hub() as running:
+        yield running
 
 
 @pytest.fixture
