@@ -229,8 +229,8 @@ def _read() -> Json:
     return {
         "operationId": "readTopic",
         "summary": "Read messages of a durable topic",
-        "description": "Oldest first, without taking them from anybody. Continue with `after` one "
-        "less than `next` until a page is `complete`.",
+        "description": "Oldest first, without taking them from anybody. Continue with `from` set "
+        "to `next` until a page is `complete`.",
         "parameters": [
             _topic(),
             _query("after", {"type": "integer", "minimum": 0, "maximum": NUMBER_MAX - 1}, 0),
