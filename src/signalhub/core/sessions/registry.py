@@ -189,6 +189,14 @@ class Registry:
             for one in self._internal.get(address, ())
         )
 
+    def away(self) -> list[tuple[str, Away]]:
+        """The restored registrations whose owners are not back yet."""
+        return list(self._away.items())
+
+    def away_of(self, address: str) -> Away | None:
+        """The restored registration of an address whose owner is not back yet."""
+        return self._away.get(address)
+
     def is_away(self, address: str, now_ms: int) -> bool:
         """Is the address restored and its owner not back yet?"""
         away = self._away.get(address)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from signalhub.core.limits.quotas import Holder
     from signalhub.core.messages.ask import AskReceipt
     from signalhub.core.messages.audience import Subscriber
+    from signalhub.core.patterns.pattern import PatternConsumer
     from signalhub.core.sessions.outbound import Outbound
     from signalhub.core.sessions.registry import Registration
     from signalhub.core.subscriptions.consumers import Consumer
@@ -128,7 +129,7 @@ class Session:
         # The ask that a fan-out waits for; later messages wait, too.
         self.barrier: AskReceipt | None = None
         # Its consumers of durable subscriptions and mailboxes, by subscription id.
-        self.consumers: dict[str, Consumer] = {}
+        self.consumers: dict[str, Consumer | PatternConsumer] = {}
         # How many of these are of durable subscriptions.
         self.consuming = 0
         # Most sessions subscribe to nothing, so the table is created on first use.
@@ -183,12 +184,12 @@ class Session:
         if not self.awaited[address]:
             del self.awaited[address]
 
-    def joined(self, consumer: Consumer) -> None:
+    def joined(self, consumer: Consumer | PatternConsumer) -> None:
         """Add a consumer."""
         self.consumers[consumer.id] = consumer
         self.consuming += consumer.is_named
 
-    def left(self, consumer: Consumer) -> None:
+    def left(self, consumer: Consumer | PatternConsumer) -> None:
         """Remove a consumer."""
         if self.consumers.pop(consumer.id, None) is not None:
             self.consuming -= consumer.is_named

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from signalhub.auth.tokens import Claims
     from signalhub.clock import Ids
     from signalhub.core.messages.audience import Topics
+    from signalhub.core.patterns.pattern import PatternConsumer
     from signalhub.core.replies import Replies
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.subscriptions.consumers import Consumer
@@ -86,7 +87,7 @@ class Sessions:
         identities: Identities,
         registry: Registry,
         topics: Topics,
-        detach: Callable[[Consumer, int], None],
+        detach: Callable[[Consumer | PatternConsumer, int], None],
         quotas: Quotas,
         replies: Replies,
         ids: Ids,
