@@ -499,6 +499,34 @@ async def test_what_ends_a_subscription_ends_the_pull(home: House) -> None:
     assert refusal(await waiting) == (409, "not_a_consumer")
 
 
+async def test_who_disconnects_while_waiting_takes_nothing(home: House) -> None:
+    await home.fill(1)
+    await home.pull()
+    await home.settle("ack", seq=1)
+    other = House(home.stage)
+    waiting = asyncio.create_task(other.post(f"{BILLING}/pull", {"waitMs": 20_000}))
+    await home.until_pulled_from()
+    waiting.cancel()
+    other.web.close()
+    topic = home.stage.hub.app.hub.streams.topics["orders"]
+    while topic.subscriptions["billing"].consumers.all[0].window:
+        await home.stage.health()
+    await home.publish("next")
+    (message,) = await home.pull(waitMs=5_000)
+    assert (message["data"], message["attempt"]) == ("next", 1)
+
+
+async def test_a_stop_ends_a_pull_that_waits(home: House) -> None:
+    await home.fill(1)
+    await home.pull()
+    await home.settle("ack", seq=1)
+    waiting = asyncio.create_task(home.post(f"{BILLING}/pull", {"waitMs": 20_000}))
+    await home.until_pulled_from()
+    app = home.stage.hub.app
+    app.runner.run(app.hub.drain)
+    assert refusal(await waiting) == (503, "UNAVAILABLE")
+
+
 async def test_pulling_from_what_does_not_exist_is_refused(home: House) -> None:
     answer = await home.post(f"{BASE}/topics/none/subscriptions/billing/pull", {})
     assert refusal(answer) == (404, "unknown_topic")

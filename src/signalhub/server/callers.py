@@ -350,6 +350,11 @@ class Caller:
         """Has its session ended?"""
         return self._link.is_closing or self.session.is_over
 
+    def check_open(self) -> None:
+        """Raise `CallRefused` if its session has ended."""
+        if self.is_over:
+            raise _ended(self.end_reason or "idle")
+
     @property
     def is_idle(self) -> bool:
         """May it end without anybody noticing?"""
@@ -574,8 +579,7 @@ class Caller:
         ttl_ms: float | None,
         pattern: str,
     ) -> None:
-        if self.is_over:
-            raise _ended(self.end_reason or "idle")
+        self.check_open()
         frame = wire.encode(
             {
                 "id": message_id,
