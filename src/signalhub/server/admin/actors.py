@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from signalhub.core.overview.survey import in_flight
+from signalhub.core.patterns.pattern import PatternConsumer
 from signalhub.server.admin.answers import (
     ActorAnswer,
     ActorRow,
@@ -286,11 +287,15 @@ class Actors:
         return Done(operation="session.close", target=target, result=result)
 
 
-def consumer_facts(one: Consumer) -> ConsumerFacts:
-    """A consumer, as people see it."""
+def consumer_facts(one: Consumer | PatternConsumer) -> ConsumerFacts:
+    """A consumer, as people see it; that of a pattern has the pattern instead of a topic."""
+    if isinstance(one, PatternConsumer):
+        topic, subscription = one.pattern.text, one.pattern.name
+    else:
+        topic, subscription = one.subscription.stream.name, one.subscription.name
     return ConsumerFacts(
-        topic=one.subscription.stream.name,
-        subscription=one.subscription.name,
+        topic=topic,
+        subscription=subscription,
         consumer=one.name,
         subscription_id=one.id,
         session=one.session.id,
