@@ -299,6 +299,7 @@ async def test_two_requests_with_one_id_reach_the_actor_once(home: House) -> Non
         await home.stage.health()
     await reply(shop, heard, 1)
     assert [(await one).json["data"] for one in asked] == [1, 1]
+    assert (await home.post("request", body)).json["data"] == 1
     shop.tell(PRICES, "last")
     assert (await shop.receive())["type"] == "last"
     other.web.close()

@@ -314,6 +314,17 @@ async def test_who_is_idle_for_a_minute_ends_unless_something_waits_for_it() -> 
         assert list(stage.hub.app.hub.sessions) == []
 
 
+def test_replies_are_remembered_in_bounded_memory() -> None:
+    replies = callers.Replies(bytes_max=10_000)
+    answer = Answer("id", PRICES, "get.reply", payload=msgspec.Raw(b"1" * 3_000))
+    for number in range(5):
+        replies.remember("@(http/a)", str(number), answer)
+        replies.remember("@(http/a)", str(number), answer)
+    known = [number for number in range(5) if replies.find("@(http/a)", str(number))]
+    assert known == [3, 4]
+    assert replies.find("@(http/b)", "4") is None
+
+
 async def test_a_stop_ends_what_waits() -> None:
     async with run_stage() as stage:
         shop = await stage.join(PRICES, "tell")

@@ -214,8 +214,8 @@ def _request() -> Json:
         "operationId": "request",
         "summary": "Ask an actor and wait for its reply",
         "description": "The actor gets the message with `metadata.expectsReply`, and replies with "
-        "one whose `metadata.inReplyTo` is its id. Two requests with one id at the same time reach "
-        "the actor once.",
+        "one whose `metadata.inReplyTo` is its id. A repeat with the same id reaches the actor "
+        "once, and gets the same reply as long as the hub remembers it.",
         "parameters": [_key()],
         "requestBody": _body(RequestBody),
         "responses": {
