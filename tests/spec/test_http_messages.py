@@ -397,11 +397,22 @@ async def test_messages_are_pulled_and_acknowledged(home: House) -> None:
 
 async def test_nothing_is_sent_that_nobody_asked_for(home: House) -> None:
     await home.fill(5)
-    await home.pull(max=1)
     alice = await home.stage.join("@(demo/alice)")
     name = {"topic": "orders", "subscription": "billing"}
-    info = (await alice.ask("hub:sub_info", name))["payload"]
-    assert info["inFlight"] == 1
+
+    async def in_flight() -> int:
+        count: int = (await alice.ask("hub:sub_info", name))["payload"]["inFlight"]
+        return count
+
+    await home.pull(max=1)
+    assert await in_flight() == 1
+    await home.settle("ack", seq=1)
+    assert await in_flight() == 0
+    # The same for a consumer that comes later.
+    for caller in [*home.stage.hub.app.callers._callers.values()]:
+        caller.end()
+    await home.pull(max=1)
+    assert await in_flight() == 1
 
 
 async def test_a_pull_waits_for_the_first_message(home: House) -> None:
@@ -510,8 +521,10 @@ async def test_who_disconnects_while_waiting_takes_nothing(home: House) -> None:
     waiting.cancel()
     other.web.close()
     topic = home.stage.hub.app.hub.streams.topics["orders"]
-    while topic.subscriptions["billing"].consumers.all[0].window:
-        await home.stage.health()
+    # Long before it would have ended by itself.
+    async with asyncio.timeout(10):
+        while topic.subscriptions["billing"].consumers.all[0].window:
+            await home.stage.health()
     await home.publish("next")
     (message,) = await home.pull(waitMs=5_000)
     assert (message["data"], message["attempt"]) == ("next", 1)
