@@ -515,9 +515,12 @@ class Caller:
         # Whoever has a mailbox gets the request again after a reconnect.
         is_durable = to in hub.streams.mailboxes
         while True:
-            done, _ = await asyncio.wait((reply,), timeout=None if is_durable else _LOOK_S)
+            done, _ = await asyncio.wait((reply,), timeout=_LOOK_S)
             if done:
                 return reply.result()
+            self.check_open()
+            if is_durable:
+                continue
             if registration is None or registration.session.is_over:
                 raise CallRefused(
                     502,

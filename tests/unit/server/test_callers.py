@@ -374,7 +374,7 @@ async def test_a_stop_ends_what_waits() -> None:
         assert (refusal.value.status, refusal.value.retryable) == (503, True)
         with pytest.raises(CallRefused) as refusal:
             await asked
-        assert refusal.value.status == 502
+        assert refusal.value.status == 503
         with pytest.raises(CallRefused) as refusal:
             caller_of(stage)
         assert refusal.value.status == 503
