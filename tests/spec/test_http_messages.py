@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
+from tests.support.socket.disk import held_disk
 from tests.support.socket.http import JSON, Answer, Web
 from tests.support.socket.stage import InProcess, run_stage, spawn_stage
 from tests.support.socket.tokens import AUTH, token_for
@@ -150,6 +151,23 @@ async def test_a_kill_between_a_publish_and_its_repeat_stores_it_once() -> None:
         page = (await one.get(f"{ORDERS}/messages")).json
         assert [message["seq"] for message in page["messages"]] == [1]
         one.web.close()
+
+
+async def test_a_publish_during_which_the_log_fails_is_unknown_and_later_ones_are_not_stored(
+    home: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    await home.fill(1)
+    with held_disk() as disk:
+        disk.hold()
+        doubtful = asyncio.create_task(home.publish(1, id="doubtful"))
+        await disk.wait()
+        disk.break_down()
+        disk.release()
+        assert refusal(await doubtful) == (500, "outcome_unknown")
+    later = await home.publish(2)
+    assert refusal(later) == (503, "storage_failed")
+    assert [one["data"] for one in (await home.get(f"{ORDERS}/messages")).json["messages"]] == [0]
+    caplog.clear()
 
 
 async def test_a_delayed_message_comes_when_it_is_due(home: House) -> None:
