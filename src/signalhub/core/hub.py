@@ -97,6 +97,7 @@ ABOUT_THE_LOG: Final = frozenset(
         *("hub:topic_create", "hub:topic_update", "hub:topic_info", "hub:topic_delete"),
         *("hub:list_topics", "hub:publish", "hub:replay", "hub:republish", "hub:erase"),
         *("hub:sub_info", "hub:sub_update", "hub:sub_pause", "hub:sub_resume", "hub:sub_delete"),
+        "hub:sub_settle",
         *("hub:list_subs", "hub:seek", "hub:redrive", "hub:purge", "hub:place", "hub:move"),
         *(
             "hub:forget_place",
@@ -357,9 +358,11 @@ class Hub:
 
     # Events of a socket.
 
-    def opened(self, link: object, now: int, source: str = "") -> Session:
-        """A socket was accepted from this network address."""
-        return self.sessions.opened(link, now, source)
+    def opened(
+        self, link: object, now: int, source: str = "", *, has_socket: bool = True
+    ) -> Session:
+        """A socket was accepted from this network address, or requests come from it by HTTP."""
+        return self.sessions.opened(link, now, source, has_socket=has_socket)
 
     def received(self, session: Session, frame: bytes, now: int) -> list[Effect]:
         """A message arrived; it is valid UTF-8 and within the frame limit."""
@@ -393,7 +396,7 @@ class Hub:
                 if type != "hub:connect":
                     raise refusals.hello_first()
             elif session.bucket.rate_s and type not in UNLIMITED:
-                self._charge(session, now)
+                self.charge(session, now)
             session.last_seen_ms = now
             handler = self.handlers.get(type)
             if handler is None:
@@ -433,7 +436,7 @@ class Hub:
         """The tells of a run to a session that does not take them all at once."""
         return self._router.singly(effect)
 
-    def _charge(self, session: Session, now: int) -> None:
+    def charge(self, session: Session, now: int) -> None:
         """Take one token for one message."""
         if not session.bucket.take(now):
             self.tally.rate_limited += 1
@@ -648,7 +651,7 @@ class Hub:
         """Answer a frame that is not an envelope; it takes a token like any other."""
         if refusal.code != Code.MALFORMED_MESSAGE:
             try:
-                self._charge(session, now)
+                self.charge(session, now)
             except Refusal as broke:
                 refusal = broke
         return [self.replies.refuse_unread(session, refusal, now, sender, message_id)]

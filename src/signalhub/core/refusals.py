@@ -288,6 +288,7 @@ def outcome_unknown() -> Refusal:
         "The operator has to check the disk and restart the hub; then send the message again with"
         " the same id.",
         is_unknown=True,
+        details={"outcome": "unknown"},
     )
 
 
@@ -462,6 +463,16 @@ def pattern_conflict(subscription: str, place: str) -> Refusal:
         f"The name {subscription!r} is in use: {place} has a subscription of that name.",
         "Choose another name; on every topic a name belongs to one subscription or pattern.",
         details={"subscription": subscription},
+    )
+
+
+def other_generation(subscription: str, planned: int, generation: int) -> Refusal:
+    """A plan is out of date, because somebody has sought since."""
+    return Refusal(
+        Code.SUBSCRIPTION_CONFLICT,
+        f"The subscription {subscription!r} was sought since the plan was made.",
+        "Look at it again, and make a new plan.",
+        details={"subscription": subscription, "planned": planned, "generation": generation},
     )
 
 

@@ -278,6 +278,18 @@ class SeekRequest(RequestPayload):
 
     to: Start
     dry_run: bool | None = None
+    # The generation of the plan that is carried out: refused if there was a seek since.
+    generation: Position | None = None
+
+
+class SettleForRequest(SubscriptionNameRequest):
+    """Payload of `hub:sub_settle`: positions that were sent, settled for whoever has them."""
+
+    seqs: Annotated[list[Position], Meta(min_length=1, max_length=SEQS_MAX)]
+    verdict: Literal["ack", "nack", "term"]
+    generation: Position | None = None
+    delay_ms: Duration | None = None
+    reason: str | None = None
 
 
 class ReplayRequest(RequestPayload):

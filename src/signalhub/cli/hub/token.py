@@ -354,6 +354,28 @@ def _granted(role: str | None, given: PermissionOptions) -> dict[str, tuple[str,
     return granted
 
 
+def minted(auth: AuthSettings, actor: str, role: str, lifetime_s: float, token_id: str) -> str:
+    """A token with the permissions of a role, signed with the key of the settings."""
+    kid, key = _signing_key(auth, None)
+    if key.algorithm == "EdDSA":
+        raise usage(
+            f"the hub has only the public half of the EdDSA key {kid}",
+            f"use `signalhub token mint --role {role} --private-key FILE`, and sign in with it",
+        )
+    return _signed(
+        key,
+        kid=kid,
+        subject=actor[2:-1],
+        actor=actor,
+        permissions=_granted(role, NO_PERMISSIONS),
+        lifetime_s=lifetime_s,
+        issuer=auth.issuer,
+        now_s=time.time(),
+        jti=token_id,
+        audience=next(iter(auth.audiences), ""),
+    )
+
+
 def _signed(key: Key, **facts: Any) -> str:
     from signalhub.auth import tokens
 

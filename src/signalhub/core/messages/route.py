@@ -140,7 +140,9 @@ class Router:
         target = request.to or message.to
         if session.allowance is not EVERYTHING:
             _check_sender(session, message.sender)
-            if not session.allowance.may_send(target):
+            if not session.allowance.may_send(target) and not self._registry.is_awaited(
+                target, message.sender
+            ):
                 raise refusals.unauthorized("send", target)
             if type in _OF_HOSTS:
                 self._check_host(session, type, request.data, target, now)
@@ -746,7 +748,7 @@ def _check_sender(session: Session, sender: str) -> None:
 
 def _claim(session: Session, sender: str) -> None:
     """Nobody speaks as the hub, or as nobody; otherwise the session may, or has been checked."""
-    if is_reserved(sender):
+    if is_reserved(sender) and sender != session.internal_address:
         raise refusals.not_your_address(sender)
     session.claim(sender)
 

@@ -282,6 +282,8 @@ class PatternManagement:
         request = requests.parse(requests.SeekRequest, message.payload)
         to = request.to
         check_target(to)
+        if request.generation is not None:
+            raise refusals.structural("payload.generation is for a single topic")
         self._storage.check()
         facts: dict[str, object] = {
             "topic": pattern.text,

@@ -47,6 +47,7 @@ class Session:
     __slots__ = (
         "__weakref__",
         "allowance",
+        "awaited",
         "barrier",
         "bucket",
         "claimed",
@@ -57,9 +58,11 @@ class Session:
         "consumers",
         "consuming",
         "counted",
+        "has_socket",
         "hello_identity",
         "id",
         "identity",
+        "internal_address",
         "last_seen_ms",
         "link",
         "number",
@@ -83,8 +86,15 @@ class Session:
         now_ms: int,
         number: int = 0,
         source: str = "",
+        *,
+        has_socket: bool = True,
     ) -> None:
         self.id = session_id
+        # Without one it serves requests that come by HTTP, and is in no list.
+        self.has_socket = has_socket
+        # Where it gets answers without a registration, and from whom it waits for some.
+        self.internal_address: str | None = None
+        self.awaited: dict[str, int] | None = None
         # Grows with every session of this process; pages of sessions continue after one.
         self.number = number
         self.link = link
@@ -151,6 +161,7 @@ class Session:
         return (
             sender == self.identity
             or sender in self.registrations
+            or sender == self.internal_address
             or self.allowance.may_speak_as(sender)
         )
 
@@ -158,6 +169,20 @@ class Session:
         """It speaks as `sender` from now on, as most sessions do in all their messages."""
         self.claimed = sender
         self.claimed_json = encode(sender)
+
+    def awaits(self, address: str) -> None:
+        """It waits for an answer of this address."""
+        if self.awaited is None:
+            self.awaited = {}
+        self.awaited[address] = self.awaited.get(address, 0) + 1
+
+    def awaits_no_more(self, address: str) -> None:
+        """One of these answers has come, or is not waited for any more."""
+        if self.awaited is None or address not in self.awaited:
+            return
+        self.awaited[address] -= 1
+        if not self.awaited[address]:
+            del self.awaited[address]
 
     def joined(self, consumer: Consumer | PatternConsumer) -> None:
         """Add a consumer."""

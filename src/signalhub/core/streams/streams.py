@@ -435,6 +435,8 @@ class Streams:
         self._tail: deque[tuple[Stream, int, int, int]] = deque()
         self._tail_bytes = 0
         self._cache_bytes = cache_bytes
+        # How many messages have been committed since the start.
+        self.kept = 0
 
     def begin(self, log_epoch: int) -> None:
         """The log was opened in this epoch; new streams are named after it."""
@@ -622,6 +624,7 @@ class Streams:
 
     def _keep(self, stream: Stream, count: int, first_seq: int, size: int) -> None:
         self._tail.append((stream, count, first_seq, size))
+        self.kept += count
         self._tail_bytes += size
         while self._tail_bytes > self._cache_bytes:
             oldest, count, seq, size = self._tail.popleft()
@@ -631,6 +634,12 @@ class Streams:
                 continue
             for one in range(seq, seq + count):
                 oldest.recent.pop(one, None)
+
+    def newest(self) -> Iterator[tuple[Stream, int]]:
+        """The messages in memory with their positions, the last committed one first."""
+        for stream, count, first_seq, _ in reversed(self._tail):
+            for seq in range(first_seq + count - 1, first_seq - 1, -1):
+                yield stream, seq
 
     def take_back(self) -> None:
         """The log rejected all pending entries."""

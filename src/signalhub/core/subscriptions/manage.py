@@ -22,10 +22,11 @@ from signalhub.core.subscriptions.join import (
     find_start,
 )
 from signalhub.core.subscriptions.position import Position
+from signalhub.core.subscriptions.settle import OPEN, REASON_CHARS_MAX, find
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import SENT, WAITING
 from signalhub.wire import envelope as wire
-from signalhub.wire.entry import Kind, StoredEntry
+from signalhub.wire.entry import Kind, Outcome, StoredEntry
 from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
@@ -68,6 +69,7 @@ class Management:
             "hub:sub_resume": self.resume,
             "hub:sub_delete": self.delete,
             "hub:list_subs": self.list_subscriptions,
+            "hub:sub_settle": self.settle,
             "hub:seek": self.seek,
         }
 
@@ -230,6 +232,38 @@ class Management:
         append.follow(answer.committed, undo)
         return [*_record(session, message, "manage", subscription, now), append]
 
+    def settle(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:sub_settle`: settle what was sent to somebody; answered once that is on disk."""
+        subscription = self._changed(session, message, "manage")
+        request = requests.parse(requests.SettleForRequest, message.payload)
+        if request.generation not in (None, subscription.last_generation):
+            raise _outdated(subscription, request.generation)
+        self._storage.check()
+        phases = (SENT,) if request.verdict == "nack" else OPEN
+        seqs = dict.fromkeys(request.seqs)
+        found = [find(subscription, seq, phases) for seq in seqs]
+        flights = [flight for flight in found if flight is not None]
+        reason = (request.reason or f"{request.verdict} by an operator")[:REASON_CHARS_MAX]
+        for flight in flights:
+            if request.verdict == "ack":
+                subscription.settle(flight, Outcome.ACKED)
+            elif request.verdict == "nack":
+                subscription.stats.nacked += 1
+                subscription.fail(flight, reason, now, max(0, request.delay_ms or 0))
+            else:
+                subscription.terminate(flight, reason, now)
+        facts: dict[str, object] = {
+            "floor": subscription.position.floor,
+            "accepted": len(flights),
+            "ignored": [seq for seq, one in zip(seqs, found, strict=True) if one is None],
+        }
+        answer = self._replies.answer(session, message, "hub:sub_settled", facts)
+        self._dispatcher.wake(subscription)
+        if flights:
+            subscription.waiters.append((answer, facts))
+            return [*_record(session, message, "manage", subscription, now)]
+        return answer.committed(0, now)
+
     def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:sub_delete`."""
         subscription = self._changed(session, message, "delete")
@@ -264,6 +298,8 @@ class Management:
                 return []
             if subscription.is_deleted or subscription.is_deleting:
                 return refuse(refusals.unknown_subscription(topic.name, subscription.name), later)
+            if request.generation not in (None, subscription.last_generation):
+                return refuse(_outdated(subscription, request.generation), later)
             old = subscription.position
             will_replay, will_skip = moved(old, floor, topic.head)
             payload: dict[str, object] = {
@@ -271,10 +307,12 @@ class Management:
                 "next": floor + 1,
                 "willReplay": will_replay,
                 "willSkip": will_skip,
+                "generation": subscription.last_generation,
             }
             if request.dry_run:
                 encoded = wire.encode(payload)
                 return [self._replies.reply(session, message, "hub:sought", encoded, later)]
+            payload["generation"] = subscription.last_generation + 1
             answer = self._replies.answer(session, message, "hub:sought", payload)
             append = sought(self._dispatcher, subscription, floor, later)
             append.follow(answer.committed, answer.refused)
@@ -284,6 +322,10 @@ class Management:
             return refuse(refusals.storage_unreadable(), later)
 
         return find_start(topic, request.to, then, unread, now)
+
+
+def _outdated(subscription: Subscription, planned: int | None) -> Refusal:
+    return refusals.other_generation(subscription.name, planned or 0, subscription.last_generation)
 
 
 def _record(

@@ -91,7 +91,7 @@ class Settler:
         given = self._given(session, message, request)
         if given.is_first():
             return self._answer(given, "hub:acked", now)
-        for flight in given.flights(_OPEN):
+        for flight in given.flights(OPEN):
             given.subscription.settle(flight, Outcome.ACKED, given.consumer.name)
         return self._answer(given, "hub:acked", now)
 
@@ -119,7 +119,7 @@ class Settler:
         """`hub:term`: never redeliver; dead-letter the message if the policy says so."""
         request = requests.parse(requests.SettleRequest, message.payload)
         given = self._given(session, message, request)
-        for flight in given.flights(_OPEN):
+        for flight in given.flights(OPEN):
             given.subscription.terminate(flight, (request.reason or "")[:REASON_CHARS_MAX], now)
         return self._answer(given, "hub:termed", now)
 
@@ -212,14 +212,14 @@ class _Reference(Protocol):
 
 
 # A late ack counts if the message waits for redelivery.
-_OPEN: Final = (SENT, WAITING, READY, EXHAUSTED)
+OPEN: Final = (SENT, WAITING, READY, EXHAUSTED)
 
 
-def _find(
+def find(
     subscription: Subscription,
     seq: int,
     phases: tuple[object, ...],
-    attempt: str | None,
+    attempt: str | None = None,
     *,
     is_latest: bool = False,
 ) -> Flight | None:
@@ -242,7 +242,7 @@ def _find(
 def _ack_one(consumer: Consumer, seq: int, attempt: str | None) -> int:
     """Acknowledge the message at a position, if it can be; return 1."""
     subscription = consumer.subscription
-    flight = _find(subscription, seq, _OPEN, attempt)
+    flight = find(subscription, seq, OPEN, attempt)
     if flight is None:
         subscription.stats.ignored += 1
     else:
@@ -329,7 +329,7 @@ class _Given:
         found: list[Flight] = []
         number = self._request.attempt
         for seq, attempt in self._seqs():
-            flight = _find(self.subscription, seq, phases, attempt, is_latest=is_latest)
+            flight = find(self.subscription, seq, phases, attempt, is_latest=is_latest)
             if (
                 flight is not None
                 and (not is_own or flight.consumer is self.consumer)

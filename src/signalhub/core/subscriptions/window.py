@@ -31,6 +31,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from enum import Enum
+from heapq import nsmallest
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -203,6 +204,7 @@ def bytes_of(held: list[Held]) -> int:
 
 
 _size_of = attrgetter("size")
+_seq_of = attrgetter("seq")
 
 
 class Attempt(msgspec.Struct, eq=False):
@@ -265,6 +267,19 @@ class Window:
         return self._flights | {
             flight.seq: flight for series in self.series for flight in series.flights()
         }
+
+    def first(self, count: int) -> list[Flight]:
+        """The first of them by position, for looking only; what is in a series stays there."""
+        found = [self._flights[seq] for seq in nsmallest(count, self._flights)]
+        left = count
+        for series in self.series:
+            if left <= 0:
+                break
+            some = msgspec.structs.replace(series, held=series.held[:left]).flights()
+            left -= len(some)
+            found += some
+        found.sort(key=_seq_of)
+        return found[:count]
 
     def __contains__(self, seq: int) -> bool:
         return seq in self._flights or any(seq in one for one in self.series)
