@@ -81,8 +81,8 @@ class PatternManagement:
             "hub:list_subs": self.list_subscriptions,
             "hub:seek": self.seek,
         }
-        found = {type: _either(every[type], handler) for type, handler in one.items()}
-        return found | {"hub:list_subs": self.list_subscriptions}
+        found = {type: _either(handler, one[type]) for type, handler in every.items()}
+        return one | found | {"hub:list_subs": self.list_subscriptions}
 
     def _named(self, text: str, name: str, *, with_deleted: bool = False) -> Pattern:
         check_pattern(text)
