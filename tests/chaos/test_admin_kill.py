@@ -6,6 +6,7 @@ import asyncio
 import random
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ async def act(hub: HubProcess, number: int) -> int:
 @pytest.mark.timeout(60 + 5 * KILLS)
 async def test_an_action_is_done_and_on_record_or_neither() -> None:
     chance = random.Random(7)
-    settings = {"log": {"retention_s": 10.0**9}, "dispatch": {"idle_expiry_s": 0}}
+    settings: dict[str, Any] = {"log": {"retention_s": 10.0**9}, "dispatch": {"idle_expiry_s": 0}}
     async with spawn_hub(**settings) as hub:
         web = Web(hub.port)
         assert (await web.request("PUT", f"{ADMIN}/topics/orders")).status == 200

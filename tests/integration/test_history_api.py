@@ -61,7 +61,7 @@ class Person:
 
 @asynccontextmanager
 async def open_hub(**settings: Any) -> AsyncIterator[RunningHub]:
-    async with run_hub(**({"message_rate": 0, "ui": {"payload_bytes": 64}} | settings)) as hub:
+    async with run_hub(**{"message_rate": 0, "ui": {"payload_bytes": 64}, **settings}) as hub:
         try:
             yield hub
         finally:

@@ -482,8 +482,9 @@ def damaged(library: Library, direction: str) -> tuple[list[Any], list[Any]]:
     gaps: list[Any] = []
     place: str | None = None if direction == "before" else "0.0"
     while True:
+        begin: dict[str, Any] = {direction: place}
         question = ScrollQuestion(
-            filter=Filter(kinds=("all",)), limit=100, reach=EVERYTHING, **{direction: place}
+            filter=Filter(kinds=("all",)), limit=100, reach=EVERYTHING, **begin
         )
         page = ask(library, question, answers.History)
         rows = rows + page.rows if direction == "before" else page.rows + rows

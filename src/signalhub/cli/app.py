@@ -121,8 +121,8 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[str, ...]]]] = {
 _VERBS: dict[Group, tuple[str, ...]] = {
     _HUB: (
         *("hub.serve:serve", "hub.ui:ui", "hub.top:top"),
-        *("hub.limits:limits", "hub.jobs:jobs"),
-        *("hub.backup:backup", "hub.backup:restore"),
+        *("hub.limits:limits", "hub.jobs:jobs", "hub.bench:bench"),
+        *("hub.backup:backup", "hub.backup:restore", "hub.demo:demo"),
     ),
     _MESSAGES: (
         *("messages.messages:tell", "messages.messages:ask"),

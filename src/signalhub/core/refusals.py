@@ -445,6 +445,16 @@ def subscription_conflict(subscription: str, mode: str) -> Refusal:
     )
 
 
+def other_generation(subscription: str, planned: int, generation: int) -> Refusal:
+    """A plan is out of date, because somebody has sought since."""
+    return Refusal(
+        Code.SUBSCRIPTION_CONFLICT,
+        f"The subscription {subscription!r} was sought since the plan was made.",
+        "Look at it again, and make a new plan.",
+        details={"subscription": subscription, "planned": planned, "generation": generation},
+    )
+
+
 def part_of_pattern(topic: str, subscription: str, pattern: str) -> Refusal:
     """The name belongs to a pattern on this topic."""
     return Refusal(
@@ -463,16 +473,6 @@ def pattern_conflict(subscription: str, place: str) -> Refusal:
         f"The name {subscription!r} is in use: {place} has a subscription of that name.",
         "Choose another name; on every topic a name belongs to one subscription or pattern.",
         details={"subscription": subscription},
-    )
-
-
-def other_generation(subscription: str, planned: int, generation: int) -> Refusal:
-    """A plan is out of date, because somebody has sought since."""
-    return Refusal(
-        Code.SUBSCRIPTION_CONFLICT,
-        f"The subscription {subscription!r} was sought since the plan was made.",
-        "Look at it again, and make a new plan.",
-        details={"subscription": subscription, "planned": planned, "generation": generation},
     )
 
 

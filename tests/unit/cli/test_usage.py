@@ -32,8 +32,8 @@ from signalhub.wire.errors import (
 )
 
 VERBS = (
-    "serve ui top limits jobs backup restore sql audit replay erase tell ask broadcast listen"
-    " publish subscribe discover ls ping"
+    "serve ui top limits jobs bench backup restore demo sql audit replay erase tell ask broadcast"
+    " listen publish subscribe discover ls ping"
 )
 NOUNS = {
     "settings": "check show reference",

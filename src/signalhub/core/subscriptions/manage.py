@@ -312,9 +312,9 @@ class Management:
             if request.dry_run:
                 encoded = wire.encode(payload)
                 return [self._replies.reply(session, message, "hub:sought", encoded, later)]
-            payload["generation"] = subscription.last_generation + 1
             answer = self._replies.answer(session, message, "hub:sought", payload)
             append = sought(self._dispatcher, subscription, floor, later)
+            payload["generation"] = subscription.last_generation
             append.follow(answer.committed, answer.refused)
             return [*_record(session, message, "manage", subscription, later), append]
 

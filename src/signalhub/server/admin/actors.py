@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from signalhub.core.overview.survey import in_flight
+from signalhub.core.patterns.pattern import PatternConsumer
 from signalhub.server.admin.answers import (
     ActorAnswer,
     ActorRow,
@@ -35,7 +36,6 @@ from signalhub.server.admin.paging import (
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
-    from signalhub.core.patterns.pattern import PatternConsumer
     from signalhub.core.sessions.session import Session
     from signalhub.core.streams.streams import Mailbox
     from signalhub.core.subscriptions.consumers import Consumer
@@ -288,10 +288,14 @@ class Actors:
 
 
 def consumer_facts(one: Consumer | PatternConsumer) -> ConsumerFacts:
-    """A consumer, as people see it."""
+    """A consumer, as people see it; that of a pattern has the pattern instead of a topic."""
+    if isinstance(one, PatternConsumer):
+        topic, subscription = one.pattern.text, one.pattern.name
+    else:
+        topic, subscription = one.subscription.stream.name, one.subscription.name
     return ConsumerFacts(
-        topic=one.place["topic"],
-        subscription=one.place["subscription"],
+        topic=topic,
+        subscription=subscription,
         consumer=one.name,
         subscription_id=one.id,
         session=one.session.id,

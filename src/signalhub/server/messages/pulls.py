@@ -90,7 +90,7 @@ class _Puller:
         def joined(answer: Answer) -> None:
             consumer_id = _decode_subscribed(answer.payload).subscription_id
             consumer = self._caller.session.consumers[consumer_id]
-            assert isinstance(consumer, Consumer), "a topic is no pattern"
+            assert isinstance(consumer, Consumer)
             self._consumer = consumer
             self._window = consumer.window
             consumer.grant(0)
