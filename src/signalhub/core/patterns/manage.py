@@ -81,8 +81,12 @@ class PatternManagement:
             "hub:list_subs": self.list_subscriptions,
             "hub:seek": self.seek,
         }
-        found = {type: _either(handler, one[type]) for type, handler in every.items()}
-        return one | found | {"hub:list_subs": self.list_subscriptions}
+        # What is about single positions is about one topic.
+        found = {
+            type: _either(every[type], handler) if type in every else handler
+            for type, handler in one.items()
+        }
+        return found | {"hub:list_subs": self.list_subscriptions}
 
     def _named(self, text: str, name: str, *, with_deleted: bool = False) -> Pattern:
         check_pattern(text)
@@ -282,8 +286,6 @@ class PatternManagement:
         request = requests.parse(requests.SeekRequest, message.payload)
         to = request.to
         check_target(to)
-        if request.generation is not None:
-            raise refusals.structural("payload.generation is for a single topic")
         self._storage.check()
         facts: dict[str, object] = {
             "topic": pattern.text,
