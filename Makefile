@@ -50,6 +50,18 @@ PLAIN = tests/spec tests/faults tests/property tests/unit/core tests/unit/log te
 test-python: $(READY) ## the tests of what the native part does, once more in Python alone
 	@SIGNALHUB_NATIVE=off $(BIN)/python -m pytest -n $(WORKERS) $(PLAIN) $(ARGS)
 
+# Written by npm, once the packages of the lock file are there.
+JS := js/node_modules/.package-lock.json
+
+$(JS): js/package.json js/package-lock.json
+	@node -e 'process.exit(+process.versions.node.split(".")[0] < 20)' 2>/dev/null || { echo "Node 20 or newer is needed to build and test the client for JavaScript"; exit 1; }
+	@cd js && npm ci --silent --ignore-scripts
+	@touch $(JS)
+
+.PHONY: test-js
+test-js: $(READY) $(JS) ## build and test the client for JavaScript; needs Node 20
+	@cd js && npm run --silent build && npm run --silent check && npm test --silent
+
 check: $(READY) ## format, lint and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .

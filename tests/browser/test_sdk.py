@@ -148,7 +148,8 @@ def test_a_page_joins_a_room_and_reads_its_inbox_from_another_origin(page: Page,
         const again = await access.room('general', {...options, since: 0});
         const message = await again.next();
         const stranger = new sdk.Sealing(sdk.newKey(), 'general');
-        const sealed = await stranger.open(message.messageId, message.ciphertext).catch((e) => e.code);
+        const sealed = await stranger.open(message.messageId, message.ciphertext)
+            .catch((error) => error.code);
         await access.close();
         return [message.text, message.seq, sealed];
     }""")
