@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from signalhub import Client
 from tests.support.vectors.client import play_client
 from tests.support.vectors.functions import check_function
 from tests.support.vectors.matching import cases
 from tests.support.vectors.room import play_room
 
+ABILITIES = {"stop_reading", *(["requests"] if hasattr(Client, "request") else [])}
 CLIENT = cases("client")
 ROOM = cases("room")
 FUNCTION = cases("function")
@@ -19,6 +21,8 @@ FUNCTION = cases("function")
 
 @pytest.mark.parametrize("name", CLIENT)
 def test_a_client(name: str) -> None:
+    if lacking := {*CLIENT[name].get("needs", ())} - ABILITIES:
+        pytest.skip(f"needs {', '.join(lacking)}")
     play_client(CLIENT[name])
 
 

@@ -41,6 +41,7 @@ from signalhub.client.transport.token import current_token
 from signalhub.clock import Ids
 from signalhub.pacing import Backoff, Reconnect
 from signalhub.testing import FakeClock
+from signalhub.wire import errors
 from signalhub.wire.errors import ClientError, GaveUp, Reject
 from tests.support.vectors.matching import Kept
 
@@ -211,10 +212,13 @@ def camel(name: str) -> str:
     return first + "".join(map(str.capitalize, others))
 
 
-_MESSAGE = ("original_id", "key", "headers", "dead_letter", "is_replay", "original")
+_MESSAGE = (
+    *("original_id", "key", "headers", "dead_letter", "is_replay", "original"),
+    *("expects_reply", "in_reply_to", "failure"),
+)
 _CONSUMER = ("subscription_id", "epoch", "next", "head", "lag", "recovered", "lost", "kept")
 _FACTS: dict[type, tuple[str, ...]] = {
-    Client: ("is_connected", "session_id", "durability", "dropped"),
+    Client: ("is_connected", "session_id", "durability", "dropped", "late_replies"),
     Consumer: ("topic", "subscription", "name", *_CONSUMER, "is_closed"),
     Replay: ("topic", "count", "complete", "next", "lost"),
     Message: (*_MESSAGE, "is_settleable", "is_open"),
@@ -228,9 +232,10 @@ def plain(value: Any) -> Any:
             return {"count": int(value), "skipped": value.skipped}
         case msgspec.Struct():
             names = [name for name in value.__struct_fields__ if not name.startswith("_")]
-            return _members(value, [*names, *_FACTS.get(type(value), ())])
+            more = [name for name in _FACTS.get(type(value), ()) if hasattr(value, name)]
+            return _members(value, [*names, *more])
         case Client() | Consumer() | Replay():
-            return _members(value, [*_FACTS[type(value)]])
+            return _members(value, [one for one in _FACTS[type(value)] if hasattr(value, one)])
         case tuple() if hasattr(value, "_fields"):
             return _members(value, [*value._fields])
         case list() | tuple():
@@ -485,6 +490,24 @@ class ClientStage:
                 raise ArithmeticError("it fails")
 
         self.client.on(type, handler)
+
+    def step_answer(
+        self,
+        type: str,
+        result: Any = None,
+        fail: Mapping[str, str] | None = None,
+        at_once: int = 16,
+    ) -> None:
+        def handler(message: Message) -> Any:
+            if fail is None:
+                return message.payload if result == "$payload" else result
+            if "code" not in fail:
+                raise ArithmeticError(fail["text"])
+            known: Any = errors
+            raise known.RequestFailed(fail["text"], code=fail["code"])
+
+        client: Any = self.client
+        client.answers(type, handler, at_once=at_once)
 
     def step_reading(self, is_reading: bool) -> None:
         self.runner.reading(is_reading)
