@@ -778,7 +778,7 @@ export class Client<M extends Payloads = Payloads> extends EventTarget {
     this._hub ??= new Hub(this._url, this._platform, {
       token: token ? () => currentToken(this._options.token) : null,
       reconnect,
-      listener: (event) => this._report(event),
+      listener: (event) => this._options.listener?.(event),
     });
     return this._hub;
   }

@@ -57,7 +57,9 @@ export class Consumer<P = any> extends EventTarget implements AsyncIterable<Mess
     private _queue: MessageQueue,
   ) {
     super();
-    _seat.onLost = ({ first, last }) => this.dispatchEvent(new HubEvent('lost', { from: first, to: last }));
+    // Later, so that whoever has just joined can listen.
+    _seat.onLost = ({ first: from, last: to }) =>
+      _runner.soon(() => this.dispatchEvent(new HubEvent('lost', { from, to })));
   }
 
   [Symbol.asyncIterator](): AsyncIterator<Message<P>, undefined> {

@@ -207,6 +207,16 @@ export class Requester implements Replying {
     return arrival === 'open' ? 'ignored' : 'dismissed';
   }
 
+  /** The client ends: so do all exchanges that were handed over; the others fail by themselves. */
+  stopped(reason: ClientError): void {
+    for (const exchange of this._exchanges.all()) {
+      if (exchange.isHandedOver) {
+        const text = `${exchange.subject}: ${reason.message} before the reply`;
+        this._exchanges.end(exchange, new NoReply(text));
+      }
+    }
+  }
+
   /** The link is lost: perhaps the hub was restarted, and recipients reconnect as well. */
   lost(): void {
     for (const watch of this._watches.values()) {
@@ -287,7 +297,7 @@ export class Requester implements Replying {
     });
     signal?.throwIfAborted();
     const over = deferred<void>();
-    const exchange = new Exchange(request.id, to, repliesMax, {
+    const exchange = new Exchange(request, to, repliesMax, {
       replied,
       ended: (error) => (error ? over.reject(error) : over.resolve()),
     });
@@ -307,17 +317,7 @@ export class Requester implements Replying {
         exchanges.end(exchange, exchange.hasReplies ? undefined : error);
       });
     try {
-      const stopped = runner.ended.then((error) => {
-        throw new NoReply(`${request.subject}: ${error.message} before the reply`);
-      });
-      stopped.catch(() => undefined);
-      await until(Promise.race([over.promise, stopped.catch((error) => {
-        // What is pending fails by itself, and says more.
-        if (!exchange.isHandedOver) {
-          return over.promise;
-        }
-        throw error;
-      })]), signal);
+      await until(over.promise, signal);
     } finally {
       cancel();
       exchanges.end(exchange);
@@ -383,7 +383,7 @@ export class Requester implements Replying {
           watch.wasFound = true;
         } else if (wasFound && watch.wasFound) {
           for (const exchange of waited) {
-            const text = `the request to ${to} got no reply: it has left`;
+            const text = `${exchange.subject}: ${to} has left without a reply`;
             this._exchanges.end(exchange, new NoReply(text, 'recipient_left'));
           }
         }

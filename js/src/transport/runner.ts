@@ -73,7 +73,6 @@ export class ClientRunner {
   /** The last one of the replays, which are fetched one at a time. */
   replaying: Promise<unknown> = Promise.resolve();
   replying: Requester | null = null;
-  private _ended = deferred<ClientError>();
   private _calls = new Map<string, Deferred<Answered>>();
   private _link: Pick<Link, 'send' | 'close' | 'abort' | 'isBusy'> | null = null;
   private _timer: Timer;
@@ -105,11 +104,6 @@ export class ClientRunner {
   /** Whether it has left the hub or given up. */
   get isOver(): boolean {
     return this.protocol.phase === 'leaving' || this.protocol.phase === 'stopped';
-  }
-
-  /** Fulfilled with the reason when it stops. */
-  get ended(): Promise<ClientError> {
-    return this._ended.promise;
   }
 
   now(): Instant {
@@ -243,7 +237,7 @@ export class ClientRunner {
           break;
         case 'stop':
           this._isStopped = true;
-          this._ended.resolve(effect.error);
+          this.replying?.stopped(effect.error);
           this.arrivals.end(effect.error instanceof GaveUp ? effect.error : undefined);
           this._events.stopped(effect.error);
           this._link?.close('goodbye');
