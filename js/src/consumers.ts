@@ -18,7 +18,9 @@ const GONE = ['not_a_consumer', 'unknown_subscription', 'unknown_topic'];
 export const iterate = <T>(next: () => Promise<T | undefined>): AsyncIterator<T, undefined> => ({
   async next() {
     const value = await next();
-    return value === undefined ? { done: true, value: undefined } : { done: false, value: value as T };
+    return value === undefined
+      ? { done: true, value: undefined }
+      : { done: false, value: value as T };
   },
 });
 

@@ -24,7 +24,9 @@ export class Origin {
     const { protocol, host, pathname, search, hash, username, password } = parts;
     const s = SECURE[protocol];
     if (s === undefined || !host || search || hash || username || password) {
-      invalid("a hub's URL looks like http://127.0.0.1:8787 or wss://hub.example/ws, without user, query or fragment");
+      invalid(
+        "a hub's URL looks like http://127.0.0.1:8787 or wss://hub.example/ws, without user, query or fragment",
+      );
     }
     const prefix = pathname.replace(/\/+$/, '').replace(/\/ws$/, '');
     this.httpUrl = `http${s}://${host}${prefix}`;

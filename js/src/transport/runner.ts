@@ -1,7 +1,7 @@
 /** Runs the protocol over real links: performs its effects, and calls `tick`. */
 
 import { Arrivals } from '../arrivals.js';
-import type { Requester } from '../requester.js';
+import type { Requester } from '../replies/requester.js';
 import type { Answered, Effect, Instant, Report } from '../protocol/effects.js';
 import type { Payload, Request, RequestOptions } from '../protocol/frame.js';
 import type { Submission } from '../protocol/pending.js';
@@ -129,7 +129,10 @@ export class ClientRunner {
   }
 
   /** Send a request and wait for its answer; one that needs none is done once written. */
-  async call(request: Request, options: Submission & { signal?: AbortSignal | undefined } = {}): Promise<Answered> {
+  async call(
+    request: Request,
+    options: Submission & { signal?: AbortSignal | undefined } = {},
+  ): Promise<Answered> {
     const { signal, ...submission } = options;
     signal?.throwIfAborted();
     const effects = this.protocol.submit(request, this.now(), submission);

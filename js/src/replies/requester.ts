@@ -7,20 +7,28 @@
  * reconnecting as well, or our token may not see it. Then it must be found once before.
  */
 
-import type { BroadcastResult, Found, Published, Receipt } from './answers.js';
-import type { Handler } from './arrivals.js';
-import { iterate } from './consumers.js';
-import type { Message, Replying } from './message.js';
-import type { Payload } from './protocol/frame.js';
-import { Exchange, Exchanges } from './protocol/exchanges.js';
-import { REQUEST_PREFIX } from './protocol/incoming.js';
-import { Replies } from './protocol/replies.js';
-import { asking, broadcasting, discovering, publishing, telling } from './requests.js';
-import { type Deferred, deferred, until } from './transport/platform.js';
-import type { ClientRunner } from './transport/runner.js';
-import { ClientError, NoReply, Refused, Reject, RequestFailed, Unavailable, sentence } from './wire/errors.js';
-import { checkedType, invalid } from './wire/names.js';
-import { Queue } from './wire/queues.js';
+import type { BroadcastResult, Found, Published, Receipt } from '../answers.js';
+import type { Handler } from '../arrivals.js';
+import { iterate } from '../consumers.js';
+import type { Message, Replying } from '../message.js';
+import type { Payload } from '../protocol/frame.js';
+import { Exchange, Exchanges } from '../protocol/exchanges.js';
+import { REQUEST_PREFIX } from '../protocol/incoming.js';
+import { Replies } from '../protocol/replies.js';
+import { asking, broadcasting, discovering, publishing, telling } from '../requests.js';
+import { type Deferred, deferred, until } from '../transport/platform.js';
+import type { ClientRunner } from '../transport/runner.js';
+import {
+  ClientError,
+  NoReply,
+  Refused,
+  Reject,
+  RequestFailed,
+  Unavailable,
+  sentence,
+} from '../wire/errors.js';
+import { checkedType, invalid } from '../wire/names.js';
+import { Queue } from '../wire/queues.js';
 
 const REQUEST_MS = 30_000;
 const REPLY_SUFFIX = '.reply';
@@ -248,7 +256,12 @@ export class Requester implements Replying {
       const code = isMeant ? (error as Reject).code : 'failed';
       const name = error instanceof Error && !isMeant ? `${error.name}: ` : '';
       failure = { code, text: name + sentence(error) };
-      this._runner.report({ type: 'warning', sentence: 'A handler failed', messageType: type, error });
+      this._runner.report({
+        type: 'warning',
+        sentence: 'A handler failed',
+        messageType: type,
+        error,
+      });
     }
     if (this._replies.isAnswered(message)) {
       // The handler has done so itself.
