@@ -62,7 +62,7 @@ async def fill(url: str) -> None:
         settled = 0
         async for message in billing:
             if message.payload["order"] < LETTERS:
-                await message.term("no such customer")
+                await message.term(reason="no such customer")
             else:
                 await message.ack()
             settled += 1
@@ -161,4 +161,4 @@ def test_somebody_can_try_it(hub: str, look: Look) -> None:
 
 
 def test_the_built_page_is_part_of_the_package() -> None:
-    assert STATIC == Path(signalhub.__file__).parent / "web" / "static"
+    assert Path(signalhub.__file__).parent / "web" / "static" == STATIC

@@ -311,6 +311,7 @@ function Seek({ data, address, which, onClose }: { readonly data: SubscriptionAn
   const [time, setTime] = useState(full(now() - 3_600_000).slice(0, 19));
   const [seq, setSeq] = useState(String(Math.max(1, data.floor + 1)));
   const [last, setLast] = useState('100');
+  const [round, again] = useState(0);
   const [plan, setPlan] = useState<SeekPlan | null>(null);
   const [error, setError] = useState<ApiError | null>(null);
   const at = parse(time);
@@ -330,7 +331,7 @@ function Seek({ data, address, which, onClose }: { readonly data: SubscriptionAn
       gone = true;
       clearTimeout(timer);
     };
-  }, [key]);
+  }, [key, round]);
   return (
     <Confirm
       title={`${words.seek} ${data.topic} / ${data.subscription}`}
@@ -339,9 +340,10 @@ function Seek({ data, address, which, onClose }: { readonly data: SubscriptionAn
       command={where === null ? undefined : `signalhub sub seek ${which} ${positionOf(target, at, seq, last)}`}
       perform={async () => {
         try {
-          await post(`${address}/seek`, { to: where, plan: { epoch: plan?.epoch, next: plan?.next, generation: plan?.generation } });
+          await post(`${address}/seek`, { plan: { epoch: plan?.epoch, next: plan?.next, generation: plan?.generation } });
         } catch (refused) {
-          if (refused instanceof ApiError && refused.status === 409) setPlan(null);
+          // Floor or generation changed meanwhile: what would happen is looked up again.
+          if (refused instanceof ApiError && refused.status === 409) again(round + 1);
           throw refused;
         }
       }}
