@@ -220,7 +220,7 @@ function Flights({ data, settle }: { readonly data: SubscriptionAnswer; readonly
   const chosen = data.flights.filter((one) => selected.has(String(one.seq))).map((one) => one.seq);
   const columns = useMemo<readonly Column<FlightRow>[]>(
     () => [
-      { id: 'seq', head: 'Seq', width: '100px', end: true, card: 'title', mono: true, cell: (row) => <a href={to('log', { at: `${data.topic}:${row.seq}`, stream: data.topic })}>{count(row.seq)}</a> },
+      { id: 'seq', head: 'Seq', width: '100px', end: true, card: 'title', mono: true, cell: (row) => <a href={to('log', row.key ? { stream: data.topic, key: row.key } : { stream: data.topic })}>{count(row.seq)}</a> },
       { id: 'phase', head: 'Phase', width: '110px', cell: (row) => <Tag tone={PHASES[row.phase]}>{row.phase}</Tag> },
       { id: 'attempt', head: 'Attempt', width: '76px', end: true, cell: (row) => row.attempt },
       { id: 'failures', head: 'Failures', width: '80px', end: true, cell: (row) => row.failures },
@@ -291,7 +291,7 @@ function Options({ data }: { readonly data: SubscriptionAnswer }): JSX.Element {
         ]}
       />
       <p>
-        <a href={to('log', { kinds: 'subscription', stream: data.topic })}>What was done to it, in the log</a>
+        <a href={to('actions', { text: data.subscription })}>What operators did to it</a>
       </p>
     </section>
   );
