@@ -41,7 +41,7 @@ from signalhub.client.arguments import new_message_id
 from signalhub.client.client import Client, Subscription, connect
 from signalhub.client.consumers import Consumer
 from signalhub.client.delivery import DeadLetter, Delivery, Settled
-from signalhub.client.message import Message
+from signalhub.client.message import Failure, Message
 from signalhub.client.protocol.events import (
     ClientEvent,
     Connected,
@@ -87,6 +87,7 @@ __all__ = [
     "DeliveryHeldUp",
     "Disconnected",
     "Erased",
+    "Failure",
     "Found",
     "Hub",
     "InboxAccess",

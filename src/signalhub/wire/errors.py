@@ -12,6 +12,8 @@ SignalHubError                 base of all; carries `code`
     ├── Unavailable            did not happen; trying again later may help
     │   └── GaveUp             the client stopped trying to reconnect
     ├── OutcomeUnknown         may have happened: no answer in time, or the hub's log failed
+    │   └── NoReply            a request was handed over, and its recipient did not reply
+    ├── RequestFailed          the recipient of a request replied with a failure
     └── Unsubscribed           the hub ended a durable subscription of this client
 """
 
@@ -198,6 +200,29 @@ class OutcomeUnknown(ClientError):
     def __init__(self, text: str = "", *, resolution: str = "") -> None:
         super().__init__(text)
         self.resolution = resolution
+
+
+class NoReply(OutcomeUnknown):
+    """A request was handed over, and no reply arrived: in time, or before its recipient left.
+
+    `code` is `no_reply` or `recipient_left`.
+    """
+
+    def __init__(self, text: str, *, code: str = "no_reply") -> None:
+        super().__init__(text, resolution="Check whether it was done before you repeat it.")
+        self.code = code
+
+
+class RequestFailed(ClientError):
+    """The recipient of a request has failed; `code` and `text` are its own.
+
+    A handler that answers requests may raise it to choose both.
+    """
+
+    def __init__(self, text: str, *, code: str = "failed") -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+        self.text = text
 
 
 class Unsubscribed(ClientError):
