@@ -1,8 +1,8 @@
 """Queues of received messages, read by the program or by a handler.
 
-A handler processes one message at a time, in order, unless it is for several at once. A message that needs to be settled is settled
-by how its handler ends: returning acknowledges it, `Reject` terminates it, any other error has it
-redelivered, unless the handler has already settled it.
+A handler processes one message at a time, in order, unless it is for several at once. A message
+that needs to be settled is settled by how its handler ends: returning acknowledges it, `Reject`
+terminates it, any other error has it redelivered, unless the handler has already settled it.
 """
 
 from __future__ import annotations
