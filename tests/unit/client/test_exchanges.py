@@ -363,6 +363,18 @@ def test_a_request_to_nobody_ends_at_once_and_one_to_many_when_time_is_up() -> N
     assert scene.ends(durable) == [Concluded(durable.id)]
 
 
+def test_a_lost_answer_does_not_matter_to_a_request_that_has_replies() -> None:
+    scene = Exchanging()
+    request = scene.request_many(topic="news")
+    scene.reply(request, 1)
+
+    scene.lose()
+    assert not scene.ends(request)
+    scene.time(TIMEOUT_S)
+
+    assert scene.ends(request) == [Concluded(request.id)]
+
+
 def test_a_repeated_request_reaches_the_program_once_while_it_is_remembered() -> None:
     scene = Exchanging()
     for _ in range(3):

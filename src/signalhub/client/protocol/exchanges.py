@@ -107,7 +107,7 @@ class Exchanges:
         self._deadlines.set(exchange, now_s + timeout_s)
 
     def forget(self, message_id: str) -> None:
-        """Nobody waits any longer."""
+        """End one silently: nobody waits any longer."""
         exchange = self._open.get(message_id)
         if exchange is not None:
             self._end(exchange)
@@ -147,14 +147,18 @@ class Exchanges:
         if message.sender in exchange.replied:
             return [self._dropped(message)]
         exchange.replied.add(message.sender)
+        exchange.is_handed_over = True
         is_last = exchange.is_complete
         if is_last:
             self._end(exchange)
         return [Replied(message_id, message, is_last)]
 
     def failed(self, message_id: str, error: ClientError) -> list[Effect]:
-        """The request itself has failed."""
-        self._end(self._open[message_id])
+        """The request itself has failed, unless a reply says that it has not."""
+        exchange = self._open[message_id]
+        if exchange.replied:
+            return []
+        self._end(exchange)
         return [Failed(message_id, error)]
 
     def stop(self, reason: str) -> list[Effect]:
