@@ -1,4 +1,4 @@
-"""Requests between actors in the client's protocol: each ends once, whatever happens to the link."""
+"""Requests between actors in the client's protocol: each ends once, whatever the link does."""
 
 from __future__ import annotations
 
