@@ -187,7 +187,8 @@ async def test_many_are_asked_through_a_topic_or_by_what_they_can() -> None:
 
         await bob.subscribe("prices")
         await second.subscribe("prices")
-        for where in ({"capability": "prices"}, {"topic": "prices"}, {}):
+        places: list[dict[str, Any]] = [{"capability": "prices"}, {"topic": "prices"}, {}]
+        for where in places:
             replies = {
                 reply.sender: reply.failure or reply.payload
                 async for reply in alice.request_many("price:get", timeout_s=5, **where)

@@ -126,6 +126,7 @@ _VERBS: dict[Group, tuple[str, ...]] = {
     _MESSAGES: (
         *("messages.messages:tell", "messages.messages:ask"),
         *("messages.messages:broadcast", "messages.messages:listen"),
+        *("messages.requests:request", "messages.requests:answer"),
     ),
     _TOPICS: ("topics.publish:publish", "topics.subscribe:subscribe"),
     _ACTORS: (
@@ -134,7 +135,7 @@ _VERBS: dict[Group, tuple[str, ...]] = {
     _LAKE: ("lake.lake:sql", "lake.audit:audit", "lake.replay:replay", "lake.erase:erase"),
 }
 _WITH_DATA = {
-    *(("tell",), ("ask",), ("broadcast",), ("publish",)),
+    *(("tell",), ("ask",), ("request",), ("broadcast",), ("publish",)),
     *(("room", "send"), ("inbox", "append")),
 }
 
