@@ -32,8 +32,8 @@ from signalhub.wire.errors import (
 )
 
 VERBS = (
-    "serve limits jobs backup restore sql audit replay erase tell ask broadcast listen publish"
-    " subscribe discover ls ping"
+    "serve limits jobs backup restore sql audit replay erase tell ask request answer broadcast"
+    " listen publish subscribe discover ls ping"
 )
 NOUNS = {
     "settings": "check show reference",

@@ -41,47 +41,56 @@ async def run_program(command: Sequence[str], text: str, *, limit_s: float) -> P
     assert process.stdout is not None
     assert process.stderr is not None
     ended_by = None
-    pipes = asyncio.gather(
-        _write(process.stdin, text), _read(process.stdout), _read(process.stderr)
-    )
+    reading = [asyncio.create_task(_read(one)) for one in (process.stdout, process.stderr)]
+    others = [
+        asyncio.create_task(_write(process.stdin, text)),
+        asyncio.create_task(process.wait()),
+    ]
     try:
-        async with asyncio.timeout(limit_s):
-            _, output, errors = await asyncio.shield(pipes)
-            if max(len(output), len(errors)) > OUTPUT_BYTES_MAX:
-                ended_by = "output"
-            else:
-                await process.wait()
-    except TimeoutError:
-        ended_by = "time"
-        output = errors = b""
+        _, late = await asyncio.wait(
+            [*reading, *others], timeout=limit_s, return_when=asyncio.FIRST_EXCEPTION
+        )
+        if any(task.done() and task.exception() for task in reading):
+            ended_by = "output"
+        elif late:
+            ended_by = "time"
     finally:
         if ended_by is not None or process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        pipes.cancel()
-        await asyncio.gather(pipes, return_exceptions=True)
+        for task in (*reading, *others):
+            task.cancel()
+        await asyncio.gather(*reading, *others, return_exceptions=True)
         await process.wait()
-    return ProgramResult(
-        process.returncode or 0,
-        output.decode(errors="replace"),
-        errors.decode(errors="replace"),
-        ended_by,
-    )
+        # What is left in the pipes keeps them open.
+        rest = [asyncio.create_task(_drain(one)) for one in (process.stdout, process.stderr)]
+        await asyncio.wait(rest, timeout=1.0)
+    if ended_by is not None:
+        return ProgramResult(process.returncode or 0, "", "", ended_by)
+    output, errors = (task.result().decode(errors="replace") for task in reading)
+    return ProgramResult(process.returncode or 0, output, errors)
 
 
 async def _write(stream: asyncio.StreamWriter, text: str) -> None:
     # It need not read what it is given.
-    with suppress(BrokenPipeError, ConnectionResetError):
-        stream.write(text.encode(errors="replace"))
-        await stream.drain()
-    stream.close()
+    try:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            stream.write(text.encode(errors="replace"))
+            await stream.drain()
+    finally:
+        stream.close()
 
 
 async def _read(stream: asyncio.StreamReader) -> bytes:
-    """All that is written, or a little more than is allowed."""
+    """All that is written."""
     parts = bytearray()
     while part := await stream.read(2**16):
         parts += part
         if len(parts) > OUTPUT_BYTES_MAX:
-            break
+            raise ValueError(f"more than {OUTPUT_BYTES_MAX} bytes")
     return bytes(parts)
+
+
+async def _drain(stream: asyncio.StreamReader) -> None:
+    while await stream.read(2**16):
+        pass

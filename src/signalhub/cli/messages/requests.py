@@ -27,8 +27,8 @@ from signalhub.cli.terminal.failures import usage
 from signalhub.cli.terminal.output import shown
 
 if TYPE_CHECKING:
-    from signalhub.client import Client, Message
     from signalhub.cli.messages.programs import ProgramResult
+    from signalhub.client import Client, Message
 
 
 def request(
