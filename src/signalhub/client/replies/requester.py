@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from signalhub.client.arguments import checked_type
@@ -87,7 +87,7 @@ class Requester(Resource):
         max: int | None = None,
         timeout_s: float = REQUEST_S,
         sender: str | None = None,
-    ) -> AsyncIterator[Message]:
+    ) -> AsyncGenerator[Message, None]:
         """Send a request to many actors and iterate over their replies as they arrive.
 
         It goes to the subscribers of a topic, to all actors with a capability or, without both, to
