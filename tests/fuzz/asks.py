@@ -149,7 +149,8 @@ class Asks:
             _refuse_some(way, is_final=kind == 6)
 
     def maker(self, random: Random, number: int) -> Callable[[], tuple[Reads, int]]:
-        return _Maker(random).next
+        # With a rate, tells to several targets may be charged in another order.
+        return _Maker(random, has_tells=number % _KINDS != 2).next
 
 
 def _refuse_some(way: Way, *, is_final: bool) -> None:
@@ -172,8 +173,9 @@ def _refuse_some(way: Way, *, is_final: bool) -> None:
 class _Maker:
     """Makes reads of one client."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, *, has_tells: bool) -> None:
         self._random = random
+        self._has_tells = has_tells
         self._others = Mutator(random.getrandbits(32))
         self._serial = 0
         self._to = _TO[0]
@@ -225,7 +227,7 @@ class _Maker:
             (b"from", b'"%b"' % SENDER.encode()),
             (b"to", b'"@(cloudflare/signal-hub)"' if self._below(20) else self._pick(_TO)),
             (b"type", b'"hub:send"'),
-            (b"pattern", b'"ask"' if self._below(6) else b'"tell"'),
+            (b"pattern", b'"tell"' if not self._below(6) and self._has_tells else b'"ask"'),
             (b"correlationId", b"null"),
             (b"timestamp", b"%d" % (_NOW_MS + self._below(300) - 150)),
             (b"ttl", b"null" if self._below(8) else self._pick(_LIVES[:6])),
