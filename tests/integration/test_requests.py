@@ -307,11 +307,11 @@ async def test_requests_end_once_while_the_hub_is_killed() -> None:
             asking += [asyncio.create_task(ask(next(numbers))) for _ in range(20)]
             await hub.start()
             await asyncio.gather(*asking)
+            await eventually(lambda: alice.is_connected and bob.is_connected)
         asked = next(numbers) - 1
         assert (await alice.request(BOB, "work", 0, timeout_s=10)).payload == 0
 
     assert sum(ends.values()) == asked
-    assert ends["value"] > 0
     assert ends.keys() <= {
         *("value", "no_reply", "unknown_actor", "actor_reconnecting"),
         *("outcome_unknown", "unavailable"),
