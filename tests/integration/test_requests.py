@@ -300,7 +300,7 @@ async def test_requests_end_once_while_the_hub_is_killed() -> None:
                 ends["value"] += 1
 
         numbers = iter(range(1, 1_000_000))
-        for _ in range(volume(2, 100)):
+        for _ in range(volume(1, 100)):
             asking = [asyncio.create_task(ask(next(numbers))) for _ in range(20)]
             await asyncio.sleep(0.005)
             await hub.kill()
