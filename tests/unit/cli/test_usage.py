@@ -33,9 +33,10 @@ from signalhub.wire.errors import (
 
 VERBS = (
     "serve limits jobs backup restore sql audit replay erase tell ask request answer broadcast"
-    " listen publish subscribe discover ls ping"
+    " listen publish subscribe discover ls ping error completion doctor"
 )
 NOUNS = {
+    "context": "add use ls show rm",
     "settings": "check show reference",
     "token": "mint inspect revoke denied jwks",
     "session": "ls close",
