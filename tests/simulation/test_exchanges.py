@@ -11,7 +11,7 @@ from tests.simulation.exchange_world import ExchangeWorld
 from tests.support.volume import volume
 
 GROUPS = 6
-RUNS = volume(240, 10_000)
+RUNS = volume(150, 10_000)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
@@ -28,7 +28,7 @@ def test_a_request_ends_exactly_once(group: int) -> None:
 def test_all_ends_are_seen() -> None:
     ends: Counter[str] = Counter()
     late = restarts = 0
-    for seed in range(60):
+    for seed in range(50):
         world = ExchangeWorld(seed)
         world.run()
         late += world.asker.protocol.exchanges.late_replies

@@ -12,7 +12,7 @@ def main() -> None:
     # What is imported stays, so looking for garbage often, or once more at the end, finds none.
     gc.set_threshold(50_000, 20, 50)
     if sys.argv[1:2] == ["__complete"]:
-        from signalhub.cli.setup import names
+        from signalhub.cli.terminal import names
 
         names.main(sys.argv[2:])
         return

@@ -19,9 +19,8 @@ from pathlib import Path
 import pytest
 
 from signalhub.auth.tokens import mint
-from signalhub.cli.setup import names
 from signalhub.cli.setup.completion import Shell, place_of, script
-from signalhub.cli.terminal import contexts
+from signalhub.cli.terminal import contexts, names
 from signalhub.cli.terminal.arguments import _verbatim
 from signalhub.log.segment import BATCHES_BEGIN
 from signalhub.operate.doctor.bundle import HIDDEN, NameMask
@@ -424,7 +423,8 @@ def test_names_are_the_same_within_one_bundle_only() -> None:
 
 async def test_completing_imports_next_to_nothing() -> None:
     program = (
-        "import sys; from signalhub.cli.setup import names; names.names(['context', 'use', ''])\n"
+        "import sys; from signalhub.cli.terminal import names\n"
+        "names.names(['context', 'use', ''])\n"
         "print({'cyclopts', 'rich', 'asyncio', 'msgspec'} & set(sys.modules))"
     )
     process = await asyncio.create_subprocess_exec(

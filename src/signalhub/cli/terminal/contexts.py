@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from signalhub.cli.setup.names import context_path
 from signalhub.cli.terminal.failures import Exit, Failure, usage
+from signalhub.cli.terminal.names import context_path
 from signalhub.privacy import FOLDER_MODE, opener
 
 if TYPE_CHECKING:
