@@ -14,10 +14,10 @@ import signalhub
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "signalhub"
-FOLDERS = ("src", "tests", "bench", "docs", "examples", "deploy", "native", "tools")
+FOLDERS = ("src", "tests", "bench", "docs", "examples", "deploy", "native", "tools", "web")
 SUFFIXES = {
     *(".c", ".cfg", ".css", ".html", ".ini", ".js", ".json", ".md", ".mjs", ".py", ".sh", ".sql"),
-    *(".rs", ".toml", ".ts", ".txt", ".yaml", ".yml"),
+    *(".rs", ".svg", ".toml", ".ts", ".tsx", ".txt", ".yaml", ".yml"),
 }
 NOT_OURS = {"target", "node_modules", "vendor", "__pycache__", "results", "data"}
 

@@ -26,6 +26,8 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
 }
 # What builds the native part.
 NATIVE: Final = ["maturin"]
+# What drives Chromium in the tests of the dashboard, besides `dev`.
+BROWSER: Final = ["playwright"]
 _HEADER: Final = "# Written by tools/lock.py from constraints.txt and pyproject.toml.\n"
 
 
@@ -58,7 +60,8 @@ def main(arguments: list[str]) -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, extras in EXTRAS.items():
         (FOLDER / f"{name}.txt").write_text(compiled(uv, ["pyproject.toml"], extras))
-    for name, packages in (("build", build_requirements()), ("native", NATIVE)):
+    alone = (("build", build_requirements()), ("native", NATIVE), ("browser", BROWSER))
+    for name, packages in alone:
         with tempfile.NamedTemporaryFile("w", suffix=".in") as listed:
             listed.write("\n".join(packages))
             listed.flush()

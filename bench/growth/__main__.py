@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench import invocation, machine, native, subject_session
 from bench.figures import Spread
-from bench.growth import connections, lag, logs, rooms, subscriptions, topics
+from bench.growth import connections, lag, logs, patterns, rooms, subscriptions, topics
 from bench.growth.goals import GOALS
 from bench.growth.plot import Plot, Point, svg
 from bench.subjects import Subject
@@ -26,6 +26,7 @@ SUBJECTS: tuple[Subject, ...] = (
     connections.SUBJECT,
     topics.SUBJECT,
     subscriptions.SUBJECT,
+    patterns.SUBJECT,
     rooms.SUBJECT,
     lag.SUBJECT,
     logs.SUBJECT,
@@ -34,6 +35,7 @@ PLOTS: dict[str, tuple[Plot, ...]] = {
     connections.NAME: connections.PLOTS,
     topics.NAME: topics.PLOTS,
     subscriptions.NAME: subscriptions.PLOTS,
+    patterns.NAME: patterns.PLOTS,
     rooms.NAME: rooms.PLOTS,
     lag.NAME: lag.PLOTS,
     logs.NAME: logs.PLOTS,

@@ -22,7 +22,7 @@ from signalhub.server.rooms.openapi import describe
 from signalhub.settings.model import RoomsSettings
 from signalhub.testing import FakeClock, run_hub, spawn_hub
 from tests.compliance.openapi_cases import COUNTS_VARIABLE, CROWDED_VARIABLE, SECRET_VARIABLE
-from tests.support.volume import volume
+from tests.support.volume import IS_SOAK, volume
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,6 +30,13 @@ REQUESTS = volume(1_000, 20_000)
 # Of each operation in a round; the edge cases and the chains come on top. A round makes about 1 000
 # requests, or 2 000, and there are as many rounds as it takes, each with another seed.
 EXAMPLES = volume(40, 140)
+
+MESSAGE_REQUESTS = volume(150, 20_000)
+MESSAGE_EXAMPLES = volume(12, 140)
+MESSAGES = ("--include-path-regex", "^/api/hub/")
+# The coverage phase alone makes more than a thousand requests.
+MESSAGE_PHASES = ("--phases", "examples,coverage,fuzzing" if IS_SOAK else "examples,fuzzing")
+NOT_MESSAGES = ("--exclude-path-regex", "^/api/hub/")
 
 UNLIMITED = {"rate": 10**9, "append_rate": 10**9, "fetch_rate": 10**9}
 
@@ -108,7 +115,7 @@ async def test_the_hub_does_what_its_document_says(tmp_path: Path) -> None:
     counts: Counter[tuple[str, int]] = Counter()
     async with spawn_hub(rooms=UNLIMITED) as hub:
         for seed in itertools.count(1):
-            options = ("--max-examples", str(EXAMPLES), "--seed", str(seed))
+            options = ("--max-examples", str(EXAMPLES), "--seed", str(seed), *NOT_MESSAGES)
             verdict = await examine(tmp_path, hub.http_url, *options)
             assert verdict.exit_code == 0, verdict.output
             counts.update(verdict.counts)
@@ -121,6 +128,26 @@ async def test_the_hub_does_what_its_document_says(tmp_path: Path) -> None:
     assert max(statuses) < 500
     assert {304, 400, 404, 405, 409, 412, 413, 415} <= set(statuses)
     assert set(operations()) <= {asked for asked, status in counts if status < 300}
+    assert "could not" not in log
+
+
+@pytest.mark.timeout(120 + MESSAGE_REQUESTS // 10)
+async def test_messages_are_handled_as_the_document_says(tmp_path: Path) -> None:
+    counts: Counter[tuple[str, int]] = Counter()
+    async with spawn_hub(message_rate=0) as hub:
+        for seed in itertools.count(1):
+            options = ("--max-examples", str(MESSAGE_EXAMPLES), "--seed", str(seed))
+            verdict = await examine(tmp_path, hub.http_url, *options, *MESSAGES, *MESSAGE_PHASES)
+            assert verdict.exit_code == 0, verdict.output
+            counts.update(verdict.counts)
+            if counts.total() >= MESSAGE_REQUESTS:
+                break
+        log = hub.log()
+
+    statuses = by_status(counts)
+    print(f"{counts.total()} requests: {sorted(statuses.items())}")
+    assert max(statuses) < 500
+    assert {200, 202, 400, 404} <= set(statuses)
     assert "could not" not in log
 
 
@@ -148,7 +175,7 @@ async def test_other_settings_are_described_as_well(tmp_path: Path) -> None:
     }
 
     async with run_hub(rooms=UNLIMITED | rooms) as hub:
-        options = ("--phases", "examples,coverage", "--seed", "1")
+        options = ("--phases", "examples,coverage", "--seed", "1", *NOT_MESSAGES)
         verdict = await examine(tmp_path, hub.http_url, *options, is_secret=True)
 
     assert verdict.exit_code == 0, verdict.output

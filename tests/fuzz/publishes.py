@@ -130,6 +130,12 @@ class Publishes:
         if kind == 1:
             way.slow.append(SENDER)
             way.wires[SENDER].room = 5_000
+        if kind == 5:
+            every = {"pattern": "kept/#", **consume, "subscription": "all"}
+            way.say(reader, "hub:subscribe", every, id="s0")
+        if kind == 2:
+            mine = {"pattern": "kept/#", "subscription": "mine", "window": 30, "mode": "shared"}
+            way.say(SENDER, "hub:subscribe", {**mine, "from": "earliest"}, id="s9")
         if kind in (3, 5):
             way.say(reader, "hub:subscribe", {"topic": "kept/b", **consume}, id="s1")
         if kind in (5, 6):
@@ -199,6 +205,8 @@ class _Maker:
             return self._others.damage(self._publish(0))
         if chance < 0.015:
             return self._subscribe()
+        if chance < 0.08:
+            return self._settle()
         return self._publish(0 if chance < 0.85 else 1 + self._below(2))
 
     def _subscribe(self) -> bytes:
@@ -208,6 +216,19 @@ class _Maker:
         few = {"backlogMax": 3, "backlogPolicy": "drop_oldest"} if self._below(2) else {}
         payload = {**name, "from": "latest", "window": 5, **few}
         return envelope("hub:subscribe", payload, id=f"m{self._serial}", sender=SENDER)
+
+    def _settle(self) -> bytes:
+        """Acknowledge what it may have got through a pattern."""
+        self._serial += 1
+        topic = self._pick(_TOPICS[:3])
+        seq = 1 + self._below(40)
+        payload: dict[str, object] = {"topic": topic, "subscription": "mine", "seq": seq}
+        if self._below(3):
+            del payload["seq"]
+            payload["seqs"] = list(range(seq, seq + self._below(20) + 1))
+        pattern = "tell" if self._below(4) else "ask"
+        names = {"id": f"m{self._serial}", "sender": SENDER, "pattern": pattern}
+        return envelope("hub:ack", payload, **names)
 
     def _publish(self, odd: int) -> bytes:
         """One with so many odd members."""

@@ -1,5 +1,7 @@
 """One subscription's life as a list of steps: consumers come, go, settle, stall and err.
 
+In some lives it is a part of a pattern, whose consumers get messages of other topics, too.
+
 The same seed gives the same run. In the end everybody behaves for a while, and then everything that
 could be delivered must have been.
 """
@@ -11,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from signalhub.core.subscriptions.consumers import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
+from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import EXHAUSTED, SENT
 from signalhub.settings.model import DispatchSettings, LogSettings, Settings
 from tests.property.dispatch_watch import NAME, TOPIC, Watch, WatchedShell
@@ -23,6 +26,8 @@ MODES = [EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED]
 ROUNDS_MAX = 60
 
 NAMED: dict[str, Any] = {"topic": TOPIC, "subscription": NAME}
+PATTERN = f"{TOPIC}/#"
+OTHERS = (f"{TOPIC}/a", f"{TOPIC}/b")
 
 Step = tuple[str, int, int]
 
@@ -51,6 +56,7 @@ def drawn(seed: int) -> tuple[dict[str, Any], list[Step]]:
     }
     if not traits["wakes"]:
         traits["heartbeatMs"] = 50
+    traits["pattern"] = seed // len(MODES) % 4 == 3
     length = dice.randint(STEPS_MIN, STEPS_MAX)
     weights = [weight for weight, _ in STEPS.values()]
     names = dice.choices(list(STEPS), weights, k=length)
@@ -64,7 +70,7 @@ class Run:
         self.options = {
             name: value
             for name, value in traits.items()
-            if name not in ("wakes", "cache", "failover")
+            if name not in ("wakes", "cache", "failover", "pattern")
         }
         dispatch = DispatchSettings(
             wakes=traits["wakes"],
@@ -84,9 +90,16 @@ class Run:
         self.accepted: dict[int, int] = {}
         self.acks: dict[str, tuple[int, set[int], set[int]]] = {}
         self.crashes = 0
+        self.is_part = bool(traits["pattern"])
+        # Messages of other topics that were sent to somebody: who, and the request that settles it.
+        self.others: list[tuple[Peer, Message]] = []
         self.writer = self.shell.connect("@(a/writer)")
         self.writer.ask("hub:topic_create", {"topic": TOPIC, "durable": True})
         self.join(0, 0)
+        if self.is_part:
+            # It begins with its first message.
+            self.publish(0, 1)
+            self.listen()
 
     def play(self, steps: list[Step]) -> None:
         self.watch.look()
@@ -102,10 +115,24 @@ class Run:
         for peer in self.shell.peers:
             for message in peer.take():
                 self.watch.arrive(message)
-                if message["type"] == "hub:published":
+                self.note_other(peer, message)
+                if message["type"] == "hub:published" and message["correlationId"][0] == "p":
                     self.check_published(message)
                 elif message["correlationId"] in self.acks:
                     self.check_acked(message)
+
+    def note_other(self, peer: Peer, message: Message) -> None:
+        topic = message["metadata"].get("topic")
+        if topic in OTHERS and "delivery" in message["metadata"]:
+            seq = message["metadata"]["delivery"]["seq"]
+            self.others.append((peer, {"topic": topic, "subscription": NAME, "seq": seq}))
+
+    def settle_others(self) -> None:
+        """Whoever got messages of other topics acknowledges them."""
+        others, self.others = self.others, []
+        for peer, payload in others:
+            if peer.can_be_written and self.consumer_of(peer) is not None:
+                peer.request("hub:ack", payload, pattern="tell")
 
     def check_published(self, message: Message) -> None:
         seq, serial = message["payload"]["seq"], int(message["correlationId"][1:])
@@ -141,6 +168,8 @@ class Run:
         if name is None:
             return
         payload: dict[str, Any] = {"subscriptionId": name, **more}
+        if self.is_part:
+            payload["topic"] = TOPIC
         if len(seqs) == 1 and seqs[0] in self.watch.sent_here and number % 3 == 0:
             payload["id"] = self.watch.ids[seqs[0]]
         if "upTo" not in more:
@@ -189,9 +218,13 @@ class Run:
             if number % 11 == 0:
                 payload["deliverAt"] = self.shell.now + number
             ttl = 400 if number % 13 == 0 else None
+            if self.is_part:
+                other = payload | {"topic": OTHERS[self.serial % 2], "durable": True}
+                self.writer.request("hub:publish", other, id=f"o{self.serial}")
             self.writer.request("hub:publish", payload, id=f"p{self.serial}", ttl=ttl)
 
     def ack(self, seat: int, number: int) -> None:
+        self.settle_others()
         held = self.held_by(seat)
         if held:
             self.settle(seat, "hub:ack", [held[number % len(held)]], number)
@@ -232,9 +265,16 @@ class Run:
         if not peer.is_stalled and self.consumer_of(peer) is None:
             self.subscribe(peer, f"seat {seat}")
 
+    @property
+    def named(self) -> dict[str, Any]:
+        """What is subscribed to."""
+        return {"pattern": PATTERN, "subscription": NAME} if self.is_part else NAMED
+
     def subscribe(self, peer: Peer, consumer: str) -> None:
-        given = NAMED | {"consumer": consumer}
+        given = self.named | {"consumer": consumer}
         has_it = NAME in self.watch.topic.subscriptions
+        if self.is_part:
+            has_it = self.shell.hub.patterns.index.find(PATTERN, NAME) is not None
         options = {"mode": self.options["mode"]} if has_it else self.options
         peer.request("hub:subscribe", given | options)
 
@@ -246,7 +286,7 @@ class Run:
     def leave(self, seat: int, number: int) -> None:
         peer = self.seats[seat]
         if peer is not None and peer.can_be_written and not peer.is_stalled:
-            peer.request("hub:unsubscribe", NAMED)
+            peer.request("hub:unsubscribe", self.named)
 
     def take_over(self, seat: int, number: int) -> None:
         """Another session comes with the same consumer's name."""
@@ -274,7 +314,15 @@ class Run:
         to: object = ["earliest", "latest", {"seq": 1 + number % 9}, {"last": 1 + number % 5}][
             number % 4
         ]
-        self.writer.request("hub:seek", NAMED | {"to": to})
+        where = self.named if number % 2 else NAMED
+        self.writer.request("hub:seek", where | {"to": to})
+
+    def pause(self, seat: int, number: int) -> None:
+        self.writer.request("hub:sub_pause", self.named if number % 2 else NAMED)
+
+    def resume(self, seat: int, number: int) -> None:
+        for where in (self.named, NAMED):
+            self.writer.request("hub:sub_resume", where)
 
     def update(self, seat: int, number: int) -> None:
         changes: list[Message] = [
@@ -287,7 +335,7 @@ class Run:
             return
         if "maxDeliveries" in change:
             self.watch.max_deliveries_min = min(3, self.watch.max_deliveries_min)
-        payload = NAMED | change
+        payload = (self.named if number % 2 else NAMED) | change
         self.writer.request("hub:sub_update", payload)
 
     def lose(self, seat: int, number: int) -> None:
@@ -308,7 +356,13 @@ class Run:
         offsets = [one.offset for one in entries if one.stream == TOPIC and one.seq >= kept]
         shell.engine.cut(min([shell.engine.head, *offsets]))
         topic.recent.clear()
-        shell.perform(shell.hub.retention.cut({topic.id: kept if offsets else 0}, shell.now))
+        firsts = {topic.id: kept if offsets else 0}
+        for part in self.other_parts(is_any=True):
+            name = part.stream.name
+            seqs = [one.seq for one in shell.engine.entries if one.stream == name and one.seq]
+            firsts[part.stream.id] = min(seqs, default=0)
+            part.stream.recent.clear()
+        shell.perform(shell.hub.retention.cut(firsts, shell.now))
         shell.save_snapshot()
 
     # The disk.
@@ -342,6 +396,7 @@ class Run:
         pending = self.shell.engine.pending
         self.crashes += 1
         self.acks.clear()
+        self.others.clear()
         self.shell = self.shell.restarted(number % (pending + 1))
         self.watch.restarted(self.shell)
         self.seats = [None] * SEATS
@@ -363,6 +418,7 @@ class Run:
         self.acks.clear()
         self.shell.settle()
         self.writer.request("hub:sub_resume", NAMED)
+        self.writer.request("hub:sub_resume", self.named)
         self.seats = [None] * SEATS
         self.join(0, 0)
         self.credit_all()
@@ -373,9 +429,12 @@ class Run:
                 break
             self.settle(0, "hub:ack", self.held_by(0), 1)
             self.settle(0, "hub:ack", self.stuck(), 1)
+            self.settle_others()
             self.listen()
             self.watch.look()
             self.shell.advance(1_500)
+            if self.is_part:
+                self.shell.tick()
         self.check_end()
 
     def credit_all(self) -> None:
@@ -391,7 +450,15 @@ class Run:
 
     def is_done(self) -> bool:
         subscription = self.watch.subscription
-        return not subscription.lag and not subscription.position.parked
+        is_over = not subscription.lag and not subscription.position.parked
+        return is_over and not any(one.lag for one in self.other_parts())
+
+    def other_parts(self, *, is_any: bool = False) -> list[Subscription]:
+        """The other parts of the pattern; unless `is_any`, none if one message may block them."""
+        topics = self.shell.hub.streams.topics
+        if not self.is_part or (self.options["poison"] == "block" and not is_any):
+            return []
+        return [topics[name].subscriptions[NAME] for name in OTHERS if name in topics]
 
     def check_end(self) -> None:
         subscription, topic = self.watch.subscription, self.watch.topic
@@ -405,6 +472,8 @@ class Run:
         assert not len(subscription.window)
         assert not subscription.settlements
         assert not subscription.letters
+        for part in self.other_parts():
+            assert not part.lag, f"{part.lag} of {part.stream.name} were never delivered"
         assert not self.acks, "an ack was never confirmed"
         assert topic.head == len(self.watch.published)
         for seq, serial in self.accepted.items():
@@ -434,8 +503,8 @@ STEPS: dict[str, tuple[int, Callable[[Run, int, int], object]]] = {
     "credit": (3, Run.credit),
     "block": (4, Run.block),
     "read_on": (5, Run.read_on),
-    "pause": (2, lambda run, seat, number: run.writer.request("hub:sub_pause", NAMED)),
-    "resume": (4, lambda run, seat, number: run.writer.request("hub:sub_resume", NAMED)),
+    "pause": (2, Run.pause),
+    "resume": (4, Run.resume),
     "seek": (2, Run.seek),
     "update": (2, Run.update),
     "lose": (1, Run.lose),

@@ -120,9 +120,10 @@ class Watch:
         consumer = flight.consumer
         assert consumer is not None
         assert consumer.session is session, "sent to somebody else than it says"
-        assert not subscription.position.is_paused, "sent while it is paused"
+        assert not subscription.is_paused, "sent while it is paused"
         assert consumer in list(subscription.consumers), "sent to somebody who has left"
-        assert consumer.flights <= consumer.window, "more in flight than the consumer takes"
+        whole = consumer.group or consumer
+        assert whole.flights <= whole.window, "more in flight than the consumer takes"
         assert session.outbound is None, "sent to a socket that does not read"
         sent = [other for other in flights.values() if other.phase is SENT]
         if mode in (EXCLUSIVE, FAILOVER):
@@ -186,8 +187,7 @@ class Watch:
         if stream == TOPIC:
             assert seq == len(self.published) + 1, "a position was left out or used twice"
             self.published[seq] = message
-        elif message.dead is not None:
-            assert message.dead.topic == TOPIC
+        elif message.dead is not None and message.dead.topic == TOPIC:
             assert message.dead.reason, "nobody knows why it died"
             assert message.key == self.published[message.dead.seq].key
             self.letters.add(message.dead.seq)
@@ -293,6 +293,9 @@ class Watch:
                 assert known, f"{seq} is ready and nobody knows"
         for consumer in consumers:
             assert consumer.flights == by_consumer[consumer.id], "flights are miscounted"
+            if consumer.group is not None:
+                shares = consumer.group.shares.values()
+                assert consumer.group.flights == sum(one.flights for one in shares), "miscounted"
         assert window.exhausted == sum(
             flight.phase is EXHAUSTED for flight in window.seen().values()
         )
@@ -345,7 +348,8 @@ class Watch:
             self.settled = settled
         forgotten = {seq for seq in self.written if seq <= self.topic.head} - settled
         assert not forgotten, f"{forgotten} were settled on disk and are not any more"
-        unsaid = {seq for seq in settled - self.settled - self.written if seq >= self.topic.first}
+        told = self.settled | self.written | self.letters
+        unsaid = {seq for seq in settled - told if seq >= self.topic.first}
         assert not unsaid, f"{unsaid} were recovered as settled, and nobody said so"
         self.settled = settled
         self.floor = position.floor

@@ -51,7 +51,7 @@ def settling_on_disconnect(shell: RecordingShell) -> None:
     closed = shell.hub.closed
 
     def closed_for_good(session: Session, now: int, code: int | None = None) -> list[Effect]:
-        for consumer in session.consumers.values():
+        for consumer in [part for one in session.consumers.values() for part in one.parts()]:
             for flight in consumer.subscription.window.of(consumer):
                 consumer.subscription.settle(flight, Outcome.ACKED)
         return closed(session, now, code)

@@ -145,8 +145,10 @@ def becoming(part: str, cls: type[object]) -> Plant:
 def with_overflowing_buckets(shell: RecordingShell) -> None:
     opened = shell.hub.opened
 
-    def opened_with_a_hole(link: object, now: int, source: str = "") -> Session:
-        session = opened(link, now, source)
+    def opened_with_a_hole(
+        link: object, now: int, source: str = "", *, has_socket: bool = True
+    ) -> Session:
+        session = opened(link, now, source, has_socket=has_socket)
         session.bucket = Overflowing(session.bucket.rate_s, session.bucket.burst, now)
         return session
 

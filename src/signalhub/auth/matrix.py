@@ -170,7 +170,10 @@ REQUESTS: Final = (
     Access("hub:list_subs", "the subscriptions shown", ("subscribe",)),
     *(
         access
-        for request in ("hub:sub_update", "hub:sub_pause", "hub:sub_resume", "hub:seek")
+        for request in (
+            *("hub:sub_update", "hub:sub_pause", "hub:sub_resume", "hub:sub_settle"),
+            "hub:seek",
+        )
         for access in (Access(request, _OTHERS, ("manage",)), Access(request, _OWN))
     ),
     Access("hub:sub_delete", _OTHERS, ("delete",)),
@@ -197,6 +200,8 @@ REQUESTS: Final = (
     Access("hub:erase", "", ("admin:erase",)),
 )
 
+_ADMIN: Final = "/api/admin/v1"
+_VIEW: Final = ("admin:view",)
 _BY_NAME: Final = "by the name of the room"
 _BY_CAPABILITY: Final = "with the capability of the room"
 
@@ -226,6 +231,64 @@ ROUTES: Final = (
         )
     ),
     Access("/openapi.json", is_open=True),
+    # The page for people, and its API. Every answer of the API needs a token.
+    Access("/ui", is_open=True),
+    Access("/ui/", is_open=True),
+    Access("/ui/assets/{}", is_open=True),
+    Access("/sdk.js", is_open=True),
+    Access(f"{_ADMIN}/live", "connecting; the first frame needs `admin: view`", is_open=True),
+    Access(f"{_ADMIN}/openapi.json", is_open=True),
+    Access(f"{_ADMIN}/me"),
+    Access(f"{_ADMIN}/session/refresh"),
+    Access(f"{_ADMIN}/settings", "", ("admin:settings",)),
+    *(
+        Access(f"{_ADMIN}{path}", "", _VIEW)
+        for path in ("/overview", "/series", "/search", "/health", "/segments", "/warnings")
+    ),
+    *(
+        Access(f"{_ADMIN}{path}", "", _VIEW)
+        for path in ("/rooms", "/actors", "/actors/{}", "/sessions", "/sessions/{}")
+    ),
+    Access(f"{_ADMIN}/sessions/{{}}/close", "", ("admin:view + admin:sessions",)),
+    *(
+        Access(f"{_ADMIN}{path}", "", _VIEW)
+        for path in ("/topics", "/subscriptions", "/jobs", "/jobs/{}")
+    ),
+    Access(f"{_ADMIN}/jobs/{{}}/cancel", "one's own", _VIEW),
+    Access(f"{_ADMIN}/topics/{{}}", "GET", _VIEW),
+    Access(f"{_ADMIN}/topics/{{}}", "PUT", ("admin:view + create",)),
+    Access(f"{_ADMIN}/topics/{{}}", "PATCH", ("admin:view + create",)),
+    Access(f"{_ADMIN}/topics/{{}}", f"DELETE {_OTHERS}", ("admin:view + delete",)),
+    Access(f"{_ADMIN}/topics/{{}}/subscriptions/{{}}", "GET", _VIEW),
+    Access(
+        f"{_ADMIN}/topics/{{}}/subscriptions/{{}}",
+        f"DELETE {_OTHERS}",
+        ("admin:view + delete",),
+    ),
+    *(
+        Access(f"{_ADMIN}/topics/{{}}/subscriptions/{{}}/{what}", _OTHERS, ("admin:view + manage",))
+        for what in ("pause", "resume", "set", "seek", "settle")
+    ),
+    Access(f"{_ADMIN}/letters/redrive", _OTHERS, ("admin:view + manage",)),
+    Access(f"{_ADMIN}/letters/purge", _OTHERS, ("admin:view + delete",)),
+    # What the requests of the wire protocol need that these become.
+    Access("/api/hub/v1/publish", "", ("publish",)),
+    Access("/api/hub/v1/publish/batch", "each message for itself, as `/publish`"),
+    Access("/api/hub/v1/tell", "", ("send",)),
+    Access("/api/hub/v1/ask", "", ("send",)),
+    Access("/api/hub/v1/request", "", ("send",)),
+    Access("/api/hub/v1/topics/{}/messages", "messages", ("subscribe",)),
+    *(
+        Access(f"/api/hub/v1/topics/{{}}/subscriptions/{{}}/{name}", when, ("consume", "manage"))
+        for name, when in (
+            ("pull", "a subscription that is new or without owner"),
+            ("ack", ""),
+            ("nack", ""),
+            ("extend", ""),
+            ("term", ""),
+        )
+    ),
+    Access("/api/hub/v1/actors", "the actors shown: `discover`"),
 )
 
 _ENOUGH, _OLDER, _TOGETHER = "●", "○", "+"
@@ -321,6 +384,10 @@ alone is enough. {older}: it is enough in a token that does not mention a younge
 Requests and routes that only show things show what the verb covers. An address that a token
 names is its own.
 
+A request that names a pattern of topics (`orders/#`) needs its verbs over everything that the
+pattern can match, and joining a pattern needs `subscribe` in any case, too. Its owner needs no
+more for what it made.
+
 `read` is about contents: payloads, keys and headers, reasons and errors, arguments of calls. In a
 replay, messages need `subscribe` and dead letters `read`; what is not permitted is left out and
 counted. Somebody with `control` and without `read` over a host gets its rows of calls, alarms and
@@ -342,8 +409,8 @@ name it; nothing else erases one.
 - What one made oneself needs none of these verbs and is not recorded. Nor is what another verb
   permits, too, such as joining a subscription that is named in `consume`.
 - Without authentication nobody owns anything, and the subject is empty. Recorded are
-  `hub:sub_update`, `hub:sub_pause`, `hub:sub_resume`, `hub:seek`, `hub:sub_delete`,
-  `hub:topic_delete`, `hub:purge`, `hub:redrive`, `hub:republish`, `hub:erase`,
+  `hub:sub_update`, `hub:sub_pause`, `hub:sub_resume`, `hub:sub_settle`, `hub:seek`,
+  `hub:sub_delete`, `hub:topic_delete`, `hub:purge`, `hub:redrive`, `hub:republish`, `hub:erase`,
   `hub:list_sessions`, `hub:close_session`, `hub:limits`, `hub:forget_place` and every
   `actors:control`.
 - What the permission `view` shows (`hub:list_jobs`) and a `dryRun` are not recorded.

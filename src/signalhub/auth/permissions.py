@@ -13,7 +13,8 @@ one of them falls back to an older verb, and one that gives it an empty list is 
 
 What the holder of a token made (`owner`) needs neither `manage` nor `delete`.
 
-Subscribing with a topic wildcard is allowed only if the patterns cover every topic it can match.
+Subscribing with a topic wildcard, plain or as a pattern subscription, and whatever else is done to
+a pattern is allowed only if the patterns cover every topic it can match.
 `+` matches any level and `#` the topic before it and any path below, so each is checked as a name
 with a character that no pattern contains: only a `*` can match it, and then matches everything in
 its place. Hence `prices/*` covers `prices/+` and `prices/eu/#`, but not `prices/#`, which also
@@ -125,7 +126,7 @@ class Allowance:
 
     def may_create(self, topic: str) -> bool:
         """Create and change durable topics."""
-        return _covers(self._create, topic)
+        return _covers_all(self._create, topic)
 
     def owns(self, owner: str) -> bool:
         """Was it made with a token for the same subject? Nobody owns what has no owner."""
@@ -133,7 +134,7 @@ class Allowance:
 
     def may_consume(self, topic: str, subscription: str, owner: str = "") -> bool:
         """Take messages of a named subscription; `owner` is empty if nobody owns it."""
-        return self.consumes(topic, subscription, owner) or _covers(self._manage, topic)
+        return self.consumes(topic, subscription, owner) or _covers_all(self._manage, topic)
 
     def consumes(self, topic: str, subscription: str, owner: str = "") -> bool:
         """May it do so without the permission to manage?"""
@@ -141,18 +142,18 @@ class Allowance:
             return True
         if self._consume is not None:
             # A slash in its name is no border between levels of the topic: only `*` matches it.
-            return _covers(self._consume, f"{topic}/{subscription.replace('/', _ANYTHING)}")
+            return _covers_all(self._consume, topic, "/" + subscription.replace("/", _ANYTHING))
         return not owner and self.may_subscribe(topic)
 
     def may_manage(self, topic: str, owner: str = "") -> bool:
         """Change a subscription of this topic, or what it has done."""
-        return self.owns(owner) or _covers(self._manage, topic)
+        return self.owns(owner) or _covers_all(self._manage, topic)
 
     def may_delete(self, name: str, owner: str = "") -> bool:
         """Delete a topic, what it holds or a subscription of it; purge on a host (`@(…)`)."""
         if names.is_address(name):
             return _covers(self._delete_hosts, name)
-        return self.owns(owner) or _covers(self._delete, name)
+        return self.owns(owner) or _covers_all(self._delete, name)
 
     def may_read(self, name: str) -> bool:
         """See the contents of messages stored for a topic, or for an address (`@(…)`)."""
@@ -182,9 +183,7 @@ class Allowance:
 
     def may_subscribe(self, topic: str) -> bool:
         """For a wildcard: are all topics it can match allowed?"""
-        if not names.has_wildcard(topic):
-            return _covers(self._subscribe, topic)
-        return all(_covers(self._subscribe, name) for name in _representatives(topic))
+        return _covers_all(self._subscribe, topic)
 
     def may_register(self, address: str) -> bool:
         """The session's own identity always; others by pattern."""
@@ -201,6 +200,13 @@ def _compile(patterns: tuple[str, ...], *, is_plain: bool = False) -> tuple[Patt
 
 def _covers(patterns: tuple[Pattern, ...], name: str) -> bool:
     return any(pattern.matches(name) for pattern in patterns)
+
+
+def _covers_all(patterns: tuple[Pattern, ...], topic: str, below: str = "") -> bool:
+    """Is a topic covered, with what is below it, or everything that a wildcard can match?"""
+    if not names.has_wildcard(topic):
+        return _covers(patterns, topic + below)
+    return all(_covers(patterns, name + below) for name in _representatives(topic))
 
 
 def _representatives(wildcard: str) -> list[str]:

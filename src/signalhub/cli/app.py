@@ -133,8 +133,9 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 _VERBS: dict[Group, tuple[str, ...]] = {
     _HUB: (
-        *("hub.serve:serve", "hub.limits:limits", "hub.jobs:jobs"),
-        *("hub.backup:backup", "hub.backup:restore"),
+        *("hub.serve:serve", "hub.ui:ui", "hub.top:top"),
+        *("hub.limits:limits", "hub.jobs:jobs", "hub.bench:bench"),
+        *("hub.backup:backup", "hub.backup:restore", "hub.demo:demo"),
     ),
     _MESSAGES: (
         *("messages.messages:tell", "messages.messages:ask"),
@@ -148,6 +149,8 @@ _VERBS: dict[Group, tuple[str, ...]] = {
     _LAKE: ("lake.lake:sql", "lake.audit:audit", "lake.replay:replay", "lake.erase:erase"),
     _SETUP: ("setup.errors:error", "setup.completion:completion", "setup.doctor:doctor"),
 }
+# Only other parts of the project run these.
+_HIDDEN = {"admin-reader": "hub.reader:admin_reader"}
 _WITH_DATA = {
     *(("tell",), ("ask",), ("request",), ("broadcast",), ("publish",)),
     *(("room", "send"), ("inbox", "append")),
@@ -166,7 +169,8 @@ def build(argv: Sequence[str] = ()) -> App:
     )
     known = {name for nouns in _NOUNS.values() for name in nouns}
     known |= {_name_of(command) for commands in _VERBS.values() for command in commands}
-    wanted = known.intersection(argv[:1]) or known
+    hidden = _HIDDEN.keys() & argv[:1]
+    wanted = hidden or known.intersection(argv[:1]) or known
     for group, nouns in _NOUNS.items():
         for name in nouns.keys() & wanted:
             help, commands = nouns[name]
@@ -178,6 +182,8 @@ def build(argv: Sequence[str] = ()) -> App:
         for command in commands:
             if _name_of(command) in wanted:
                 app.command(f"{__package__}.{command}", _name_of(command), group=group)
+    for name in hidden:
+        app.command(f"{__package__}.{_HIDDEN[name]}", name, show=False)
     app["--help"].group = app["--version"].group = _OPTIONS
     _import_listed(app, argv)
     return app

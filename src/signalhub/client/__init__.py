@@ -38,6 +38,7 @@ from signalhub.client.answers import (
     Unplaced,
 )
 from signalhub.client.arguments import new_message_id
+from signalhub.client.calls.answers import MessagePage
 from signalhub.client.client import Client, Subscription, connect
 from signalhub.client.consumers import Consumer
 from signalhub.client.delivery import DeadLetter, Delivery, Settled
@@ -105,6 +106,7 @@ __all__ = [
     "Listener",
     "Lost",
     "Message",
+    "MessagePage",
     "MessageRefused",
     "MessagesDeleted",
     "Missed",

@@ -322,6 +322,16 @@ class SubscriptionInfo(_Answer, frozen=True):
     idle_expiry_ms: int | None = None
     backlog_max: int | None = None
     backlog_policy: str | None = None
+    # Of a pattern and its parts; a pattern adds up its topics.
+    pattern: str | None = None
+    topics: int | None = None
+    topics_behind: int | None = None
+    topics_blocked: int | None = None
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it stands for all topics that match."""
+        return self.pattern is not None and self.pattern == self.topic
 
 
 class SubscriptionPage(_OffsetPage, frozen=True):
@@ -343,6 +353,7 @@ class Sought(_Answer, frozen=True):
     next: int = 0
     will_replay: int = 0
     will_skip: int = 0
+    topics: int | None = None  # Of a pattern: how many are moved.
 
 
 class Replayed(_Answer, frozen=True):

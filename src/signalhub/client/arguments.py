@@ -70,6 +70,11 @@ def checked_subscription(topic: str) -> str:
     return topic
 
 
+def checked_pattern(topic: str) -> str:
+    """Check the topic of a durable subscription, or the pattern of all its topics."""
+    return checked_subscription(topic) if names.has_wildcard(topic) else checked_topic(topic)
+
+
 def checked_capabilities(capabilities: Iterable[str]) -> list[str]:
     """Check capabilities; a single string is an error, not a list of letters."""
     if isinstance(capabilities, str):

@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 
+from signalhub.client.delivery import reader_of
 from signalhub.client.message import Message
 from signalhub.wire.errors import ClientError, Reject
 
@@ -237,7 +238,7 @@ class Arrivals:
         """Return the queue for a message; `None` if its subscription was just left."""
         delivery = message.delivery
         if delivery is not None and delivery.subscription is not None:
-            return self._by_subscription.get((message.topic or "", delivery.subscription))
+            return reader_of(self._by_subscription, message.topic or "", delivery.subscription)
         return self._by_type.get(message.type, self._unhandled)
 
     def _took(self, count: int) -> None:

@@ -40,6 +40,7 @@ from signalhub.client.arguments import (
     Position,
     checked_capabilities,
     checked_name,
+    checked_pattern,
     checked_topic,
     checked_url,
 )
@@ -542,6 +543,9 @@ class Client(Requester):
     ) -> Opening[Consumer]:
         """Read a durable subscription, which is created if it does not exist.
 
+        A topic with a wildcard is a pattern: `orders/#` reads all durable topics that match, also
+        those made later; `message.topic` says which. Order holds within each of them.
+
         Use it as `async with me.consume(...) as orders:`, or `orders = await me.consume(...)` and
         `await orders.close()`.
 
@@ -550,7 +554,7 @@ class Client(Requester):
                 stand by (`failover`), all in turn (`shared`), or the one for its key
                 (`key-shared`).
             start: Where a new subscription starts: `earliest`, `latest`, a seq, a datetime, or
-                `{"last": n}`.
+                `{"last": n}`; a pattern at an end or `{"last": n}`.
             handler: A function, plain or async, for the messages: returning acknowledges a message,
                 `Reject` terminates it, any other error has it redelivered.
             consumer: Our name in the subscription; a consumer that joins under the same name takes
@@ -562,9 +566,9 @@ class Client(Requester):
         Raises:
             ValueError: An option is invalid; raised immediately.
             Refused: With code `unknown_topic`, `subscription_busy` (another session consumes
-                exclusively) or `subscription_conflict` (it has another mode); raised when entered.
+                exclusively) or `subscription_conflict` (other mode or pattern); when entered.
         """
-        key = SeatKey(checked_topic(topic), checked_name(subscription, "a subscription"))
+        key = SeatKey(checked_pattern(topic), checked_name(subscription, "a subscription"))
         address = sender or self.address
         # A generated name lets this consumer take over from its own broken connection.
         name = consumer or f"{path_of(address)}-{secrets.token_hex(4)}"
@@ -583,19 +587,31 @@ class Client(Requester):
         return Replay(self._runner, checked_topic(topic), from_seq, to_seq, limit)
 
     async def subscription(self, topic: str, name: str) -> SubscriptionInfo:
-        """Return the state of a durable subscription."""
+        """Return the state of a durable subscription; that of a pattern adds up its topics."""
         return await self._answer(streams.ShowSubscription(topic, name))
 
     async def subscriptions(
-        self, topic: str | None = None, *, offset: int = 0, limit: int = 100
+        self,
+        topic: str | None = None,
+        *,
+        patterns: bool = False,
+        offset: int = 0,
+        limit: int = 100,
     ) -> SubscriptionPage:
-        """Return a page of the durable subscriptions of a topic, or of all topics."""
-        return await self._answer(streams.ListSubscriptions(topic, offset, limit))
+        """Return a page of the durable subscriptions of a topic, of a pattern, or of all topics.
+
+        With `patterns`, of the patterns instead, each with its topics added up.
+        """
+        listed = streams.ListSubscriptions(topic, offset, limit, patterns=patterns)
+        return await self._answer(listed)
 
     async def update_subscription(
         self, topic: str, name: str, **serving: Unpack[streams.Serving]
     ) -> SubscriptionInfo:
-        """Change the options of a durable subscription immediately; see `consume`."""
+        """Change the options of a durable subscription immediately; see `consume`.
+
+        A pattern stands for all its topics, here and in the methods below.
+        """
         return await self._answer(streams.UpdateSubscription(topic, name, streams.served(serving)))
 
     async def pause(self, topic: str, name: str) -> SubscriptionInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Self
 
@@ -13,7 +14,7 @@ from signalhub.client.message import Message
 from signalhub.client.protocol.frame import Request
 from signalhub.client.protocol.protocol import LinkPhase
 from signalhub.client.protocol.restore import Seat
-from signalhub.client.settle import DeliverySettler
+from signalhub.client.settle import DeliverySettler, PatternSettler
 from signalhub.client.stream_requests import Credit, Leave
 from signalhub.client.transport.runner import ClientRunner
 from signalhub.wire.errors import Code, OutcomeUnknown, Refused, Unavailable
@@ -31,7 +32,11 @@ class Consumer(Resource):
     """
 
     def __init__(
-        self, runner: ClientRunner, seat: Seat, settler: DeliverySettler, queue: MessageQueue
+        self,
+        runner: ClientRunner,
+        seat: Seat,
+        settler: DeliverySettler | PatternSettler,
+        queue: MessageQueue,
     ) -> None:
         self._runner = runner
         self._seat = seat
@@ -52,6 +57,7 @@ class Consumer(Resource):
 
     @property
     def topic(self) -> str:
+        """The topic, or the pattern of all topics; `message.topic` has that of a message."""
         return self._seat.key.topic
 
     @property
@@ -70,7 +76,10 @@ class Consumer(Resource):
 
     @property
     def epoch(self) -> str:
-        """The topic's epoch; positions of different epochs cannot be compared."""
+        """The topic's epoch; positions of different epochs cannot be compared.
+
+        A pattern has none, and neither `next` nor `head`: every topic has its own.
+        """
         return self._seat.epoch
 
     @property
@@ -99,6 +108,11 @@ class Consumer(Resource):
         return self._seat.lost
 
     @property
+    def losses(self) -> Mapping[str, Lost]:
+        """The same by topic, also for a pattern."""
+        return self._seat.losses
+
+    @property
     def kept(self) -> frozenset[str]:
         """Options by their names on the wire whose values this consumer asked to change, in vain.
 
@@ -123,9 +137,19 @@ class Consumer(Resource):
         credit = Credit(self.subscription_id, messages, bytes)
         await self._runner.call(self._runner.request(credit))
 
-    async def ack_up_to(self, seq: int, *, wait: bool = False) -> Settled | None:
-        """Acknowledge everything up to a position; only in modes `exclusive` and `failover`."""
-        return await self._settler.ack_up_to(self.epoch, seq, wait=wait)
+    async def ack_up_to(
+        self, seq: int, *, topic: str | None = None, wait: bool = False
+    ) -> Settled | None:
+        """Acknowledge everything up to a position; only in modes `exclusive` and `failover`.
+
+        With a pattern, `topic` says which topic is meant.
+        """
+        if isinstance(self._settler, DeliverySettler):
+            return await self._settler.ack_up_to(self.epoch, seq, wait=wait)
+        if topic is None:
+            raise ValueError(f"{self!r} reads many topics; name one with `topic=`")
+        settler = self._settler.of(topic)
+        return await settler.ack_up_to(self._seat.progress_of(topic).epoch or "", seq, wait=wait)
 
     async def wait_closed(self) -> None:
         """Wait until the consumer ends; raises the error that ended it, unless it was closed."""

@@ -6,10 +6,14 @@ and that must not lose the message.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from signalhub.wire.names import has_wildcard, topic_matches
+
+T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -52,6 +56,16 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     floor: int = 0
     accepted: int = 0
     ignored: tuple[int, ...] = ()
+
+
+def reader_of(readers: Mapping[tuple[str, str], T], topic: str, subscription: str) -> T | None:
+    """Find what reads a subscription of a topic, alone or with all topics of a pattern."""
+    found = readers.get((topic, subscription))
+    if found is None:
+        for (pattern, name), one in readers.items():
+            if name == subscription and has_wildcard(pattern) and topic_matches(pattern, topic):
+                return one
+    return found
 
 
 def read_members(value: object, kind: type[S]) -> S | None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Unpack
 
 import msgspec
 
-from signalhub.client.delivery import Delivery, Progress, Settled
+from signalhub.client.delivery import Delivery, Progress, Settled, reader_of
 from signalhub.client.message import Message
 from signalhub.client.protocol.effects import Answered
 from signalhub.client.protocol.frame import Payload, Request, RequestOptions
@@ -122,6 +122,10 @@ class DeliverySettler:
                 return None
             del self._judged[delivery.seq]
         return msgspec.structs.replace(message, _settler=self)
+
+    def every(self) -> list[DeliverySettler]:
+        """Itself; the one of a pattern has several."""
+        return [self]
 
     def is_open(self, delivery: Delivery) -> bool:
         return self._progress.is_open(delivery)
@@ -244,6 +248,32 @@ def _stale(verdict: Verdict, delivery: Delivery, settled: Settled) -> StaleDeliv
     return StaleDelivery(verdict.TYPE, details=facts)
 
 
+class PatternSettler:
+    """Settles the messages of a pattern, those of each topic apart."""
+
+    def __init__(self, seat: Seat, outlet: Outlet) -> None:
+        self._seat = seat
+        self._outlet = outlet
+        self._topics: dict[str, DeliverySettler] = {}
+
+    def of(self, topic: str) -> DeliverySettler:
+        """The settler of one topic."""
+        progress = self._seat.progress_of(topic)
+        settler = self._topics.get(topic)
+        if settler is None:
+            settler = self._topics[topic] = DeliverySettler(
+                Source(topic=topic, subscription=self._seat.key.subscription),
+                progress,
+                self._outlet,
+                is_automatic=self._seat.is_auto_acked,
+            )
+        return settler
+
+    def every(self) -> list[DeliverySettler]:
+        """Those of all topics that had messages."""
+        return list(self._topics.values())
+
+
 class Settlers:
     """The settlers of one client, by stream."""
 
@@ -251,7 +281,7 @@ class Settlers:
         self._outlet = outlet
         self._acknowledges = acknowledges
         self._mailboxes: dict[str, DeliverySettler] = {}
-        self._seats: dict[tuple[str, str], DeliverySettler] = {}
+        self._seats: dict[tuple[str, str], DeliverySettler | PatternSettler] = {}
 
     def bound(self, message: Message) -> Message | None:
         """Return the message with its settler, if it must be settled; `None` if it was before."""
@@ -271,8 +301,11 @@ class Settlers:
         if bound is not None and bound.is_settleable:
             settler.accept(message.id, delivery)
 
-    def add(self, seat: Seat) -> DeliverySettler:
+    def add(self, seat: Seat) -> DeliverySettler | PatternSettler:
         """Add the settler of a consumer that has joined."""
+        if seat.key.is_pattern:
+            pattern = self._seats[seat.key] = PatternSettler(seat, self._outlet)
+            return pattern
         source = Source(topic=seat.key.topic, subscription=seat.key.subscription)
         settler = DeliverySettler(
             source, seat.progress, self._outlet, is_automatic=seat.is_auto_acked
@@ -282,24 +315,29 @@ class Settlers:
 
     def remove(self, key: tuple[str, str]) -> None:
         """Remove the settler of a consumer that leaves, after sending its acknowledgements."""
-        settler = self._seats.pop(key, None)
-        if settler is not None:
+        found = self._seats.pop(key, None)
+        for settler in () if found is None else found.every():
             settler.flush()
             settler.is_closed = True
 
     def flush(self) -> None:
         """Send all collected acknowledgements."""
-        for settler in (*self._mailboxes.values(), *self._seats.values()):
+        for settler in self._every():
             settler.flush()
 
     def lost(self) -> None:
         """Handle the loss of the connection: unsettled messages go back to the hub."""
-        for settler in (*self._mailboxes.values(), *self._seats.values()):
+        for settler in self._every():
             settler.lost()
+
+    def _every(self) -> list[DeliverySettler]:
+        of_seats = [one for seat in self._seats.values() for one in seat.every()]
+        return [*self._mailboxes.values(), *of_seats]
 
     def _settler(self, topic: str, delivery: Delivery) -> DeliverySettler | None:
         if delivery.subscription is not None:
-            return self._seats.get((topic, delivery.subscription))
+            found = reader_of(self._seats, topic, delivery.subscription)
+            return found.of(topic) if isinstance(found, PatternSettler) else found
         if delivery.stream is None or not self._acknowledges:
             return None
         settler = self._mailboxes.get(delivery.stream)

@@ -31,6 +31,7 @@ from signalhub.client.arguments import (
     checked_actor,
     checked_address,
     checked_name,
+    checked_pattern,
     checked_topic,
     epoch_ms,
     wire_position,
@@ -38,6 +39,7 @@ from signalhub.client.arguments import (
 from signalhub.client.delivery import Delivery, Settled
 from signalhub.client.protocol.frame import A, HeldBy, Payload
 from signalhub.wire.envelope import TELL
+from signalhub.wire.names import has_wildcard
 
 
 class _OfTopic(Payload[A], Generic[A]):
@@ -93,8 +95,16 @@ class _OfSubscription(Payload[A], Generic[A]):
     subscription: str
 
     def __post_init__(self) -> None:
-        checked_topic(self.topic)
+        checked_pattern(self.topic)
         checked_name(self.subscription, "a subscription")
+
+    def content(self) -> object:
+        return self.place()
+
+    def place(self) -> dict[str, Any]:
+        """Which subscription is meant; a topic with a wildcard is a pattern."""
+        member = "pattern" if has_wildcard(self.topic) else "topic"
+        return {member: self.topic, "subscription": self.subscription}
 
     def subject(self) -> str:
         return f"{self.TYPE} for {self.subscription} of topic {self.topic}"
@@ -107,7 +117,7 @@ class Join(_OfSubscription[None]):
     terms: Mapping[str, Any]
 
     def content(self) -> object:
-        return {"topic": self.topic, "subscription": self.subscription, **self.terms}
+        return {**self.place(), **self.terms}
 
 
 class Leave(_OfSubscription[None]):
@@ -131,7 +141,7 @@ class UpdateSubscription(_Shown):
     serving: Mapping[str, Any]
 
     def content(self) -> object:
-        return {"topic": self.topic, "subscription": self.subscription, **self.serving}
+        return {**self.place(), **self.serving}
 
 
 class Pause(_Shown):
@@ -156,9 +166,13 @@ class ListSubscriptions(Payload[SubscriptionPage]):
     topic: str | None = None
     offset: int | None = None
     limit: int | None = None
+    pattern: str | None = None
+    patterns: bool = False
 
     def __post_init__(self) -> None:
-        if self.topic is not None:
+        if self.topic is not None and has_wildcard(self.topic):
+            self.pattern, self.topic = checked_pattern(self.topic), None
+        elif self.topic is not None:
             checked_topic(self.topic)
 
 
@@ -174,6 +188,9 @@ class Seek(_OfSubscription[Sought]):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.to = wire_position(self.to)
+
+    def content(self) -> object:
+        return {**self.place(), "to": self.to, **({"dryRun": True} if self.dry_run else {})}
 
     def subject(self) -> str:
         return self.TYPE

@@ -96,6 +96,16 @@ class Erasures:
         if not wishes:
             self._actors.pop(actor, None)
 
+    @property
+    def hidden_offsets(self) -> tuple[Range, ...]:
+        """Ranges of the entries that are hidden."""
+        return tuple(self._offsets)
+
+    @property
+    def hidden_senders(self) -> dict[str, float]:
+        """Whose messages are hidden, those before an offset."""
+        return {actor: max(wishes.values()) for actor, wishes in self._actors.items()}
+
     def hides(self, offset: int) -> bool:
         """Must this entry be hidden?"""
         return offset in self._offsets

@@ -32,6 +32,10 @@ from signalhub.core.messages.dedup import Dedup
 from signalhub.core.messages.publish import Publisher, RunReceipt
 from signalhub.core.messages.route import Router
 from signalhub.core.messages.runs import PublishRun, Run
+from signalhub.core.patterns.index import PatternIndex
+from signalhub.core.patterns.join import PatternJoins
+from signalhub.core.patterns.manage import PatternManagement
+from signalhub.core.patterns.patterns import Patterns
 from signalhub.core.placement import Placement, Placements
 from signalhub.core.replay import Replayer, Replays
 from signalhub.core.replies import Handler, Replies
@@ -93,6 +97,7 @@ ABOUT_THE_LOG: Final = frozenset(
         *("hub:topic_create", "hub:topic_update", "hub:topic_info", "hub:topic_delete"),
         *("hub:list_topics", "hub:publish", "hub:replay", "hub:republish", "hub:erase"),
         *("hub:sub_info", "hub:sub_update", "hub:sub_pause", "hub:sub_resume", "hub:sub_delete"),
+        "hub:sub_settle",
         *("hub:list_subs", "hub:seek", "hub:redrive", "hub:purge", "hub:place", "hub:move"),
         *(
             "hub:forget_place",
@@ -161,8 +166,18 @@ class Hub:
 
         # Behaviour; each object is given what it uses.
         self.dispatcher = dispatcher = Dispatcher(streams, wakes=settings.dispatch.wakes)
+        index = PatternIndex()
         self.subscriptions = subscriptions = Subscriptions(
-            streams, dispatcher, quotas, storage, replies, ids, settings
+            streams, dispatcher, quotas, storage, replies, ids, settings, index
+        )
+        self.patterns = patterns = Patterns(
+            index,
+            streams,
+            subscriptions,
+            dispatcher,
+            quotas,
+            storage,
+            settings.dispatch.heartbeat_ms,
         )
         self.asks = asks = Asks(
             self.pending,
@@ -183,12 +198,23 @@ class Hub:
             topics,
             streams,
             dispatcher,
+            patterns,
             retention,
             storage,
             replies,
             ids,
             settings,
             tally,
+        )
+        management = PatternManagement(
+            patterns,
+            subscriptions,
+            Management(streams, subscriptions, dispatcher, scans, storage, replies),
+            streams,
+            dispatcher,
+            scans,
+            storage,
+            replies,
         )
         catalog = Catalog(
             streams, subscriptions, dispatcher, storage, replies, quotas, scans, settings.topics
@@ -282,6 +308,7 @@ class Hub:
             publisher,
             catalog,
             subscriptions,
+            PatternJoins(patterns, subscriptions, management),
             placement,
             storage,
             replies,
@@ -304,8 +331,11 @@ class Hub:
             ids,
             replays.jobs,
         )
-        self.anchors = Anchors(streams, dispatcher, (self.replayer, placement, RoomAnchors(rooms)))
-        self.parts = Parts(streams, mailboxes, asks, dedup, replays, placements, erasures, rooms)
+        anchored = (self.replayer, placement, RoomAnchors(rooms), patterns)
+        self.anchors = Anchors(streams, dispatcher, anchored)
+        self.parts = Parts(
+            streams, mailboxes, asks, dedup, replays, placements, erasures, rooms, patterns
+        )
         waiting_max = settings.outbound.total_bytes_max
         self.usage = Usage(quotas, sessions.__iter__, scans, storage, waiting_max)
         settler = Settler(streams, subscriptions, dispatcher, replies)
@@ -318,7 +348,7 @@ class Hub:
             **placement.handlers(),
             **self._router.handlers(),
             **catalog.handlers(),
-            **Management(streams, subscriptions, dispatcher, scans, storage, replies).handlers(),
+            **management.handlers(),
             **settler.handlers(),
             **self.replayer.handlers(),
             **letters.handlers(),
@@ -328,9 +358,11 @@ class Hub:
 
     # Events of a socket.
 
-    def opened(self, link: object, now: int, source: str = "") -> Session:
-        """A socket was accepted from this network address."""
-        return self.sessions.opened(link, now, source)
+    def opened(
+        self, link: object, now: int, source: str = "", *, has_socket: bool = True
+    ) -> Session:
+        """A socket was accepted from this network address, or requests come from it by HTTP."""
+        return self.sessions.opened(link, now, source, has_socket=has_socket)
 
     def received(self, session: Session, frame: bytes, now: int) -> list[Effect]:
         """A message arrived; it is valid UTF-8 and within the frame limit."""
@@ -364,7 +396,7 @@ class Hub:
                 if type != "hub:connect":
                     raise refusals.hello_first()
             elif session.bucket.rate_s and type not in UNLIMITED:
-                self._charge(session, now)
+                self.charge(session, now)
             session.last_seen_ms = now
             handler = self.handlers.get(type)
             if handler is None:
@@ -404,7 +436,7 @@ class Hub:
         """The tells of a run to a session that does not take them all at once."""
         return self._router.singly(effect)
 
-    def _charge(self, session: Session, now: int) -> None:
+    def charge(self, session: Session, now: int) -> None:
         """Take one token for one message."""
         if not session.bucket.take(now):
             self.tally.rate_limited += 1
@@ -447,7 +479,7 @@ class Hub:
     def unblocked(self, session: Session) -> None:
         """The socket accepts messages again, so its consumers have room."""
         for consumer in session.consumers.values():
-            self.dispatcher.wake(consumer.subscription)
+            consumer.wake(self.dispatcher)
 
     def hold(self, sender: Session, address: str, now: int) -> list[Effect]:
         """Ask a sender to hold its tells to one address."""
@@ -500,6 +532,8 @@ class Hub:
             effects += self.scans.turn(now)
         if self._may_place:
             effects += self.placing.turn(now)
+        if self.patterns.has_work:
+            effects += self.patterns.turn(now)
         return effects + self.asks.write_settlements(now) if self.asks.loose else effects
 
     @property
@@ -511,7 +545,12 @@ class Hub:
     def has_woken(self) -> bool:
         """Is there anything to dispatch or to write now?"""
         return bool(
-            self.asks.loose or self.dispatcher.woken or self.scans.waiting or self._may_place
+            self.asks.loose
+            or self.dispatcher.woken
+            or self.dispatcher.serving
+            or self.scans.waiting
+            or self.patterns.has_work
+            or self._may_place
         )
 
     @property
@@ -545,6 +584,7 @@ class Hub:
             *rooms,
             *self.erasures.tick(now),
             *self.subscriptions.expire(now),
+            *self.patterns.tick(now),
             *self.sessions.end_tokens(now),
             *self.logins.tick(now),
             *self._directory.tick(now),
@@ -611,7 +651,7 @@ class Hub:
         """Answer a frame that is not an envelope; it takes a token like any other."""
         if refusal.code != Code.MALFORMED_MESSAGE:
             try:
-                self._charge(session, now)
+                self.charge(session, now)
             except Refusal as broke:
                 refusal = broke
         return [self.replies.refuse_unread(session, refusal, now, sender, message_id)]

@@ -288,6 +288,7 @@ def outcome_unknown() -> Refusal:
         "The operator has to check the disk and restart the hub; then send the message again with"
         " the same id.",
         is_unknown=True,
+        details={"outcome": "unknown"},
     )
 
 
@@ -441,6 +442,37 @@ def subscription_conflict(subscription: str, mode: str) -> Refusal:
         f"The subscription {subscription!r} exists with the mode {mode}.",
         "Join it with its own mode, or choose another name.",
         details={"subscription": subscription, "mode": mode},
+    )
+
+
+def other_generation(subscription: str, planned: int, generation: int) -> Refusal:
+    """A plan is out of date, because somebody has sought since."""
+    return Refusal(
+        Code.SUBSCRIPTION_CONFLICT,
+        f"The subscription {subscription!r} was sought since the plan was made.",
+        "Look at it again, and make a new plan.",
+        details={"subscription": subscription, "planned": planned, "generation": generation},
+    )
+
+
+def part_of_pattern(topic: str, subscription: str, pattern: str) -> Refusal:
+    """The name belongs to a pattern on this topic."""
+    return Refusal(
+        Code.SUBSCRIPTION_CONFLICT,
+        f"The subscription {subscription!r} of the topic {topic!r} is a part of the pattern"
+        f" {pattern!r}.",
+        "Name the pattern instead of the topic, or choose another name.",
+        details={"topic": topic, "subscription": subscription, "pattern": pattern},
+    )
+
+
+def pattern_conflict(subscription: str, place: str) -> Refusal:
+    """A pattern would take a name that is in use."""
+    return Refusal(
+        Code.SUBSCRIPTION_CONFLICT,
+        f"The name {subscription!r} is in use: {place} has a subscription of that name.",
+        "Choose another name; on every topic a name belongs to one subscription or pattern.",
+        details={"subscription": subscription},
     )
 
 

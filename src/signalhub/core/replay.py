@@ -116,7 +116,9 @@ class Replayer:
             return []
         self._storage.check()
         self._check_room(target, len(fresh), now)
-        appends = [
+        stream = target.stream
+        appends = [] if isinstance(stream, Mailbox) else self._publisher.fit(stream, now)
+        appends += [
             self._append(target, _copy(request, one, target, message.sender), now) for one in fresh
         ]
         on_its_way = OnItsWay(_replay(request, fresh[-1]), [answer])

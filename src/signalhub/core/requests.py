@@ -25,6 +25,7 @@ Type = Annotated[str, Meta(min_length=1, max_length=TYPE_CHARS_MAX)]
 _ABSENT = Raw(b"")
 
 SEQS_MAX = 10_000
+POSITIONS_MAX = 1_000
 EDITS_MAX = 100
 JOB_CHARS_MAX = 128
 ACTORS_MAX = 1_000
@@ -180,11 +181,14 @@ class SubscribeRequest(SubscriptionOptions):
     """Payload of `hub:subscribe`; durable if `subscription` is given."""
 
     topic: str = ""
+    pattern: str | None = None
     subscription: str | None = None
     mode: str | None = None
     start: Start | None = msgspec.field(name="from", default=None)
     consumer: str | None = None
     resume: ResumePoint | None = None
+    # The same of a pattern, by topic.
+    positions: Annotated[dict[str, ResumePoint], Meta(max_length=POSITIONS_MAX)] | None = None
 
 
 class UnsubscribeRequest(RequestPayload):
@@ -193,6 +197,7 @@ class UnsubscribeRequest(RequestPayload):
     topic: str | None = None
     subscription_id: str | None = None
     subscription: str | None = None
+    pattern: str | None = None
 
 
 class PublishRequest(RequestPayload):
@@ -251,10 +256,19 @@ class SubscriptionNameRequest(RequestPayload):
     subscription: str
 
 
+class PatternNameRequest(RequestPayload):
+    """Payload of requests about one pattern subscription."""
+
+    pattern: str
+    subscription: str
+
+
 class ListSubscriptionsRequest(RequestPayload):
     """Payload of `hub:list_subs`."""
 
     topic: str | None = None
+    pattern: str | None = None
+    patterns: bool | None = None
     limit: Number | None = None
     offset: Number | None = None
 
@@ -264,6 +278,18 @@ class SeekRequest(RequestPayload):
 
     to: Start
     dry_run: bool | None = None
+    # The generation of the plan that is carried out: refused if there was a seek since.
+    generation: Position | None = None
+
+
+class SettleForRequest(SubscriptionNameRequest):
+    """Payload of `hub:sub_settle`: positions that were sent, settled for whoever has them."""
+
+    seqs: Annotated[list[Position], Meta(min_length=1, max_length=SEQS_MAX)]
+    verdict: Literal["ack", "nack", "term"]
+    generation: Position | None = None
+    delay_ms: Duration | None = None
+    reason: str | None = None
 
 
 class ReplayRequest(RequestPayload):

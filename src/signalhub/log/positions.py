@@ -224,6 +224,14 @@ class LatePositions:
         """The large collections, if they were built."""
         return self._entries.parts() if self._entries else []
 
+    def extend(self, info: SegmentInfo) -> None:
+        """The segment has grown; only what is new is read. Raises `LogDamaged`."""
+        self._info = info
+        if self._entries is not None:
+            _add(self._disk, info, self._entries)
+        elif self._blocks is not None:
+            _add(self._disk, info, self._blocks, only_blocks=True)
+
     def _found_blocks(self) -> Positions:
         blocks = self._blocks
         if blocks is None:
@@ -234,9 +242,15 @@ class LatePositions:
 def read_positions(disk: Disk, info: SegmentInfo, *, only_blocks: bool = False) -> Positions:
     """The look-up of a segment, from its batches; raises `LogDamaged`."""
     positions = Positions(info.base, BATCHES_BEGIN)
+    _add(disk, info, positions, only_blocks=only_blocks)
+    return positions
+
+
+def _add(disk: Disk, info: SegmentInfo, positions: Positions, *, only_blocks: bool = False) -> None:
+    """Add the batches of a segment that are not known yet."""
     file = disk.open(info.name, read_only=True)
     try:
-        for located in scan_batches(file, BATCHES_BEGIN, info.bytes):
+        for located in scan_batches(file, positions.size, info.bytes):
             if only_blocks:
                 positions.mark()
                 positions.move(located.batch.end, located.end)
@@ -246,4 +260,3 @@ def read_positions(disk: Disk, info: SegmentInfo, *, only_blocks: bool = False) 
         raise LogDamaged(info.name, positions.size, str(error)) from error
     finally:
         file.close()
-    return positions

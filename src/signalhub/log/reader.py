@@ -84,13 +84,56 @@ class Reader:
             block = self._attempt(partial(self._block_of_offset, offset))
             end = min(end, block.end_offset)
             for one in range(offset, end):
-                try:
-                    stored = block.entry(one)
-                except Unreadable as error:
-                    name = self._segment_of(one).name
-                    raise LogDamaged(name, block.begin, str(error)) from error
-                yield stored
+                yield self._entry(block, one)
             offset = end
+
+    def scan_back(self, before: int | None = None, to_offset: int = 0) -> Iterator[StoredEntry]:
+        """All entries before an offset or the head, the newest first, down to `to_offset`.
+
+        Raises what `scan` raises; `readable_before` says where to continue after damage.
+        """
+        head = self._source.head
+        offset = head if before is None else min(head, before)
+        while offset > to_offset:
+            block = self._attempt(partial(self._block_of_offset, offset - 1))
+            begin = max(block.first, to_offset)
+            for one in range(offset - 1, begin - 1, -1):
+                yield self._entry(block, one)
+            offset = begin
+
+    def readable_before(self, offset: int) -> int:
+        """How far it can be read again before an offset that is damaged or missing."""
+        segments = self._source.segments
+        at = bisect_right(segments, offset, key=lambda info: info.base) - 1
+        if at < 0 or offset >= segments[at].end:
+            return segments[at].end if at >= 0 else offset
+        try:
+            return min(offset, self._any_block_of_offset(offset).end_offset)
+        except (LogDamaged, OSError):
+            # Not even the look-up of the segment can be read.
+            return segments[at].base
+
+    def readable_after(self, offset: int) -> int:
+        """Where it can be read again after an offset that is damaged or missing."""
+        segments = self._source.segments
+        at = bisect_right(segments, offset, key=lambda info: info.base) - 1
+        following = segments[at + 1].base if at + 1 < len(segments) else self._source.head
+        if at < 0 or offset >= segments[at].end:
+            return following
+        try:
+            parts = self._parts(segments[at])
+            place = bisect_right(parts, offset, key=lambda part: part.base) - 1
+            span = parts[place].span_of_offset(offset)
+            block = self._blocks.get(segments[at].name, span)
+            if offset < block.end_offset:
+                return offset + 1
+            if span.end < segments[at].bytes:
+                later = [part for part in parts[place:] if part.begin <= span.end][-1]
+                return later.span_of_position(span.end).first
+        except (LogDamaged, OSError):
+            # Not even the look-up of the segment can be read.
+            pass
+        return following
 
     def read(
         self, stream: str, stream_epoch: int, from_seq: int, count_max: int, bytes_max: int
@@ -174,13 +217,24 @@ class Reader:
             raise LogDamaged(segment_name(info.end), 0, "it is missing or cannot be read")
         return info
 
+    def _entry(self, block: Block, offset: int) -> StoredEntry:
+        try:
+            return block.entry(offset)
+        except Unreadable as error:
+            name = self._segment_of(offset).name
+            raise LogDamaged(name, block.begin, str(error)) from error
+
     def _block_of_offset(self, offset: int) -> Block:
+        block = self._any_block_of_offset(offset)
+        block.check(offset)
+        return block
+
+    def _any_block_of_offset(self, offset: int) -> Block:
+        """The block of an offset, which may be damaged."""
         info = self._segment_of(offset)
         parts = self._parts(info)
         part = parts[bisect_right(parts, offset, key=lambda part: part.base) - 1]
-        block = self._blocks.get(info.name, part.span_of_offset(offset))
-        block.check(offset)
-        return block
+        return self._blocks.get(info.name, part.span_of_offset(offset))
 
     def _follow(
         self, stream: str, stream_epoch: int, from_seq: int, *, accepted_from_ms: int = 0

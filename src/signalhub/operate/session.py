@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
-from signalhub.operate.token import actor_of
+from signalhub.operate.tokens.token import actor_of
 from signalhub.wire.errors import OutcomeUnknown, Unavailable
 
 if TYPE_CHECKING:

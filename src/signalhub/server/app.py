@@ -38,9 +38,13 @@ from signalhub.log.errors import LogDamaged, LogFailed
 from signalhub.pacing import Period, SharedBucket
 from signalhub.server import startup
 from signalhub.server.access import Access
+from signalhub.server.admin.desk import Desk
+from signalhub.server.callers import Callers
+from signalhub.server.history.routes import HistoryDesk
 from signalhub.server.losses import Losses
+from signalhub.server.messages.api import MessagesApi
 from signalhub.server.port import descriptors
-from signalhub.server.port.door import Door
+from signalhub.server.port.door import Door, origin_allowed
 from signalhub.server.port.http import HttpRequest, Response, Routes
 from signalhub.server.port.listener import Listener, check_port, listen, too_many_connections
 from signalhub.server.rooms.api import Api
@@ -128,6 +132,9 @@ class App:
         self.runner: HubRunner
         self._listener: Listener
         self._access: Access
+        self.desk: Desk | None = None
+        self.history: HistoryDesk | None = None
+        self.callers: Callers
         self._metrics: Metrics | None = None
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -251,20 +258,57 @@ class App:
         self._access = Access(
             self.settings, self._authenticator, self.hub.logins, self.runner, self._clock
         )
+        self.callers = Callers(self.hub, self.runner, self._clock, self._authenticator)
         routes = Routes()
         for path in ("/health", "/healthz", "/readyz"):
             routes.add(path, self._health, is_for_any_host=True)
         routes.add("/metrics", self._serve_metrics)
+        described = None
         if self.settings.rooms.enabled:
-            Api(self.hub, self.runner, self._clock).add_to(routes)
+            rooms = Api(self.hub, self.runner, self._clock)
+            rooms.add_to(routes)
+            described = rooms.description
             Gate(self.runner, self._clock).add_to(routes)
+        if self.settings.ui.enabled:
+            desk = self._open_desk()
+            self.history = HistoryDesk(
+                self.hub,
+                self.runner,
+                self._engine,
+                desk,
+                self._folder.path,
+                self._lakeside,
+                config=self._config,
+                port=lambda: self.port,
+            )
+            desk.add_to(routes)
+        messages = MessagesApi(self.hub, self.runner, self._clock, self.callers)
+        messages.add_to(routes, described)
         self._listener = await listen(self.settings, routes, self)
         self.runner.writer.watch(self._listener.choking)
         self.hub.usage.sockets = self._listener.usage
+        if self.desk is not None:
+            self.desk.start()
         self._timers = [
             loop.call_later(_SWEEP_S, self._every, 0, _SWEEP_S, self.runner.writer.sweep),
             loop.call_later(_TICK_S, self._every, 1, _TICK_S, self._tick),
         ]
+
+    def _open_desk(self) -> Desk:
+        """The page for people and its API; other parts add their routes to `desk.api`."""
+        self.desk = Desk(
+            self.hub,
+            self.runner,
+            self._engine,
+            self._clock,
+            self.callers,
+            self._authenticator,
+            self._folder.path,
+            self._lakeside,
+            sockets=lambda: self._listener.usage(),
+            details=lambda: (self._details(), self._storage()),
+        )
+        return self.desk
 
     async def stop(self) -> None:
         """Notify all sessions, flush the sockets, and write the state."""
@@ -272,6 +316,10 @@ class App:
         lakeside = self._lakeside
         # The pipeline stops slowly, so it is signalled first and awaited last.
         ending = None if lakeside is None else asyncio.create_task(lakeside.stop())
+        if self.desk is not None:
+            self.desk.stop()
+        if self.history is not None:
+            await self.history.stop()
         now = self._clock.now_ms()
         self.runner.handle_gathered()
         self.runner.perform(self.hub.drain(now), now)
@@ -363,6 +411,11 @@ class App:
             **({"heldUp": self._held_up()} if self._engine.log.fault is not None else {}),
         }
 
+    def _storage(self) -> dict[str, object] | None:
+        """What is wrong with the log, if anything is."""
+        fault = self._engine.log.fault
+        return None if fault is None else _described(fault)
+
     def _held_up(self) -> list[dict[str, object]]:
         """The first of the subscriptions and mailboxes that damage keeps from delivering."""
         found: list[dict[str, object]] = []
@@ -385,13 +438,21 @@ class App:
             body["release"] = __version__
             body["native"] = native.STATUS
             body["timestamp"] = self._clock.wall_ms()
-            if self._engine.log.fault is not None:
-                body["storage"] = _described(self._engine.log.fault)
+            if storage := self._storage():
+                body["storage"] = storage
             if details := self._details():
                 body["details"] = details
         body["degradations"] = degradations
         status = 503 if self._engine.log.fault else 200
-        return Response(status, wire.encode(body), content_type="application/json")
+        headers = self._cors(request)
+        return Response(status, wire.encode(body), "application/json", headers)
+
+    def _cors(self, request: HttpRequest) -> dict[str, str]:
+        """Let pages of allowed origins read an answer; their sockets are told nothing of a 503."""
+        origin = request.headers.get("origin")
+        if origin is None or not origin_allowed(origin, self.settings.origins):
+            return {}
+        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
 
     async def _serve_metrics(self, request: HttpRequest) -> Response:
         refusal = self._access.metrics_refusal(request)
@@ -421,6 +482,7 @@ class App:
             self._clock,
             self._listener,
             self._lakeside,
+            self.desk,
         )
         return Metrics(gauges, subscriptions_max=self.settings.metrics_subscriptions_max)
 
@@ -440,6 +502,7 @@ class App:
         self.hub.rooms.messages.ids.saved(self._store.saved_offset)
         self.runner.handle_gathered()
         self.runner.perform([*self.hub.tick(now), *self._losses.tick(now)], now)
+        self.callers.tick()
         grown = self._engine.head - self._checkpointed
         if grown >= _CHECKPOINT_ENTRIES or (grown and self._checkpoint.is_due(now)):
             self._save_snapshot()
@@ -460,6 +523,8 @@ class App:
             self._known_store_errors = self._store.errors
             self._store.clean(now)
         degradations = self._degradations()
+        if self.desk is not None:
+            self.desk.tick(degradations, now)
         if degradations != self._known_degradations:
             self._known_degradations = degradations
             if degradations:

@@ -28,6 +28,7 @@ from signalhub.state.store import StateStore
 from signalhub.wire.entry import StoredEntry
 
 if TYPE_CHECKING:
+    from signalhub.server.admin.desk import Desk
     from signalhub.server.lake import Lakeside
 
 _SUBSCRIPTIONS_SLICE: Final = 64
@@ -59,6 +60,7 @@ class Gauges:
         clock: Clock,
         listener: Listener,
         lakeside: Lakeside | None = None,
+        desk: Desk | None = None,
     ) -> None:
         self.hub = hub
         self.tally = hub.tally
@@ -68,6 +70,7 @@ class Gauges:
         self.log = engine.log
         self.listener = listener
         self.lakeside = lakeside
+        self.desk = desk
         self.now_ms = clock.now_ms
         self.subscriptions: Sequence[SubscriptionReading] = []
         self.cursor_age_ms = 0

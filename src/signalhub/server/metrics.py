@@ -148,6 +148,16 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
         "those of the source taken (`source`), or waiting longest without a hello (`idle`).",
         "reason",
     ),
+    gauge(
+        "live_sockets",
+        lambda of: 0 if of.desk is None else len(of.desk.live),
+        "Pages of the dashboard that are kept up to date.",
+    ),
+    counter(
+        "admin_requests",
+        lambda of: 0 if of.desk is None else of.desk.api.answered,
+        "Requests of the admin API answered, refusals included.",
+    ),
     gauge("sockets_max", lambda of: of.listener.places.sockets, "WebSockets that may be open."),
     gauge(
         "sockets_waiting",

@@ -128,6 +128,34 @@ class MetricsSettings(Group, frozen=True, kw_only=True):
     ] = "auto"
 
 
+class UiSettings(Group, frozen=True, kw_only=True):
+    """The page for people at `/ui/`, and the API that it uses."""
+
+    enabled: Annotated[bool, _about("Serve the page and its API.")] = True
+    try_it: Annotated[
+        Literal["auto", "on", "off"],
+        _about("Let people send messages from the page; `auto`: only without `auth`."),
+    ] = "auto"
+    label: Annotated[
+        str, Meta(max_length=64), _about('A bar on every page, such as "PRODUCTION".')
+    ] = ""
+    color: Annotated[
+        str,
+        Meta(pattern="^([a-z]{0,32}|#[0-9a-fA-F]{3}|#[0-9a-fA-F]{6})$"),
+        _about("Its color: a name or `#rrggbb`."),
+    ] = ""
+    role_without_auth: Annotated[
+        Literal["viewer", "operator", "admin"],
+        _about("What people may do without `auth`, when nobody has a token."),
+    ] = "admin"
+    live_max: Annotated[Count, _about("Pages that are kept up to date at once.")] = 32
+    payload_bytes: Annotated[
+        int, Meta(ge=64, le=2**20), _about("Payloads are cut at this length in lists.")
+    ] = 4_096
+    searches_max: Annotated[Count, _about("Searches at once.")] = 2
+    demo: Annotated[bool, _about("Show the page of `signalhub demo`, which sets this.")] = False
+
+
 class RegistrySettings(Group, frozen=True, kw_only=True):
     """Registered actors: their number and their leases."""
 
@@ -562,6 +590,7 @@ class Settings(Group, frozen=True, kw_only=True):
 
     auth: AuthSettings = AuthSettings()
     metrics: MetricsSettings = MetricsSettings()
+    ui: UiSettings = UiSettings()
     registry: RegistrySettings = RegistrySettings()
     outbound: OutboundSettings = OutboundSettings()
     limits: LimitsSettings = LimitsSettings()

@@ -286,6 +286,10 @@ class SubscriptionDefinitionBody(Body):
     idle_expiry_ms: int = 0  # Deleted after this time without a consumer; 0 for never.
     backlog_max: int = 0  # Unsettled messages; 0 for no limit.
     backlog_policy: str = ""  # What happens beyond `backlog_max`.
+    # Of a pattern subscription, whose entries have the pattern as stream, and of its parts.
+    pattern: str = ""
+    # A pattern begins with this many of the messages that a topic has; with all if `None`.
+    last: int | None = None
 
 
 class RemovedBody(Body):

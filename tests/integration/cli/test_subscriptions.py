@@ -365,3 +365,45 @@ async def test_a_topic_without_dead_letters_loses_nothing_to_purge(run: Run, me:
     assert (purged.code, purged.out) == (0, "0 dead letters deleted\n")
     assert (listed.code, listed.out) == (0, "")
     assert [one.payload async for one in me.replay("orders")] == [1, 2, 3]
+
+
+async def test_a_pattern_is_consumed_listed_moved_and_deleted_as_a_whole(
+    run: Run, me: Client
+) -> None:
+    for topic in ("orders/eu", "orders/us"):
+        await fill(me, 2, topic)
+    await fill(me, 1, "news")
+    async with me.consume("news", "audit"):
+        pass
+    read = ("subscribe", "orders/#", "--as", "billing", "--count")
+
+    taken = await run(*read, "4", "--json")
+    listed = await run("sub", "ls", "--json")
+    parts = await run("sub", "ls", "orders/#")
+    info = await run("sub", "info", "orders/#", "billing")
+    plan = await run("sub", "seek", "orders/#", "billing", "last:1", "--dry-run")
+    asked = await run("sub", "seek", "orders/#", "billing", "earliest", typed="n\n")
+    moved = await run("sub", "seek", "orders/#", "billing", "earliest", "--yes")
+    single = await run("sub", "seek", "orders/#", "billing", "seq:2", "--yes")
+    paused = await run("sub", "pause", "orders/#", "billing")
+    changed = await run("sub", "set", "orders/#", "billing", "--window", "5")
+    resumed = await run("sub", "resume", "orders/#", "billing")
+    part = await run("sub", "delete", "orders/eu", "billing", "--yes")
+    deleted = await run("sub", "delete", "orders/#", "billing", "--yes")
+    left = await run("sub", "ls", "--json")
+
+    found = sorted((row["topic"], row["seq"]) for row in taken.rows())
+    assert found == [(topic, seq) for topic in ("orders/eu", "orders/us") for seq in (1, 2)]
+    rows = [(row["topic"], row["subscription"], row["lag"]) for row in listed.rows()]
+    assert rows == [("orders/#", "billing", 0), ("news", "audit", 1)]
+    assert [row[0] for row in columns(parts)] == ["orders/eu", "orders/us"]
+    assert (sheet(info)["topics"], sheet(info)["lag"]) == ("2", "0")
+    assert plan.out == "would move 2 topics: will replay 2, skip 0\n"
+    assert "About to move billing to earliest on 2 topics of orders/#" in asked.err
+    assert moved.out == "moved 2 topics: will replay 4, skip 0\n"
+    assert (single.code, "one of its topics" in single.err) == (1, True)
+    states = [sheet(one)["state"] for one in (paused, changed, resumed)]
+    assert (states, sheet(changed)["window"]) == (["paused", "paused", "idle"], "5")
+    assert (part.code, "orders/#" in part.err) == (1, True)
+    assert deleted.out == "deleted subscription billing of orders/#\n"
+    assert [(row["topic"], row["subscription"]) for row in left.rows()] == [("news", "audit")]

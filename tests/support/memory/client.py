@@ -17,9 +17,7 @@ from signalhub.client.protocol.effects import (
     Failed,
     Instant,
     Ready,
-    Reported,
     SendFrame,
-    Stop,
 )
 from signalhub.client.protocol.frame import FrameWriter, Payload, Request
 from signalhub.client.protocol.protocol import Protocol
@@ -127,13 +125,6 @@ class Scene(Stage):
         (failed,) = [effect for effect in self.of(Failed) if effect.id == request.id]
         return failed.error
 
-    def is_done(self, request: Request) -> bool:
-        return any(effect.id == request.id for effect in self.of(Answered))
-
-    def stop_error(self) -> ClientError:
-        (stop,) = self.of(Stop)
-        return stop.error
-
     def done(self, *payloads: Any) -> None:
         """These requests are answered, each once, and no others."""
         names = {request.id: payload for payload, request in self._requests.items()}
@@ -146,10 +137,6 @@ class Scene(Stage):
         error = self.error_of(self._requests[payload])
         assert type(error).__name__ == kind
         assert text in str(error)
-
-    def warned(self, word: str) -> None:
-        (reported,) = self.of(Reported)
-        assert word in reported.event.SENTENCE
 
     def submit(self, payload: Payload[Any], **options: Any) -> Request:
         request = self.protocol.frames.request(payload, self.now.wall_ms, **options)

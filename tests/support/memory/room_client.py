@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any, TypeVar
 
-from signalhub.client.protocol.effects import Drop, Failed, Reported, SendFrame, Stop
-from signalhub.client.protocol.events import MessagesDeleted, PositionsSkipped
+from signalhub.client.protocol.effects import Failed, SendFrame
 from signalhub.client.rooms.answers import InboxPage, Missed, RoomMessage
-from signalhub.client.rooms.protocol import Effect, FetchPage, MessageAccepted, RoomProtocol
+from signalhub.client.rooms.protocol import Effect, FetchPage, RoomProtocol
 from signalhub.wire.base64url import encoded
-from signalhub.wire.errors import ClientError, GaveUp, Refused, Unavailable
+from signalhub.wire.errors import ClientError, GaveUp
 from tests.support.memory.stories import Stage
 
 E = TypeVar("E", bound=Effect)
-
-LIMITED = "RATE_LIMIT_EXCEEDED"
 
 
 class Member(Stage):
@@ -68,19 +65,10 @@ class Member(Stage):
         members = {"seq": seq, "messageId": message_id, "ciphertext": encoded(data)}
         self.hear("message", type="mls_app", **members)
 
-    def ack(self, message_id: str, seq: int) -> None:
-        self.hear("ack", messageId=message_id, seq=seq)
-
-    def duplicate(self, message_id: str, seq: int) -> None:
-        self.hear("ack", messageId=message_id, seq=seq, duplicate=True)
-
     def refuse(self, message_id: str, code: str, retry_after_ms: int | None = None) -> None:
         self.hear(
             "error", messageId=message_id, error="x", errorCode=code, retryAfterMs=retry_after_ms
         )
-
-    def limit(self, message_id: str, retry_after_ms: int) -> None:
-        self.refuse(message_id, LIMITED, retry_after_ms)
 
     def page(
         self,
@@ -98,28 +86,6 @@ class Member(Stage):
         )
         self.effects += self.protocol.fetched(asked, page, self.now_s)
 
-    def skips(self, first: int, last: int, asked: int, *seqs: int) -> None:
-        """A page of a hub that has lost these positions."""
-        self.page(asked, *seqs, skipped=(Missed(first, last),))
-
-    def partial(self, asked: int, *seqs: int) -> None:
-        """A page with holes."""
-        self.page(asked, *seqs, next_seq=asked, is_partial=True)
-
-    def ends(self, next_seq: int, asked: int, *seqs: int) -> None:
-        """A page of a hub that cannot read on from here."""
-        self.page(asked, *seqs, next_seq=next_seq, is_partial=True)
-
-    def busy(self, retry_after_s: float) -> None:
-        """The hub has no page for now."""
-        error = Unavailable("busy")
-        self.effects += self.protocol.not_fetched(error, retry_after_s, self.now_s)
-
-    def forbidden(self) -> None:
-        """The hub has no page, ever."""
-        error = Refused("BAD_REQUEST", "no")
-        self.effects += self.protocol.not_fetched(error, None, self.now_s)
-
     def send(self, *message_ids: str, data: bytes = b"x", timeout_s: float = 1_000.0) -> None:
         members = {"ciphertext": encoded(data), "type": "mls_app"}
         deadline_s = self.now_s + timeout_s
@@ -130,17 +96,8 @@ class Member(Stage):
         """Send with little time."""
         self.send(*message_ids, timeout_s=timeout_s)
 
-    def large(self, size: int, *message_ids: str) -> None:
-        self.send(*message_ids, data=b"x" * size)
-
     def forget(self, message_id: str) -> None:
         self.protocol.forget(message_id)
-
-    def congest(self) -> None:
-        self.effects += self.protocol.congested(True, self.now_s)
-
-    def clear(self) -> None:
-        self.effects += self.protocol.congested(False, self.now_s)
 
     def stop(self, reason: str = "enough") -> None:
         self.effects += self.protocol.stop(GaveUp(reason))
@@ -167,12 +124,6 @@ class Member(Stage):
         """A page is asked for from this position on; none without an argument."""
         assert [fetch.from_seq for fetch in self.fresh(FetchPage)] == [*from_seqs]
 
-    def accepted(self, *message_ids: str) -> None:
-        assert [effect.id for effect in self.fresh(MessageAccepted)] == [*message_ids]
-
-    def failed(self, *message_ids: str) -> None:
-        assert [effect.id for effect in self.of(Failed)] == [*message_ids]
-
     def error(self, message_id: str) -> ClientError:
         """How a message failed."""
         (failed,) = [effect for effect in self.of(Failed) if effect.id == message_id]
@@ -187,28 +138,3 @@ class Member(Stage):
         """These ranges were gone."""
         pairs = [Missed(*pair) for pair in zip(ends[::2], ends[1::2], strict=True)]
         assert list(self.protocol.reading.missed) == pairs
-
-    def warned(self, *ends: int) -> None:
-        """A listener is told of these ranges."""
-        events = [one.event for one in self.of(Reported)]
-        facts = [
-            (one.first, one.last)
-            for one in events
-            if isinstance(one, MessagesDeleted | PositionsSkipped)
-        ]
-        assert facts == list(zip(ends[::2], ends[1::2], strict=True))
-
-    def skipped(self, *ends: int) -> None:
-        """A listener is told that the hub has lost these ranges."""
-        events = [one.event for one in self.of(Reported)]
-        facts = [(one.first, one.last) for one in events if isinstance(one, PositionsSkipped)]
-        assert facts == list(zip(ends[::2], ends[1::2], strict=True))
-
-    def position(self, seq: int) -> None:
-        assert self.protocol.reading.last_seq == seq
-
-    def dropped(self, count: int) -> None:
-        assert len(self.of(Drop)) == count
-
-    def stopped(self, *kinds: str) -> None:
-        assert [type(effect.error).__name__ for effect in self.of(Stop)] == [*kinds]

@@ -322,6 +322,7 @@ TRIALS: dict[str, list[Callable[[Scene], bool]]] = {
             ("hub:sub_update", {"window": 3}),
             ("hub:sub_pause", {}),
             ("hub:sub_resume", {}),
+            ("hub:sub_settle", {"seqs": [1], "verdict": "ack"}),
             ("hub:seek", {"to": "earliest"}),
             ("hub:sub_delete", {}),
         )

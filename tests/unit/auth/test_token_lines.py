@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from signalhub.auth import denials, key_sets
 from signalhub.auth.denials import Denial, Denials
 from signalhub.auth.tokens import Authenticator, mint
-from signalhub.operate.token import contents
+from signalhub.operate.tokens.token import contents
 from signalhub.settings.model import AuthSettings, Key
 from signalhub.wire.base64url import encoded
 from signalhub.wire.errors import Refusal, SettingsError

@@ -16,11 +16,12 @@ import pytest
 from msgspec.structs import replace
 
 from signalhub.cli.app import run
-from signalhub.cli.hub.log import entry_facts, kind_name
+from signalhub.cli.hub.log import entry_facts
 from signalhub.log.disk import SystemDisk
 from signalhub.state import losses
 from signalhub.testing import FaultyDisk
 from signalhub.wire import entry
+from signalhub.wire.bodies import kind_name
 from signalhub.wire.entry import Entry, Kind, Outcome, StoredEntry, encode_body
 from tests.faults.lost_end import cut_to
 from tests.support.memory.log import NOW_MS, do_upkeep, erase, fill_segments, open_log

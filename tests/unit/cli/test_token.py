@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from signalhub.cli.app import run
-from signalhub.operate.token import actor_of, contents
+from signalhub.operate.tokens.token import actor_of, contents
 from signalhub.wire.base64url import encoded
 
 SECRET = "correct horse battery staple"

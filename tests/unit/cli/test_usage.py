@@ -32,8 +32,8 @@ from signalhub.wire.errors import (
 )
 
 VERBS = (
-    "serve limits jobs backup restore sql audit replay erase tell ask request answer broadcast"
-    " listen publish subscribe discover ls ping error completion doctor"
+    "serve ui top limits jobs bench backup restore demo sql audit replay erase tell ask request"
+    " answer broadcast listen publish subscribe discover ls ping error completion doctor"
 )
 NOUNS = {
     "context": "add use ls show rm",
@@ -134,7 +134,7 @@ def test_help_works_and_names_the_exit_codes(capsys: pytest.CaptureFixture[str])
         (["subscribe", "orders", "--no-ack"], "--as"),
         (["subscribe", "orders", "--window", "3"], "--as"),
         (["subscribe", "orders", "invoices", "--as", "billing"], "one topic"),
-        (["subscribe", "orders/+", "--as", "billing"], "wildcard"),
+        (["subscribe", "orders/#/x", "--as", "billing"], "last level"),
         (["subscribe", "orders", "--as", ""], "subscription"),
         (["subscribe", "orders", "--as", "billing", "--consumer", ""], "consumer"),
         (["subscribe", "orders", "--as", "billing", "--from", "demo/a"], "earliest"),

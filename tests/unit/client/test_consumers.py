@@ -74,21 +74,6 @@ async def test_a_consumer_knows_its_subscription_and_has_a_name_of_its_own() -> 
         assert all(name.startswith("demo/alice-") for name in names)
 
 
-async def test_its_messages_come_in_order_and_are_not_those_of_the_client() -> None:
-    async with conversation() as (_, peer, client):
-        consumer = await joined(client, peer)
-        for seq in (3, 4):
-            peer.deliver(seq, {"n": seq}, key="k", headers={"trace": "t"})
-        peer.send("order", "for the client", sender=BOB)
-
-        first, second = await take(consumer, 2)
-
-        assert (await anext(client.messages())).payload == "for the client"
-        assert [first.payload, second.payload] == [{"n": 3}, {"n": 4}]
-        assert (first.topic, first.key, first.headers) == ("orders", "k", {"trace": "t"})
-        assert first.is_settleable
-
-
 async def test_settlements_say_what_is_to_happen() -> None:
     async with conversation() as (_, peer, client):
         consumer = await joined(client, peer)
@@ -193,103 +178,6 @@ async def test_after_a_loss_it_goes_on_after_what_was_processed() -> None:
         assert (consumer.head, consumer.recovered, consumer.lost) == (12, False, Lost(3, 5))
 
 
-async def test_what_is_settled_while_away_or_through_an_old_copy_does_not_come_again() -> None:
-    async with conversation() as (hub, peer, client):
-        consumer = await joined(client, peer)
-        for seq in (1, 2, 3):
-            peer.deliver(seq)
-        first, second = await take(consumer, 2)
-        peer.abort()
-        await peer.gone.wait()
-        peer = await hub.accept()
-        assert not client.is_connected
-
-        await first.ack()
-        await peer.welcome()
-        asked = (await peer.seat())["payload"]
-        ack = await settlement(peer, "hub:ack")
-        for seq in (2, 3):
-            peer.deliver(seq, attempt=2)
-        await caught_up(peer, client)
-        await second.ack()
-
-        assert asked["resume"] == {"epoch": "e1", "seq": 1}
-        assert (ack["seq"], ack["id"]) == (1, "1.1.1")
-        assert seqs(await take(consumer, 1)) == [3]
-
-
-async def test_what_the_program_has_settled_is_not_handed_out_again_but_settled_again() -> None:
-    async with conversation() as (hub, peer, client):
-        consumer = await joined(client, peer)
-        for seq in range(1, 6):
-            peer.deliver(seq)
-        first, second, third, fourth, _ = await take(consumer, 5)
-        peer.abort()
-        peer, _ = await rejoined(hub)
-        # The hub learns of this before it has redelivered anything, and ignores it.
-        await first.ack()
-        await second.term(reason="nonsense")
-        await peer.receive("hub:term")
-        await peer.receive("hub:ack")
-        await third.nack()
-        await peer.receive("hub:nack")
-
-        for seq in range(1, 6):
-            peer.deliver(seq, "again", attempt=2)
-
-        assert seqs(await take(consumer, 3)) == [3, 4, 5]
-        term, ack = await settlement(peer, "hub:term"), await settlement(peer, "hub:ack")
-        assert (term["seq"], term["id"], term["reason"]) == (2, "1.2.2", "nonsense")
-        assert (ack["seq"], ack["id"]) == (1, "1.1.2")
-        assert [one.is_open for one in (first, second, third, fourth)] == [
-            False,
-            False,
-            True,
-            True,
-        ]
-
-
-async def test_everything_up_to_an_acknowledged_position_is_not_handed_out_again() -> None:
-    async with conversation() as (hub, peer, client):
-        consumer = await joined(client, peer)
-        for seq in (1, 2, 3):
-            peer.deliver(seq)
-        await take(consumer, 3)
-        await consumer.ack_up_to(2)
-        await peer.receive("hub:ack")
-        peer.abort()
-        peer, _ = await rejoined(hub)
-
-        for seq in (1, 2, 3):
-            peer.deliver(seq, attempt=2)
-
-        assert seqs(await take(consumer, 1)) == [3]
-        assert (await settlement(peer, "hub:ack"))["seqs"] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("message_id", "delivery_id"),
-    [("orders-e1-1", "2.1.1"), ("another", "1.1.2")],
-    ids=["after a seek", "of a hub restored from an older copy"],
-)
-async def test_a_settled_position_is_handed_out_if_the_hub_means_it(
-    message_id: str, delivery_id: str
-) -> None:
-    async with conversation() as (hub, peer, client):
-        consumer = await joined(client, peer)
-        peer.deliver(1, "settled")
-        (message,) = await take(consumer, 1)
-        await message.ack()
-        await peer.receive("hub:ack")
-        peer.abort()
-        peer, _ = await rejoined(hub)
-        delivery = {"subscription": "billing", "epoch": "e1", "seq": 1, "id": delivery_id}
-        members = {"topic": "orders", "publication": True, "delivery": delivery}
-        peer.send("order", "another", sender=BOB, metadata=members, message_id=message_id)
-
-        assert [one.payload for one in await take(consumer, 1)] == ["another"]
-
-
 @pytest.mark.parametrize("is_redelivered", [False, True])
 async def test_a_settlement_that_the_hub_ignores_raises_unless_a_later_copy_takes_it(
     is_redelivered: bool,
@@ -337,38 +225,6 @@ async def test_an_extension_and_a_nack_of_a_stale_copy_raise() -> None:
             await exchange(message.nack(wait=True), peer, "hub:nack", "hub:nacked", ignored)
 
 
-async def test_a_settled_ask_of_a_mailbox_is_not_handed_out_again() -> None:
-    async with conversation(acknowledge=True) as (hub, peer, client):
-        peer.mail(ALICE, 1, "task")
-        task = await anext(client.messages())
-        peer.abort()
-        peer = await reconnected(hub)
-        await task.ack()
-        await peer.receive("hub:ack")
-
-        peer.mail(ALICE, 1, "task", attempt=2)
-        peer.mail(ALICE, 2, "next")
-
-        assert (await anext(client.messages())).payload == "next"
-        ack = await peer.receive("hub:ack")
-        assert (ack["payload"]["stream"], ack["payload"]["seq"]) == (ALICE, 1)
-
-
-async def test_what_the_hub_settles_itself_is_kept_through_a_loss() -> None:
-    async with conversation() as (hub, peer, client):
-        consumer = await joined(client, peer, auto_ack=True)
-        for seq in (1, 2):
-            peer.deliver(seq)
-        (first,) = await take(consumer, 1)
-        peer.abort()
-
-        _, asked = await rejoined(hub)
-
-        assert not first.is_settleable
-        assert asked["resume"] == {"epoch": "e1", "seq": 2}
-        assert seqs(await take(consumer, 1)) == [2]
-
-
 async def test_a_consumer_taken_over_raises_and_its_client_goes_on() -> None:
     async with conversation() as (_, peer, client):
         consumer = await joined(client, peer)
@@ -387,82 +243,6 @@ async def test_a_consumer_taken_over_raises_and_its_client_goes_on() -> None:
 
         assert (consumer.is_closed, client.is_connected) == (True, True)
         assert peer.has_heard_nothing()
-
-
-async def test_a_refused_consumer_raises_leaves_nothing_behind_and_its_client_goes_on() -> None:
-    async with conversation() as (hub, peer, client):
-        joining = asyncio.ensure_future(client.consume("orders", "billing"))
-        peer.refuse(await peer.receive("hub:subscribe"), "unknown_topic")
-        with pytest.raises(signalhub.Refused, match="unknown_topic"):
-            await joining
-        consumer = await joined(client, peer)
-        assert peer.has_heard_nothing()
-
-        peer.abort()
-        peer = await reconnected(hub)
-        peer.refuse(await peer.receive("hub:subscribe"), "subscription_busy")
-        with pytest.raises(signalhub.Refused, match="subscription_busy"):
-            await anext(consumer)
-
-        await client.tell(ALICE, "note")
-        await peer.receive("hub:send")
-
-
-@pytest.mark.parametrize("is_joined", [False, True])
-async def test_who_left_or_stopped_waiting_does_not_join_again(is_joined: bool) -> None:
-    async with conversation() as (hub, peer, client):
-        if is_joined:
-            consumer = await joined(client, peer)
-            leaving: asyncio.Future[Any] = asyncio.ensure_future(consumer.close())
-        else:
-            leaving = asyncio.ensure_future(client.consume("orders", "billing").__aenter__())
-            await peer.receive("hub:subscribe")
-            leaving.cancel()
-
-        assert (await peer.receive("hub:unsubscribe"))["payload"] == PLACE
-        peer.abort()
-        await asyncio.gather(leaving, return_exceptions=True)
-        peer = await reconnected(hub)
-        await client.tell(ALICE, "note")
-        await peer.receive("hub:send")
-
-
-async def test_a_consumer_that_is_closed_while_it_joins_again_leaves() -> None:
-    async with conversation() as (hub, peer, client):
-        consumer = await joined(client, peer)
-        peer.abort()
-        peer = await reconnected(hub)
-        request = await peer.receive("hub:subscribe")
-
-        await consumer.close()
-        peer.answer(request, "hub:subscribed", PLACE)
-
-        assert (await peer.receive("hub:unsubscribe"))["payload"] == PLACE
-
-
-async def test_a_late_answer_to_leaving_does_not_end_the_next_consumer() -> None:
-    async with conversation() as (_, peer, client):
-        consumer = await joined(client, peer)
-        leaving = asyncio.ensure_future(consumer.close())
-        request = await peer.receive("hub:unsubscribe")
-        leaving.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
-        consumer = await joined(client, peer)
-
-        peer.answer(request, "hub:unsubscribed", PLACE)
-        await caught_up(peer, client)
-
-        assert not consumer.is_closed
-
-
-async def test_a_consumer_that_was_closed_settles_nothing() -> None:
-    async with conversation() as (_, peer, client):
-        consumer = await joined(client, peer)
-        await exchange(consumer.close(), peer, "hub:unsubscribe", "hub:unsubscribed")
-
-        with pytest.raises(signalhub.Unavailable, match="the consumer is closed"):
-            await consumer.ack_up_to(3)
-        await caught_up(peer, client)
 
 
 async def test_leaving_sends_the_acks_first() -> None:
@@ -496,26 +276,6 @@ async def test_leaving_sends_the_acks_first() -> None:
                 await settling
 
 
-@pytest.mark.parametrize("code", ["not_a_consumer", "unknown_subscription", "unauthorized"])
-async def test_leaving_what_is_gone_already_is_not_an_error(code: str) -> None:
-    async with conversation() as (_, peer, client):
-        consumer = await joined(client, peer)
-
-        closing = asyncio.ensure_future(consumer.close())
-        peer.refuse(await peer.receive("hub:unsubscribe"), code)
-        if code == "unauthorized":
-            with pytest.raises(signalhub.Refused, match=code):
-                await closing
-        else:
-            await closing
-        successor = await joined(client, peer)
-        await consumer.close()
-        peer.deliver(1, "still here")
-
-        assert consumer.is_closed
-        assert (await anext(successor)).payload == "still here"
-
-
 async def test_a_client_that_acknowledges_settles_its_mail() -> None:
     async with conversation(acknowledge=True) as (_, peer, client):
 
@@ -533,22 +293,3 @@ async def test_a_client_that_acknowledges_settles_its_mail() -> None:
         peer.send("task", "hard", sender=BOB)
         peer.mail(ALICE, 3, "easy")
         assert (await peer.receive("hub:ack"))["payload"]["seq"] == 3, "a tell is not settled"
-
-
-@pytest.mark.parametrize("acknowledges", [True, False])
-async def test_after_a_loss_mail_comes_again_to_those_who_acknowledge(acknowledges: bool) -> None:
-    async with conversation(acknowledge=acknowledges) as (hub, peer, client):
-        peer.mail(ALICE, 1, "first copy")
-        peer.send("note", "a tell", sender=BOB)
-        await caught_up(peer, client)
-        peer.abort()
-        peer = await reconnected(hub)
-        peer.mail(ALICE, 1, "second copy", attempt=2)
-
-        messages = client.messages()
-        received = [await anext(messages) for _ in range(2)]
-
-    copy = "second copy" if acknowledges else "first copy"
-    assert {message.payload for message in received} == {copy, "a tell"}
-    settleable = [message.payload for message in received if message.is_settleable]
-    assert settleable == ["second copy"] * acknowledges

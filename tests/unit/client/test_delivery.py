@@ -56,36 +56,6 @@ def test_the_position_is_before_the_first_that_is_not_settled(
         assert {one for one in range(1, 7) if progress.is_open(of(one))} == in_hand
 
 
-def test_settling_an_earlier_copy_closes_the_later_one() -> None:
-    for name in ("1.1.1", None):
-        progress = Progress()
-        first = Delivery(epoch="m", seq=1, id=name)
-        second = Delivery(epoch="m", seq=1, attempt=2, id=name and "1.1.2")
-        progress.arrived(first, "m")
-        progress.lost()
-        progress.arrived(second, "m")
-
-        progress.settled(first)
-
-        assert not progress.is_open(second)
-        assert progress.position == 1
-
-
-def test_what_a_seek_sends_anew_stays_open_when_the_old_copy_is_settled() -> None:
-    progress = Progress()
-    anew = of(1, generation=2)
-    for copy in (of(1), anew):
-        progress.arrived(copy, "m")
-
-    progress.settled(of(1))
-    progress.returned(of(1))
-
-    assert progress.is_open(anew)
-    assert progress.position == 0
-    progress.settled(anew)
-    assert progress.position == 1
-
-
 def test_another_epoch_begins_anew_and_settlements_of_the_last_change_nothing() -> None:
     progress = Progress()
     for one in (of(7), of(8), of(1, "f")):

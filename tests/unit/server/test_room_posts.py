@@ -51,7 +51,7 @@ class Hub:
     def client(self) -> Client:
         client = Client(self)
         # Names that were served before are known.
-        client.receive(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        client.receive(b"GET /v1/room/proposals HTTP/1.1\r\nHost: localhost\r\n\r\n")
         client.wire.sent = b""
         return client
 

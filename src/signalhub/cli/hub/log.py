@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
@@ -22,8 +21,8 @@ from signalhub.cli.terminal.output import AsJson, Output, OutputColumn, counted,
 from signalhub.cli.terminal.progress import bar
 from signalhub.cli.terminal.quantities import shown_size, shown_time
 from signalhub.log.errors import CUT_ADVICE, DAMAGED_ADVICE
-from signalhub.wire import entry
-from signalhub.wire.entry import Kind, Outcome, StoredEntry, decode_body
+from signalhub.wire.bodies import body_facts, kind_name
+from signalhub.wire.entry import Kind, StoredEntry
 from signalhub.wire.errors import SignalHubError
 
 if TYPE_CHECKING:
@@ -417,23 +416,6 @@ def _lost(what: str) -> Failure:
     )
 
 
-_BODIES: Final[dict[int, type[entry.Body]]] = {
-    Kind.MAIL: entry.MessageBody,
-    Kind.PUBLISHED: entry.MessageBody,
-    Kind.BROADCAST: entry.BroadcastBody,
-    Kind.SETTLED: entry.SettledBody,
-    Kind.CURSOR: entry.CursorBody,
-    Kind.STREAM_CREATED: entry.StreamDefinitionBody,
-    Kind.SUBSCRIPTION_CREATED: entry.SubscriptionDefinitionBody,
-    Kind.SUBSCRIPTION_DELETED: entry.SubscriptionDefinitionBody,
-    Kind.REMOVED: entry.RemovedBody,
-    Kind.LOST: entry.LostBody,
-    Kind.ERASED: entry.ErasedBody,
-    Kind.PLACED: entry.PlacedBody,
-    Kind.OPERATED: entry.OperatedBody,
-}
-
-
 def entry_facts(stored: StoredEntry) -> dict[str, Any]:
     """An entry as one JSON object."""
     return {
@@ -444,69 +426,5 @@ def entry_facts(stored: StoredEntry) -> dict[str, Any]:
         "seq": stored.seq,
         "at_ms": stored.at_ms,
         "erased": stored.is_erased,
-        "body": _body(stored),
+        "body": body_facts(stored),
     }
-
-
-def kind_name(kind: int) -> str:
-    """A kind as written on the command line; a number if it is unknown to this version."""
-    try:
-        return Kind(kind).name.lower().replace("_", "-")
-    except ValueError:
-        return str(kind)
-
-
-def _body(stored: StoredEntry) -> Any:
-    if stored.is_erased:
-        return {"digest": stored.body.hex()}
-    kind = _BODIES.get(stored.kind)
-    try:
-        if kind is not None:
-            return _plain(decode_body(kind, stored.body))
-        return _plain(msgspec.msgpack.decode(stored.body)) if stored.body else None
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return {"unreadable": stored.body.hex()}
-
-
-def _plain(value: Any) -> Any:
-    """Structs as objects with names, bytes as hex."""
-    match value:
-        case msgspec.Struct():
-            members = {name: getattr(value, name) for name in value.__struct_fields__}
-            return {name: _member(name, member) for name, member in members.items()}
-        case bytes():
-            return value.hex()
-        case list() | tuple():
-            return [_plain(one) for one in value]
-        case dict():
-            return {str(name): _plain(one) for name, one in value.items()}
-        case _:
-            return value
-
-
-def _member(name: str, value: Any) -> Any:
-    read = _READ.get(name)
-    return _plain(value) if read is None else read(value)
-
-
-def _json(value: bytes) -> Any:
-    try:
-        return msgspec.json.decode(value) if value else None
-    except (ValueError, RecursionError):
-        return value.decode(errors="replace")
-
-
-def _outcome(value: int) -> str:
-    try:
-        return Outcome(value).name.lower().replace("_", "-")
-    except ValueError:
-        return str(value)
-
-
-_READ: Final[dict[str, Callable[[Any], Any]]] = {
-    "data": _json,
-    "metadata": _json,
-    "ack": _json,
-    "outcome": _outcome,
-    "copy_id": lambda value: value.decode(errors="replace"),
-}

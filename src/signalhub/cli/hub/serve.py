@@ -36,8 +36,8 @@ def serve(
     """Run the hub until SIGTERM or Ctrl-C.
 
     Options override SIGNALHUB_* variables, which override the settings file,
-    which overrides the defaults; see `signalhub settings show`. One line on
-    standard output says where the hub listens, once it accepts connections.
+    which overrides the defaults; see `signalhub settings show`. The first line
+    on standard output says where the hub listens, once it accepts connections.
     """
 
     from signalhub.observe import logs
@@ -57,6 +57,10 @@ def serve(
         place = address_of(settings.host, bound_port)
         release = f"{__version__} (native: {native.STATUS})"
         print(f"Signal Hub {release} listening on {place}", flush=True)
+        if settings.ui.enabled:
+            page = page_of(place)
+            how = " (sign in: `signalhub ui`)" if settings.auth.enabled else ""
+            print(f"Dashboard: {page}{how}", flush=True)
         _notify("READY=1")
 
     try:
@@ -119,6 +123,11 @@ def _note_missing_pipeline(settings: Settings) -> None:
 def address_of(host: str, port: int) -> str:
     """The URL clients connect to."""
     return f"ws://[{host}]:{port}/ws" if ":" in host else f"ws://{host}:{port}/ws"
+
+
+def page_of(url: str) -> str:
+    """The address of the page for people, beside the URL of clients."""
+    return f"http{url.removeprefix('ws').removesuffix('/ws')}/ui/"
 
 
 def data_failure(error: SettingsError, data: str) -> Failure:

@@ -16,7 +16,7 @@ from signalhub.cli.terminal.arguments import STDIN, Address, address, standard_i
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.cli.terminal.output import AsJson, Output, OutputColumn, shown
 from signalhub.cli.terminal.sentences import say
-from signalhub.operate.token import contents
+from signalhub.operate.tokens.token import contents
 from signalhub.wire.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def revoke(
     revoked one are revoked with it.
     """
     from signalhub.auth.denials import Denial
-    from signalhub.operate import denials
+    from signalhub.operate.tokens import denials
 
     settings = loaded_settings(config, {"data": data}).settings
     path = _denial_list(settings)
@@ -264,7 +264,7 @@ def _denial_list(settings: Settings) -> Path:
 
 def denied(*, data: Data = None, config: Config = None, as_json: AsJson = False) -> None:
     """Show the hub's denial list, without entries that have ended."""
-    from signalhub.operate import denials
+    from signalhub.operate.tokens import denials
 
     path = _denial_list(loaded_settings(config, {"data": data}).settings)
     try:
@@ -294,7 +294,7 @@ def jwks(
     The kid of a key is the name of its file without the ending: issuer-1 for
     issuer-1.pem.
     """
-    from signalhub.operate.key_set import key_set
+    from signalhub.operate.tokens.key_set import key_set
 
     if not keys:
         raise usage("FILE is missing", "name the PEM files of one or more Ed25519 keys")
@@ -352,6 +352,28 @@ def _granted(role: str | None, given: PermissionOptions) -> dict[str, tuple[str,
         if patterns:
             granted[field.name] = (*(granted.get(field.name) or ()), *patterns)
     return granted
+
+
+def minted(auth: AuthSettings, actor: str, role: str, lifetime_s: float, token_id: str) -> str:
+    """A token with the permissions of a role, signed with the key of the settings."""
+    kid, key = _signing_key(auth, None)
+    if key.algorithm == "EdDSA":
+        raise usage(
+            f"the hub has only the public half of the EdDSA key {kid}",
+            f"use `signalhub token mint --role {role} --private-key FILE`, and sign in with it",
+        )
+    return _signed(
+        key,
+        kid=kid,
+        subject=actor[2:-1],
+        actor=actor,
+        permissions=_granted(role, NO_PERMISSIONS),
+        lifetime_s=lifetime_s,
+        issuer=auth.issuer,
+        now_s=time.time(),
+        jti=token_id,
+        audience=next(iter(auth.audiences), ""),
+    )
 
 
 def _signed(key: Key, **facts: Any) -> str:
@@ -437,7 +459,7 @@ def _refusal(settings: Settings, token: str) -> str | None:
     """Why a hub with these keys rejects the token; `None` if it accepts it."""
     from signalhub.auth import key_sets, tokens
     from signalhub.auth.denials import Denials
-    from signalhub.operate import denials
+    from signalhub.operate.tokens import denials
     from signalhub.wire.errors import Refusal
 
     auth = settings.auth

@@ -154,6 +154,16 @@ def checked_subscription(text: str) -> str:
     )
 
 
+def checked_pattern(text: str) -> str:
+    """The topic of a durable subscription, or the pattern of all its topics."""
+    return checked_subscription(text) if names.has_wildcard(text) else checked_topic(text)
+
+
+def optional_pattern(text: str | None) -> str | None:
+    """An optional topic or pattern."""
+    return None if text is None else checked_pattern(text)
+
+
 def optional_topic(text: str | None) -> str | None:
     """An optional topic."""
     return None if text is None else checked_topic(text)

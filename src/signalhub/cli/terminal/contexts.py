@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OPTION: Final = "--context"
 VARIABLE: Final = "SIGNALHUB_CONTEXT"
 # Their own options mean something else.
-_UNTOUCHED: Final = frozenset({"context", "restore"})
+_UNTOUCHED: Final = frozenset({"context", "demo", "restore"})
 _WITHOUT_FOLDERS: Final = frozenset({"actors"})
 
 # The context whose hub a command works on, if it is one in production.

@@ -12,8 +12,8 @@ from cyclopts import Parameter
 from signalhub.cli.messages.messages import Count, For, follow
 from signalhub.cli.terminal.arguments import (
     checked_name,
+    checked_pattern,
     checked_subscription,
-    checked_topic,
     half_wildcard,
     optional_address,
 )
@@ -111,8 +111,9 @@ def subscribe(
 ) -> None:
     """Print the messages of topics until Ctrl-C.
 
-    With --as NAME they come from a durable subscription to one topic: each is
-    acknowledged after it was printed, and redelivered otherwise.
+    With --as NAME they come from a durable subscription to one topic, or to all
+    durable topics that match a pattern such as 'orders/#', also those made later:
+    each is acknowledged after it was printed, and redelivered otherwise.
     """
     if consumer_options.subscription is None:
         if (
@@ -126,11 +127,11 @@ def subscribe(
         _subscribe(connection, topics, start, count, for_s)
     else:
         if len(topics) != 1:
-            raise usage("a durable subscription has one topic", "run a command for each")
+            raise usage("a durable subscription has one topic or pattern", "run a command for each")
         consumer_options.check()
         begin: TopicPosition = "earliest" if start is None else position(start)
         _consume(
-            connection, checked_topic(topics[0]), begin, count, for_s, consumer_options, options
+            connection, checked_pattern(topics[0]), begin, count, for_s, consumer_options, options
         )
 
 
@@ -210,9 +211,9 @@ def _greet(connection: HubConnection, consumer: Consumer) -> None:
             f"note: the subscription keeps its own {', '.join(names)}; whoever may manage it can"
             " change that with `signalhub sub set`",
         )
-    if consumer.lost is not None:
-        first, last = consumer.lost
+    for topic, (first, last) in consumer.losses.items():
+        where = "" if topic == consumer.topic else f" of {topic}"
         connection.remark(
-            {"lost_from": first, "lost_to": last},
-            f"note: seq {first} to {last} are no longer stored and are skipped",
+            {"lost_from": first, "lost_to": last} | ({"topic": topic} if where else {}),
+            f"note: seq {first} to {last}{where} are no longer stored and are skipped",
         )

@@ -15,6 +15,7 @@ from signalhub.client.requests import Connect, Register, Subscribe
 from signalhub.client.stream_requests import Join
 from signalhub.wire.envelope import PROTOCOL_VERSION
 from signalhub.wire.errors import Unsubscribed
+from signalhub.wire.names import has_wildcard
 
 HELLO_TTL_MS = 5_000
 
@@ -25,6 +26,15 @@ class SeatKey(NamedTuple):
     topic: str
     subscription: str
 
+    @property
+    def is_pattern(self) -> bool:
+        """Whether the topic stands for all topics that match."""
+        return has_wildcard(self.topic)
+
+
+# The positions of this many topics fit into one request; the last ones that had messages.
+POSITIONS_MAX = 1_000
+
 
 class Seat:
     """One consumer: its options, and the hub's last answer about it."""
@@ -34,6 +44,8 @@ class Seat:
         self.terms = terms
         self.address = address
         self.progress = Progress()
+        # Of a pattern, by topic; the one with the newest message last.
+        self._progresses: dict[str, Progress] = {}
         self.is_taken = False
         self.subscription_id = ""
         self.epoch = ""
@@ -42,6 +54,8 @@ class Seat:
         self.lag = 0
         self.recovered = True
         self.lost: Lost | None = None
+        # By topic, as a pattern may have lost messages on several.
+        self.losses: dict[str, Lost] = {}
         # Options we asked for and may not change.
         self.kept: frozenset[str] = frozenset()
 
@@ -53,12 +67,32 @@ class Seat:
     def request(self, frames: FrameWriter, now_ms: int) -> Request:
         """Return the request that joins the subscription, or joins it again."""
         terms = dict(self.terms)
+        if self.key.is_pattern:
+            if positions := self._positions():
+                terms["positions"] = positions
+            return frames.request(Join(*self.key, terms), now_ms, sender=self.address)
         position, epoch = self.progress.position, self.progress.epoch
         if position is not None and epoch is not None:
             terms["from"] = {"seq": position + 1}
             if position > 0:
                 terms["resume"] = {"epoch": epoch, "seq": position}
         return frames.request(Join(*self.key, terms), now_ms, sender=self.address)
+
+    def progress_of(self, topic: str) -> Progress:
+        """What is unsettled on one topic of a pattern."""
+        progress = self._progresses.pop(topic) if topic in self._progresses else Progress()
+        self._progresses[topic] = progress
+        return progress
+
+    def _positions(self) -> dict[str, dict[str, Any]]:
+        """Up to where each topic of a pattern is settled."""
+        every = ((topic, one.position, one.epoch) for topic, one in self._progresses.items())
+        found = {
+            topic: {"epoch": epoch, "seq": position}
+            for topic, position, epoch in every
+            if position is not None and epoch is not None
+        }
+        return dict(list(found.items())[-POSITIONS_MAX:])
 
     def taken(self, facts: dict[str, Any]) -> list[Effect]:
         """The hub granted it, and says whether everything after our position is available."""
@@ -71,6 +105,7 @@ class Seat:
         self.recovered = facts.get("recovered") is not False
         first, last = _count(facts, "lostFrom"), _count(facts, "lostTo")
         self.lost = Lost(first, last) if last else None
+        self.losses = _losses(facts, self.key.topic if self.lost else "", self.lost)
         if self.epoch and self.epoch != self.progress.epoch:
             self.progress.restart(self.epoch)
         warnings: list[Effect] = []
@@ -81,7 +116,7 @@ class Seat:
             options = {"options": sorted(self.kept)}
             warnings.append(Warned("A durable subscription keeps its own options", name | options))
         if not self.recovered:
-            loss = name | {"lost": self.lost}
+            loss = name | {"lost": self.lost or self.losses}
             warnings.append(Warned("Messages of a durable subscription were deleted unread", loss))
         return warnings
 
@@ -91,6 +126,16 @@ class Seat:
         if reason == "taken_over":
             text += "; another session has joined under the same name"
         return ConsumerEnded(self.key, Unsubscribed(reason, text))
+
+
+def _losses(facts: dict[str, Any], topic: str, lost: Lost | None) -> dict[str, Lost]:
+    """Return what is lost on each topic."""
+    listed = facts.get("lost")
+    found = {} if lost is None else {topic: lost}
+    for one in listed if isinstance(listed, list) else ():
+        if isinstance(one, dict) and (name := _text(one, "topic")):
+            found[name] = Lost(_count(one, "lostFrom"), _count(one, "lostTo"))
+    return found
 
 
 def _text(facts: dict[str, Any], name: str) -> str:

@@ -17,6 +17,7 @@ from signalhub.client.arguments import (
     checked_seq,
     room_name,
 )
+from signalhub.client.calls.calls import Calls
 from signalhub.client.lifecycle import Opening, Resource
 from signalhub.client.protocol.events import Listener
 from signalhub.client.rooms.answers import Missed, RoomMessage, Sent
@@ -155,7 +156,9 @@ def hub(
     ssl: SSLContext | None = None,
     listener: Listener | None = None,
 ) -> Hub:
-    """Return access to the rooms and inboxes of a hub. Nothing is connected until it is used.
+    """Return access to a hub over HTTP: its messages, and its rooms and inboxes.
+
+    Nothing is connected until it is used.
 
     Use it as `async with signalhub.hub(...) as hub:`, or call `await hub.close()` when done.
 
@@ -172,8 +175,11 @@ def hub(
     return Hub(Origin.of(url), ssl, token, listener)
 
 
-class Hub(Resource):
-    """Joins rooms and opens inboxes, with a token if the hub requires one."""
+class Hub(Calls, Resource):
+    """Sends and reads messages over HTTP, joins rooms and opens inboxes.
+
+    With a token if the hub requires one.
+    """
 
     def __init__(
         self,
@@ -186,7 +192,7 @@ class Hub(Resource):
         self._ssl = ssl
         self._token = token
         self._listener = listener
-        self._http = HttpClient(origin, ssl, token=token)
+        super().__init__(HttpClient(origin, ssl, token=token), listener)
         self._rooms: set[Room] = set()
         self._is_closed = False
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from signalhub.core.messages.audience import Topics
     from signalhub.core.messages.dedup import Dedup
     from signalhub.core.messages.runs import PublishRun
+    from signalhub.core.patterns.patterns import Patterns
     from signalhub.core.replies import Replies
     from signalhub.core.streams.retention import Pruning
     from signalhub.core.streams.streams import Streams
@@ -151,6 +152,7 @@ class Publisher:
         topics: Topics,
         streams: Streams,
         dispatcher: Dispatcher,
+        patterns: Patterns,
         retention: Pruning,
         storage: LogState,
         replies: Replies,
@@ -163,6 +165,8 @@ class Publisher:
         self._topics = topics
         self._streams = streams
         self._dispatcher = dispatcher
+        self._patterns = patterns
+        self._index = patterns.index
         self._retention = retention
         self._storage = storage
         self._replies = replies
@@ -205,10 +209,16 @@ class Publisher:
         )
         self._tally.published += 1
         # Searched now and not at the commit of many messages, so that its sender pays for it.
-        if not self._topics.audience(topic.name).visited:
-            return [self.append(topic, stored, now, message, session, key)]
-        _, pauses = self._topics.charged(session, topic.name, now)
-        return [*pauses, self.append(topic, stored, now, message, session, key)]
+        made: list[Effect] = []
+        if topic.fitted != self._index.version:
+            made += self.fit(topic, now)
+        if self._topics.audience(topic.name).visited:
+            made += self._topics.charged(session, topic.name, now)[1]
+        return [*made, self.append(topic, stored, now, message, session, key)]
+
+    def fit(self, topic: Topic, now: int) -> list[Append]:
+        """Make the parts of patterns that a message to this topic needs, before it is appended."""
+        return self._patterns.fit(topic, now)
 
     def append(
         self,
@@ -219,7 +229,10 @@ class Publisher:
         session: Session | None = None,
         key: bytes = b"",
     ) -> Append:
-        """Append a message at the next position; `message` is the request behind it."""
+        """Append a message at the next position; `message` is the request behind it.
+
+        The topic must be fit for it.
+        """
         # Nothing may fail between assigning a position and appending: that would leave a gap.
         body = encode_body(stored)
         seq = topic.assign()
@@ -265,8 +278,10 @@ class Publisher:
         count = len(keys)
         self._tally.published += count
         pauses: list[Effect] = []
+        if topic.fitted != self._index.version:
+            pauses += self.fit(topic, now)
         if self._topics.audience(name).visited:
-            _, pauses = self._topics.charged(sessions[0], name, now)
+            pauses += self._topics.charged(sessions[0], name, now)[1]
         wall = self._replies.wall
         ahead_ms = [one.own_ahead_ms(wall) for one in sessions]
         bodies = runs[0].bodies(runs, self._many_ids(count), ahead_ms)

@@ -24,7 +24,6 @@ from signalhub.core.operations import operated
 from signalhub.core.placement import check_batch
 from signalhub.core.sessions.registry import Recipient
 from signalhub.core.sessions.session import Session, SessionState
-from signalhub.core.subscriptions.consumers import Consumer
 from signalhub.wire import entry
 from signalhub.wire import envelope as wire
 from signalhub.wire.entry import Entry, Kind, encode_body
@@ -50,11 +49,14 @@ if TYPE_CHECKING:
     from signalhub.core.messages.dedup import Dedup
     from signalhub.core.messages.publish import Publisher
     from signalhub.core.messages.runs import AskRun, PublishRun, TellRun
+    from signalhub.core.patterns.join import PatternJoins
+    from signalhub.core.patterns.pattern import PatternConsumer
     from signalhub.core.placement import Placement
     from signalhub.core.replies import Handler, Replies, RunHandler
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.streams.catalog import Catalog
     from signalhub.core.streams.streams import Streams
+    from signalhub.core.subscriptions.consumers import Consumer
     from signalhub.core.subscriptions.join import Subscriptions
     from signalhub.counters import Tally
     from signalhub.settings.model import Settings
@@ -84,6 +86,7 @@ class Router:
         publisher: Publisher,
         catalog: Catalog,
         subscriptions: Subscriptions,
+        patterns: PatternJoins,
         placement: Placement,
         storage: LogState,
         replies: Replies,
@@ -100,6 +103,7 @@ class Router:
         self._publisher = publisher
         self._catalog = catalog
         self._subscriptions = subscriptions
+        self._patterns = patterns
         self._placement = placement
         self._storage = storage
         self._replies = replies
@@ -136,7 +140,9 @@ class Router:
         target = request.to or message.to
         if session.allowance is not EVERYTHING:
             _check_sender(session, message.sender)
-            if not session.allowance.may_send(target):
+            if not session.allowance.may_send(target) and not self._registry.is_awaited(
+                target, message.sender
+            ):
                 raise refusals.unauthorized("send", target)
             if type in _OF_HOSTS:
                 self._check_host(session, type, request.data, target, now)
@@ -615,6 +621,12 @@ class Router:
     def subscribe(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """Subscribe to a topic, or to all topics that match a wildcard."""
         request = requests.parse(requests.SubscribeRequest, message.payload)
+        if request.pattern is not None:
+            if session.allowance is not EVERYTHING:
+                _check_sender(session, message.sender)
+            self._storage.check_known()
+            address = _subscribing_address(session, message.sender)
+            return self._patterns.subscribe(session, message, request, address, now)
         topic = request.topic
         _check_topic(topic)
         if not is_subscribable(topic):
@@ -645,14 +657,13 @@ class Router:
     def unsubscribe(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """Unsubscribe from a topic, by name or subscription id; unknown ones are ignored."""
         request = requests.parse(requests.UnsubscribeRequest, message.payload)
-        if not request.topic and not request.subscription_id:
-            raise refusals.structural("the payload needs topic or subscriptionId")
+        if not (request.topic or request.pattern or request.subscription_id):
+            raise refusals.structural("the payload needs topic, pattern or subscriptionId")
         consumer = _own_consumer(session, request)
         payload: dict[str, object] = {"unsubscribedAt": self._wall.shown(now)}
         if consumer is not None:
             self._subscriptions.leave(consumer, "left", now, is_told=False)
-            payload["topic"] = consumer.subscription.stream.name
-            payload["subscription"] = consumer.subscription.name
+            payload |= consumer.place
         else:
             payload["topic"] = self._drop(session, message.sender, request)
         if message.pattern != ASK:
@@ -669,7 +680,7 @@ class Router:
                     if request.subscription_id in issued:
                         self._topics.unsubscribe(session, one.address, topic)
                         return topic
-        topic = request.topic or request.subscription_id or ""
+        topic = request.topic or request.pattern or request.subscription_id or ""
         if not self._topics.unsubscribe(session, _subscribing_address(session, sender), topic):
             for one in subscribers:
                 self._topics.unsubscribe(session, one.address, topic)
@@ -737,7 +748,7 @@ def _check_sender(session: Session, sender: str) -> None:
 
 def _claim(session: Session, sender: str) -> None:
     """Nobody speaks as the hub, or as nobody; otherwise the session may, or has been checked."""
-    if is_reserved(sender):
+    if is_reserved(sender) and sender != session.internal_address:
         raise refusals.not_your_address(sender)
     session.claim(sender)
 
@@ -752,13 +763,15 @@ def _subscribing_address(session: Session, sender: str) -> str:
     return sender if sender in session.registrations else session.address
 
 
-def _own_consumer(session: Session, request: requests.UnsubscribeRequest) -> Consumer | None:
+def _own_consumer(
+    session: Session, request: requests.UnsubscribeRequest
+) -> Consumer | PatternConsumer | None:
     """The consumer that the request names, if it names one."""
     consumer = session.consumers.get(request.subscription_id or "")
     if consumer is not None or request.subscription is None:
         return consumer
+    wanted = {"topic": request.pattern or request.topic, "subscription": request.subscription}
     for one in session.consumers.values():
-        of = one.subscription
-        if of.name == request.subscription and of.stream.name == request.topic:
+        if wanted.items() <= one.place.items():
             return one
     return None

@@ -54,7 +54,7 @@ class Administration:
                 has_more = True
                 break
             last = one.number
-            if pattern.matches(one.address):
+            if one.has_socket and pattern.matches(one.address):
                 rows.append(_row(one, self._replies.wall))
         payload = {
             "sessions": rows,

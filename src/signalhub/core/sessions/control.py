@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from signalhub.auth.permissions import EVERYTHING, Allowance
 from signalhub.core import refusals, requests
 from signalhub.core.effects import Close, Effect, Forget
+from signalhub.core.patterns.pattern import PatternConsumer
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.sessions.sessions import heartbeat_payload
 from signalhub.core.streams.streams import Topic
@@ -187,6 +188,10 @@ class Control:
             return []
         effects: list[Effect] = []
         for consumer in list(session.consumers.values()):
+            if isinstance(consumer, PatternConsumer):
+                if not consumer.pattern.may_be_consumed(allowance):
+                    effects += self._subscriptions.leave(consumer, "unauthorized", now)
+                continue
             subscription = consumer.subscription
             name, owner = subscription.name, subscription.definition.owner
             stream = subscription.stream

@@ -102,6 +102,8 @@ class Directory:
         metadata = _checked(request)
         if not session.allowance.may_register(address):
             raise refusals.unauthorized("register", address)
+        if self._registry.is_internal(address):
+            raise refusals.not_your_address(address)
         known = self._registry.get(address)
         if known is None and self._registry.is_full:
             self._tally.registry_refused += 1

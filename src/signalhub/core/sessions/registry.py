@@ -18,6 +18,7 @@ from signalhub.wire import envelope
 from signalhub.wire.names import Pattern
 
 _HOUR_MS = 3_600_000
+_ENDLESS_MS = 2**53
 
 
 class Recipient:
@@ -111,6 +112,9 @@ class Registry:
         # The shortest lease seen since the start.
         self.lease_ms_min = _HOUR_MS
         self._away: dict[str, Away] = {}
+        # Where sessions without a socket get answers: in no list, and in no count. The last session
+        # gets them if several share an address.
+        self._internal: dict[str, list[Registration]] = {}
         # The same registrations by what they can do, so that few are found quickly among many.
         self._by_capability: dict[str, dict[str, Registration]] = {}
 
@@ -138,11 +142,60 @@ class Registry:
         """The registration, if it is live."""
         found = self._actors.get(address)
         if found is None:
-            return None
+            return self._internal[address][-1] if address in self._internal else None
         # The common case of `is_live`, inlined because every message passes here.
         if found.session.last_seen_ms + found.lease_ms > now_ms or found.is_live(now_ms):
             return found
         return None
+
+    # Internal addresses.
+
+    def admit(self, session: Session, address: str, now_ms: int) -> None:
+        """Let a session without a socket get answers at an address that nobody can register."""
+        assert session.internal_address is None
+        session.internal_address = address
+        registration = Registration(
+            session,
+            address,
+            capabilities=(),
+            metadata=b"{}",
+            lease_ms=_ENDLESS_MS,
+            renewal_token="",
+            version=1,
+            now_ms=now_ms,
+        )
+        self._internal.setdefault(address, []).append(registration)
+
+    def dismiss(self, session: Session) -> None:
+        """Forget the internal address of a session, if it has one."""
+        address = session.internal_address
+        if address is None:
+            return
+        session.internal_address = None
+        left = [one for one in self._internal[address] if one.session is not session]
+        if left:
+            self._internal[address] = left
+        else:
+            del self._internal[address]
+
+    def is_internal(self, address: str) -> bool:
+        """Does a session without a socket get answers there?"""
+        return address in self._internal
+
+    def is_awaited(self, address: str, sender: str) -> bool:
+        """Does a session at this internal address wait for an answer of the sender?"""
+        return any(
+            one.session.awaited is not None and sender in one.session.awaited
+            for one in self._internal.get(address, ())
+        )
+
+    def away(self) -> list[tuple[str, Away]]:
+        """The restored registrations whose owners are not back yet."""
+        return list(self._away.items())
+
+    def away_of(self, address: str) -> Away | None:
+        """The restored registration of an address whose owner is not back yet."""
+        return self._away.get(address)
 
     def is_away(self, address: str, now_ms: int) -> bool:
         """Is the address restored and its owner not back yet?"""

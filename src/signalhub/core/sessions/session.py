@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from signalhub.core.limits.quotas import Holder
     from signalhub.core.messages.ask import AskReceipt
     from signalhub.core.messages.audience import Subscriber
+    from signalhub.core.patterns.pattern import PatternConsumer
     from signalhub.core.sessions.outbound import Outbound
     from signalhub.core.sessions.registry import Registration
     from signalhub.core.subscriptions.consumers import Consumer
@@ -46,6 +47,7 @@ class Session:
     __slots__ = (
         "__weakref__",
         "allowance",
+        "awaited",
         "barrier",
         "bucket",
         "claimed",
@@ -56,9 +58,11 @@ class Session:
         "consumers",
         "consuming",
         "counted",
+        "has_socket",
         "hello_identity",
         "id",
         "identity",
+        "internal_address",
         "last_seen_ms",
         "link",
         "number",
@@ -82,8 +86,15 @@ class Session:
         now_ms: int,
         number: int = 0,
         source: str = "",
+        *,
+        has_socket: bool = True,
     ) -> None:
         self.id = session_id
+        # Without one it serves requests that come by HTTP, and is in no list.
+        self.has_socket = has_socket
+        # Where it gets answers without a registration, and from whom it waits for some.
+        self.internal_address: str | None = None
+        self.awaited: dict[str, int] | None = None
         # Grows with every session of this process; pages of sessions continue after one.
         self.number = number
         self.link = link
@@ -118,7 +129,7 @@ class Session:
         # The ask that a fan-out waits for; later messages wait, too.
         self.barrier: AskReceipt | None = None
         # Its consumers of durable subscriptions and mailboxes, by subscription id.
-        self.consumers: dict[str, Consumer] = {}
+        self.consumers: dict[str, Consumer | PatternConsumer] = {}
         # How many of these are of durable subscriptions.
         self.consuming = 0
         # Most sessions subscribe to nothing, so the table is created on first use.
@@ -150,6 +161,7 @@ class Session:
         return (
             sender == self.identity
             or sender in self.registrations
+            or sender == self.internal_address
             or self.allowance.may_speak_as(sender)
         )
 
@@ -158,12 +170,26 @@ class Session:
         self.claimed = sender
         self.claimed_json = encode(sender)
 
-    def joined(self, consumer: Consumer) -> None:
+    def awaits(self, address: str) -> None:
+        """It waits for an answer of this address."""
+        if self.awaited is None:
+            self.awaited = {}
+        self.awaited[address] = self.awaited.get(address, 0) + 1
+
+    def awaits_no_more(self, address: str) -> None:
+        """One of these answers has come, or is not waited for any more."""
+        if self.awaited is None or address not in self.awaited:
+            return
+        self.awaited[address] -= 1
+        if not self.awaited[address]:
+            del self.awaited[address]
+
+    def joined(self, consumer: Consumer | PatternConsumer) -> None:
         """Add a consumer."""
         self.consumers[consumer.id] = consumer
         self.consuming += consumer.is_named
 
-    def left(self, consumer: Consumer) -> None:
+    def left(self, consumer: Consumer | PatternConsumer) -> None:
         """Remove a consumer."""
         if self.consumers.pop(consumer.id, None) is not None:
             self.consuming -= consumer.is_named

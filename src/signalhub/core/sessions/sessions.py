@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from signalhub.auth.tokens import Claims
     from signalhub.clock import Ids
     from signalhub.core.messages.audience import Topics
+    from signalhub.core.patterns.pattern import PatternConsumer
     from signalhub.core.replies import Replies
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.subscriptions.consumers import Consumer
@@ -47,6 +48,9 @@ class Identities:
             return
         self.remove(session)
         session.identity = identity
+        if not session.has_socket:
+            # Whoever registers the address is not disturbed by it, nor the other way round.
+            return
         found = self._sessions.get(identity)
         if found is None:
             self._sessions[identity] = session
@@ -83,7 +87,7 @@ class Sessions:
         identities: Identities,
         registry: Registry,
         topics: Topics,
-        detach: Callable[[Consumer, int], None],
+        detach: Callable[[Consumer | PatternConsumer, int], None],
         quotas: Quotas,
         replies: Replies,
         ids: Ids,
@@ -102,6 +106,8 @@ class Sessions:
         # In the order of opening, to notify sessions in the same order in every run.
         self._sessions: dict[str, Session] = {}
         self._count = 0
+        # How many of them have no socket.
+        self._without_sockets = 0
         self._token_ends_ms: dict[Session, float] = {}
         self._next_token_end_ms = math.inf
         self._push = Period(int(settings.heartbeat_push_s * 1000))
@@ -111,20 +117,34 @@ class Sessions:
         return iter(self._sessions.values())
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        """The number of sessions with a socket."""
+        return len(self._sessions) - self._without_sockets
 
     def get(self, session_id: str) -> Session | None:
         """The open session with this id."""
         return self._sessions.get(session_id)
 
-    def opened(self, link: object, now: int, source: str = "") -> Session:
-        """A socket was accepted from this network address."""
+    def opened(
+        self, link: object, now: int, source: str = "", *, has_socket: bool = True
+    ) -> Session:
+        """A socket was accepted from this network address, or requests come from it by HTTP."""
         settings = self._settings
         bucket = TokenBucket(settings.message_rate, settings.message_burst, now)
         self._count += 1
-        session = Session(f"session-{self._ids.secret()}", link, bucket, now, self._count, source)
+        session = Session(
+            f"session-{self._ids.secret()}",
+            link,
+            bucket,
+            now,
+            self._count,
+            source,
+            has_socket=has_socket,
+        )
         self._sessions[session.id] = session
-        self._tally.connections_opened += 1
+        if has_socket:
+            self._tally.connections_opened += 1
+        else:
+            self._without_sockets += 1
         return session
 
     def closed(self, session: Session, now: int) -> list[Effect]:
@@ -139,7 +159,11 @@ class Sessions:
         if session.counted is not None:
             self._quotas.release(Resource.SESSIONS, session.counted)
             session.counted = None
-        self._tally.connections_closed += 1
+        if session.has_socket:
+            self._tally.connections_closed += 1
+        else:
+            self._without_sockets -= 1
+        self._registry.dismiss(session)
         for consumer in list(session.consumers.values()):
             self._detach(consumer, now)
         addresses = list(session.registrations)
@@ -218,7 +242,7 @@ class Sessions:
         return [
             self._replies.notice(session, "hub:heartbeat_ack", payload, now)
             for session in self._sessions.values()
-            if session.state is SessionState.CONNECTED
+            if session.state is SessionState.CONNECTED and session.has_socket
         ]
 
     def hold(self, sender: Session, address: str, now: int) -> list[Effect]:

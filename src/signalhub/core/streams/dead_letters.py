@@ -123,6 +123,7 @@ class DeadLetters:
             dead=dead,
             only_for=None,
         )
+        appends += self.publisher.fit(topic, now)
         append = self.publisher.append(topic, letter, now)
         generation = subscription.position.generation
         append.follow(

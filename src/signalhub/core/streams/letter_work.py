@@ -253,6 +253,7 @@ class Redrive(LetterWork):
         if isinstance(origin, Mailbox):
             return [*records, letters.mail_again(origin, again, now)]
         assert origin is not None
+        records += letters.publisher.fit(origin, now)
         if dead.subscription in origin.subscriptions:
             again.only_for = dead.subscription
         return [*records, letters.publisher.append(origin, again, now)]

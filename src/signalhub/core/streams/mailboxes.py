@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from signalhub.clock import Ids
     from signalhub.core.log_state import LogState
     from signalhub.core.messages.ask import Asks
+    from signalhub.core.patterns.pattern import PatternConsumer
     from signalhub.core.placement import Placements
     from signalhub.core.sessions.registry import Registry
     from signalhub.core.streams.streams import Streams
@@ -220,9 +221,9 @@ class Mailboxes:
         )
         self._subscriptions.add(consumer, now)
 
-    def detach(self, consumer: Consumer, now: int) -> None:
+    def detach(self, consumer: Consumer | PatternConsumer, now: int) -> None:
         """A consumer left, or its session closed."""
-        stream = consumer.subscription.stream
+        stream = consumer.subscription.stream if isinstance(consumer, Consumer) else None
         if isinstance(stream, Mailbox):
             stream.attached_at_ms = now
             stream.touch()

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
     from signalhub.core.messages.ask import Asks
     from signalhub.core.messages.dedup import Dedup
+    from signalhub.core.patterns.patterns import Patterns
     from signalhub.core.placement import Placements
     from signalhub.core.replay import Replays
     from signalhub.core.rooms.rooms import Rooms
@@ -112,6 +113,7 @@ class Parts(msgspec.Struct, frozen=True):
     placements: Placements
     erasures: Erasures
     rooms: Rooms
+    patterns: Patterns
 
 
 class Recovery:
@@ -161,6 +163,10 @@ class Recovery:
         known = {stream.id: stream for stream in restored}
         for state in readers:
             stream = known.get(state.stream)
+            if stream is None and state.definition.pattern:
+                self._parts.patterns.restore(
+                    state.stream, state.definition, state.cursor, state.idle_since_ms, self._now
+                )
             if stream is None:
                 continue
             if isinstance(stream, Topic):
@@ -204,7 +210,9 @@ class Recovery:
         elif kind == Kind.CURSOR:
             cursor = decode_body(CursorBody, entry.body)
             found = self._subscription(entry.stream, entry.stream_epoch, cursor.subscription)
-            if found is not None:
+            if found is None:
+                self._parts.patterns.apply_cursor(entry, cursor)
+            else:
                 self._restore(found, cursor)
                 if isinstance(found.stream, Mailbox):
                     found.stream.attached_at_ms = entry.at_ms
@@ -245,6 +253,7 @@ class Recovery:
         parts = self._parts
         recovery.finish(parts.rooms)
         parts.streams.count_again()
+        parts.patterns.finish(self._now)
         for stream in parts.streams.every():
             stream.is_made = True
         for subscription in parts.streams.readers():
@@ -284,6 +293,10 @@ class Recovery:
                 found.lost_through(lost.last)
         elif topic is not None and is_topic:
             self._topic_changed(topic, entry)
+        elif topic is None and kind in (Kind.SUBSCRIPTION_CREATED, Kind.SUBSCRIPTION_DELETED):
+            definition = decode_body(SubscriptionDefinitionBody, entry.body)
+            if definition.pattern and definition.pattern == entry.stream:
+                self._parts.patterns.apply(entry, definition, self._now)
 
     def _created(self, entry: StoredEntry) -> None:
         anchor = decode_body(StreamDefinitionBody, entry.body)
@@ -535,6 +548,14 @@ def take_snapshot(parts: Parts, offset: int, *, is_whole: bool = False) -> Snaps
                     subscription.idle_since_ms,
                 )
                 subscriptions[stream.id, subscription.name] = encode_body(state)
+    for pattern in parts.patterns.take_changed(is_whole=is_whole):
+        state = SubscriptionState(
+            pattern.id,
+            pattern.stored_definition,
+            pattern.cursor(pattern.stored_pause),
+            pattern.idle_since_ms,
+        )
+        subscriptions[pattern.id, pattern.name] = encode_body(state)
     forgotten, deleted = parts.streams.take_forgotten()
     for stream_id in forgotten:
         streams.setdefault(stream_id, None)

@@ -242,6 +242,7 @@ class Topic(Stream):
         "bytes_marks",
         "changing",
         "definition",
+        "fitted",
         "is_deleting",
         "stored_definition",
         "subscriptions",
@@ -258,6 +259,8 @@ class Topic(Stream):
         self.is_deleting = False
         # The pending entry that creates or deletes it.
         self.changing: Append | None = None
+        # The version of the patterns that it was compared with.
+        self.fitted = -1
         self.subscriptions: dict[str, Subscription] = {}
         # Their names in order, because sorting many takes longer than a turn of the loop may.
         self._names: list[str] = []
@@ -432,6 +435,8 @@ class Streams:
         self._tail: deque[tuple[Stream, int, int, int]] = deque()
         self._tail_bytes = 0
         self._cache_bytes = cache_bytes
+        # How many messages have been committed since the start.
+        self.kept = 0
 
     def begin(self, log_epoch: int) -> None:
         """The log was opened in this epoch; new streams are named after it."""
@@ -454,8 +459,11 @@ class Streams:
 
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions of topics."""
-        known = [one for one in self._subscribed if self.topics.get(one.name) is one]
-        return [one for topic in known for one in topic.subscriptions.values()]
+        return [one for topic in self.subscribed() for one in topic.subscriptions.values()]
+
+    def subscribed(self) -> list[Topic]:
+        """The topics that have subscriptions."""
+        return [one for one in self._subscribed if self.topics.get(one.name) is one]
 
     def count_subscriptions(self) -> int:
         """The number of durable subscriptions of topics."""
@@ -616,6 +624,7 @@ class Streams:
 
     def _keep(self, stream: Stream, count: int, first_seq: int, size: int) -> None:
         self._tail.append((stream, count, first_seq, size))
+        self.kept += count
         self._tail_bytes += size
         while self._tail_bytes > self._cache_bytes:
             oldest, count, seq, size = self._tail.popleft()
@@ -625,6 +634,12 @@ class Streams:
                 continue
             for one in range(seq, seq + count):
                 oldest.recent.pop(one, None)
+
+    def newest(self) -> Iterator[tuple[Stream, int]]:
+        """The messages in memory with their positions, the last committed one first."""
+        for stream, count, first_seq, _ in reversed(self._tail):
+            for seq in range(first_seq + count - 1, first_seq - 1, -1):
+                yield stream, seq
 
     def take_back(self) -> None:
         """The log rejected all pending entries."""

@@ -28,7 +28,7 @@ def blame(session: Session, code: int, now: int) -> None:
     if code != _TOO_BIG and code not in _UNREADABLE:
         return
     unsettled: list[tuple[int, Subscription, Flight]] = []
-    for consumer in session.consumers.values():
+    for consumer in [part for one in session.consumers.values() for part in one.parts()]:
         subscription = consumer.subscription
         for flight in subscription.window.of(consumer):
             assert flight.held is not None

@@ -20,6 +20,8 @@ from signalhub.core.sessions.session import Session
 from signalhub.wire import envelope
 
 if TYPE_CHECKING:
+    from signalhub.core.patterns.pattern import PatternConsumer
+    from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.core.subscriptions.subscription import Subscription
     from signalhub.core.subscriptions.window import Flight
 
@@ -38,6 +40,7 @@ class Consumer:
         "bytes",
         "bytes_max",
         "flights",
+        "group",
         "id",
         "name",
         "session",
@@ -58,6 +61,7 @@ class Consumer:
         window: int,
         bytes_max: int,
         auto_ack: bool,
+        group: PatternConsumer | None = None,
     ) -> None:
         self.id = consumer_id
         self.name = name
@@ -69,6 +73,8 @@ class Consumer:
         self.auto_ack = auto_ack
         self.flights = 0
         self.bytes = 0
+        # The consumer of a pattern that it is a part of; its window counts then.
+        self.group = group
         # The obstacle of its subscription that it was told about.
         self.told = ""
         # Keys it owns that wait for room.
@@ -82,6 +88,47 @@ class Consumer:
             self.bytes_max = bytes_max
 
     @property
+    def place(self) -> dict[str, object]:
+        """What it consumes, by name."""
+        subscription = self.subscription
+        return {"topic": subscription.stream.name, "subscription": subscription.name}
+
+    def parts(self) -> tuple[Consumer]:
+        """The consumers of single streams that it consists of."""
+        return (self,)
+
+    def wake(self, dispatcher: Dispatcher) -> None:
+        """It may have room again."""
+        dispatcher.wake(self.subscription)
+
+    def took(self, count: int, size: int) -> None:
+        """Messages were sent to it."""
+        self.flights += count
+        self.bytes += size
+        if self.group is not None:
+            self.group.took(count, size)
+
+    def gave(self, count: int, size: int) -> None:
+        """Messages are no longer in flight to it."""
+        self.flights -= count
+        self.bytes -= size
+        if self.group is not None:
+            self.group.gave(count, size)
+
+    @property
+    def room(self) -> int:
+        """How many messages may be sent to it."""
+        if self.group is not None:
+            return self.group.room_for(self.subscription)
+        return self.window - self.flights
+
+    @property
+    def bytes_room(self) -> int:
+        """How many bytes may be sent to it."""
+        holder = self.group or self
+        return holder.bytes_max - holder.bytes
+
+    @property
     def is_named(self) -> bool:
         """Does it consume a durable subscription, and not a mailbox?"""
         return bool(self.subscription.name)
@@ -89,6 +136,8 @@ class Consumer:
     @property
     def has_room(self) -> bool:
         """May one more message be sent to it? A blocked socket has no room."""
+        if self.group is not None:
+            return self.group.room_for(self.subscription) > 0
         return (
             self.flights < self.window
             and self.bytes < self.bytes_max
@@ -114,6 +163,10 @@ class Consumers:
         self.all: list[Consumer] = []
         self._next = 0
 
+    def begin_at(self, turn: int) -> None:
+        """Begin the round of shared messages with this one."""
+        self._next = turn
+
     def __iter__(self) -> Iterator[Consumer]:
         return iter(self.all)
 
@@ -124,8 +177,8 @@ class Consumers:
     def capacity(self) -> int:
         """The number of messages that may be unsettled in total."""
         if self.mode in (EXCLUSIVE, FAILOVER):
-            return self.all[0].window if self.all else 0
-        return sum(one.window for one in self.all)
+            return (self.all[0].group or self.all[0]).window if self.all else 0
+        return sum((one.group or one).window for one in self.all)
 
     def named(self, name: str) -> Consumer | None:
         return next((one for one in self.all if one.name == name), None)

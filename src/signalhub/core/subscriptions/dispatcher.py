@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from signalhub.core.erasure import Erasures
     from signalhub.core.log_state import LogState
     from signalhub.core.messages.ask import Asks
+    from signalhub.core.patterns.pattern import PatternConsumer
     from signalhub.core.replies import Replies
     from signalhub.core.streams.dead_letters import DeadLetters
     from signalhub.core.streams.retention import Pruning
@@ -50,6 +51,8 @@ _RETRY_MS: Final = 1_000
 # Damage stays until a restart, but the disk may have failed only for a moment.
 _OBSTACLE_MS: Final = 30_000
 _SPARE_DEADLINES: Final = 64
+# Passes over parts of patterns at once, so that no tick takes long.
+_PARTS_MAX: Final = 256
 
 
 class Dispatcher:
@@ -59,6 +62,8 @@ class Dispatcher:
         self._streams = streams
         self._wakes = wakes
         self.woken: dict[Subscription, None] = {}
+        # Consumers of patterns that have room for parts that wait.
+        self.serving: dict[PatternConsumer, None] = {}
         # A heap; only the earliest deadline of a subscription counts, which is its `due_ms`.
         self._deadlines: list[tuple[float, int, Subscription]] = []
         self._deadlines_max = _SPARE_DEADLINES
@@ -72,6 +77,10 @@ class Dispatcher:
     def wake(self, subscription: Subscription) -> None:
         """Mark a subscription for a pass."""
         self.woken[subscription] = None
+
+    def serve(self, consumer: PatternConsumer) -> None:
+        """Let the parts of a pattern send that wait for room."""
+        self.serving[consumer] = None
 
     def published(self, subscription: Subscription) -> None:
         """A message was committed to the subscription's stream."""
@@ -95,7 +104,7 @@ class Dispatcher:
 
     def next_due_ms(self) -> float:
         """When to call `take_woken` again if nothing happens."""
-        if self.woken:
+        if self.woken or self.serving:
             return 0
         slot = self._slots[0] * _GRAIN_MS if self._slots else math.inf
         return min(slot, self._deadlines[0][0] if self._deadlines else math.inf)
@@ -152,6 +161,9 @@ class Dispatcher:
     def _expect_heartbeat(self, subscription: Subscription, now: int) -> None:
         """Plan the next heartbeat, unless an earlier one is planned, which plans the next."""
         period_ms = subscription.heartbeat_ms
+        if subscription.pattern is not None:
+            # There may be many, so `Patterns` looks at some of them at a time.
+            period_ms = 0
         if not period_ms or not len(subscription.consumers) or subscription.is_deleted:
             subscription.heartbeat_slot = -1
             return
@@ -172,9 +184,9 @@ class Dispatcher:
                     subscription.heartbeat_slot = -1
                     self._expect_heartbeat(subscription, now)
                     if subscription.is_missing_a_pass:
-                        self._poll(subscription, now)
+                        self.poll(subscription, now)
 
-    def _poll(self, subscription: Subscription, now: int) -> None:
+    def poll(self, subscription: Subscription, now: int) -> None:
         """Wake a subscription whose stream has grown without a pass."""
         if subscription in self.woken:
             return
@@ -216,9 +228,43 @@ class Passes:
     def run(self, now: int) -> list[Effect]:
         """Run all passes that are due; called once per tick."""
         effects: list[Effect] = []
+        parts = 0
         for subscription in self._dispatcher.take_woken(now):
-            if not subscription.is_deleted:
+            if subscription.is_deleted:
+                continue
+            if subscription.pattern is None:
                 effects += self._run_one(subscription, now)
+            elif parts < _PARTS_MAX:
+                parts += 1
+                on_turn = subscription.pattern.before_pass(subscription)
+                effects += self._run_part(subscription, on_turn, now)
+            else:
+                self._dispatcher.wake(subscription)
+        serving, self._dispatcher.serving = self._dispatcher.serving, {}
+        for consumer in serving:
+            effects += self._serve(consumer, now)
+        return effects
+
+    def _serve(self, consumer: PatternConsumer, now: int) -> list[Effect]:
+        """Give the parts of a pattern that wait for room their turns, each at most once."""
+        effects: list[Effect] = []
+        for _ in range(min(len(consumer.queue), _PARTS_MAX)):
+            part = consumer.begin_turn()
+            if part is None:
+                return effects
+            if part.is_deleted or part.pattern is None:
+                consumer.end_turn(part)
+                continue
+            part.pattern.attach(part)
+            effects += self._run_part(part, consumer, now)
+        return effects
+
+    def _run_part(
+        self, part: Subscription, on_turn: PatternConsumer | None, now: int
+    ) -> list[Effect]:
+        effects = self._run_one(part, now)
+        if part.pattern is not None:
+            part.pattern.after_pass(part, on_turn)
         return effects
 
     def _run_one(self, subscription: Subscription, now: int) -> list[Effect]:
@@ -351,6 +397,9 @@ class Passes:
 
         # Reading ahead takes memory, so read no more than can be sent soon.
         room = subscription.consumers.capacity - len(subscription.window)
+        if subscription.pattern is not None:
+            rooms = [one.room_for(subscription) for one in subscription.pattern.consumers]
+            room = min(room, max(rooms, default=1))
         count = min(FETCH_MESSAGES, max(1, room) + FETCH_SPARE)
         return Fetch(stream.name, stream.id, seq, count, FETCH_BYTES, then)
 

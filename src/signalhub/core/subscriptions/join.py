@@ -14,6 +14,7 @@ from signalhub.core import refusals, requests
 from signalhub.core.effects import Append, Effect, FindTime, Note
 from signalhub.core.limits.quotas import Holder, Quotas, Resource, holder_of
 from signalhub.core.operations import operated
+from signalhub.core.patterns.pattern import PatternConsumer
 from signalhub.core.sessions.session import Session, SessionState
 from signalhub.core.streams.catalog import check_may_bury
 from signalhub.core.streams.streams import Topic
@@ -29,6 +30,7 @@ from signalhub.wire.names import has_wildcard, is_topic
 if TYPE_CHECKING:
     from signalhub.clock import Ids
     from signalhub.core.log_state import LogState
+    from signalhub.core.patterns.index import PatternIndex
     from signalhub.core.replies import Replies
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
@@ -52,6 +54,7 @@ class Subscriptions:
         replies: Replies,
         ids: Ids,
         settings: Settings,
+        patterns: PatternIndex,
     ) -> None:
         self.streams = streams
         self.dispatcher = dispatcher
@@ -60,6 +63,7 @@ class Subscriptions:
         self.replies = replies
         self.ids = ids
         self.settings = settings
+        self.patterns = patterns
         # Those that the current search for abandoned subscriptions has not reached.
         self._unchecked: list[Subscription] = []
 
@@ -94,6 +98,7 @@ class Subscriptions:
         check_options(session, topic.name, request)
         joining = ConsumerJoin(self, session, message, request, address, topic)
         found = topic.subscriptions.get(name)
+        self.check_name(topic.name, name, found)
         if found is not None and found.is_deleting:
             raise refusals.unknown_subscription(topic.name, name)
         if found is not None:
@@ -106,6 +111,14 @@ class Subscriptions:
         if request.resume is not None:
             return joining.make(_within(topic, int(request.resume.seq)), now)
         return find_start(topic, request.start, joining.make, joining.unread, now)
+
+    def check_name(self, topic: str, name: str, found: Subscription | None) -> None:
+        """Refuse a name that belongs to a pattern."""
+        owner = self.patterns.owner_of(topic, name)
+        if found is not None and found.definition.pattern:
+            raise refusals.part_of_pattern(topic, name, found.definition.pattern)
+        if found is None and owner is not None:
+            raise refusals.part_of_pattern(topic, name, owner.text)
 
     def make(
         self, topic: Topic, definition: SubscriptionDefinitionBody, holder: Holder, now: int
@@ -172,18 +185,19 @@ class Subscriptions:
         return Append(entry, done, undo)
 
     def leave(
-        self, consumer: Consumer, reason: str, now: int, *, is_told: bool = True
+        self, consumer: Consumer | PatternConsumer, reason: str, now: int, *, is_told: bool = True
     ) -> list[Effect]:
         """Remove a consumer; its unsettled messages are delivered again."""
-        subscription, session = consumer.subscription, consumer.session
+        session = consumer.session
         session.left(consumer)
-        subscription.left(consumer, now, self.settings.dispatch.failover_ms)
-        self.dispatcher.wake(subscription)
+        if isinstance(consumer, PatternConsumer):
+            consumer.pattern.left(consumer, now)
+        for part in consumer.parts():
+            part.subscription.left(part, now, self.settings.dispatch.failover_ms)
+            self.dispatcher.wake(part.subscription)
         if not is_told or session.state is not SessionState.CONNECTED:
             return []
-        payload = {
-            "topic": subscription.stream.name,
-            "subscription": subscription.name,
+        payload = consumer.place | {
             "subscriptionId": consumer.id,
             "unsubscribedAt": self.replies.wall.shown(now),
             "reason": reason,
@@ -242,7 +256,13 @@ class Subscriptions:
         """Remove a subscription and tell its consumers."""
         effects: list[Effect] = []
         for consumer in list(subscription.consumers):
-            effects += self.leave(consumer, reason, now)
+            if consumer.group is not None:
+                # It goes on with the other parts.
+                subscription.left(consumer, now)
+            else:
+                effects += self.leave(consumer, reason, now)
+        if subscription.pattern is not None:
+            subscription.pattern.forget(subscription)
         stream = subscription.stream
         if isinstance(stream, Topic):
             self.streams.forget_subscription(stream, subscription.name)
@@ -323,6 +343,7 @@ class ConsumerJoin:
         name = self._request.subscription
         assert name is not None
         found = topic.subscriptions.get(name)
+        subscriptions.check_name(topic.name, name, found)
         if found is not None and found.making is not None:
             return self.wait(found, found.making)
         if found is not None:
@@ -379,7 +400,7 @@ class ConsumerJoin:
                 raise refusals.unauthorized("manage", self._topic.name)
             # Nobody owns those of earlier versions, whose consumers come back as they were: they
             # are served, and told which of their options do not hold.
-            kept = _differing(definition, update)
+            kept = differing(definition, update)
             update = definition
         if update != definition and not session.allowance.owns(owner):
             is_managed |= bool(owner) or session.allowance is not EVERYTHING
@@ -557,7 +578,7 @@ def changed(
     return msgspec.structs.replace(definition, **chosen)
 
 
-def _differing(one: SubscriptionDefinitionBody, other: SubscriptionDefinitionBody) -> list[str]:
+def differing(one: SubscriptionDefinitionBody, other: SubscriptionDefinitionBody) -> list[str]:
     """The options that two definitions differ in, as requests name them."""
     names = {one.name: one.encode_name for one in fields(requests.SubscriptionOptions)}
     names["rate_s"] = names.pop("rate_per_second")

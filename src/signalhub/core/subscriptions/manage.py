@@ -22,10 +22,11 @@ from signalhub.core.subscriptions.join import (
     find_start,
 )
 from signalhub.core.subscriptions.position import Position
+from signalhub.core.subscriptions.settle import OPEN, REASON_CHARS_MAX, find
 from signalhub.core.subscriptions.subscription import Subscription
 from signalhub.core.subscriptions.window import SENT, WAITING
 from signalhub.wire import envelope as wire
-from signalhub.wire.entry import Kind, StoredEntry
+from signalhub.wire.entry import Kind, Outcome, StoredEntry
 from signalhub.wire.envelope import Envelope
 from signalhub.wire.errors import Refusal
 
@@ -68,6 +69,7 @@ class Management:
             "hub:sub_resume": self.resume,
             "hub:sub_delete": self.delete,
             "hub:list_subs": self.list_subscriptions,
+            "hub:sub_settle": self.settle,
             "hub:seek": self.seek,
         }
 
@@ -212,7 +214,7 @@ class Management:
         self._dispatcher.wake(subscription)
         before = [(one, one.window, one.auto_ack) for one in subscription.consumers]
         for consumer, _, _ in before:
-            if given.window is not None:
+            if given.window is not None and consumer.group is None:
                 consumer.window = definition.window
             consumer.auto_ack = definition.auto_ack
         answer = self._replies.answer(
@@ -230,9 +232,44 @@ class Management:
         append.follow(answer.committed, undo)
         return [*_record(session, message, "manage", subscription, now), append]
 
+    def settle(self, session: Session, message: Envelope, now: int) -> list[Effect]:
+        """`hub:sub_settle`: settle what was sent to somebody; answered once that is on disk."""
+        subscription = self._changed(session, message, "manage")
+        request = requests.parse(requests.SettleForRequest, message.payload)
+        if request.generation not in (None, subscription.last_generation):
+            raise _outdated(subscription, request.generation)
+        self._storage.check()
+        phases = (SENT,) if request.verdict == "nack" else OPEN
+        seqs = dict.fromkeys(request.seqs)
+        found = [find(subscription, seq, phases) for seq in seqs]
+        flights = [flight for flight in found if flight is not None]
+        reason = (request.reason or f"{request.verdict} by an operator")[:REASON_CHARS_MAX]
+        for flight in flights:
+            if request.verdict == "ack":
+                subscription.settle(flight, Outcome.ACKED)
+            elif request.verdict == "nack":
+                subscription.stats.nacked += 1
+                subscription.fail(flight, reason, now, max(0, request.delay_ms or 0))
+            else:
+                subscription.terminate(flight, reason, now)
+        facts: dict[str, object] = {
+            "floor": subscription.position.floor,
+            "accepted": len(flights),
+            "ignored": [seq for seq, one in zip(seqs, found, strict=True) if one is None],
+        }
+        answer = self._replies.answer(session, message, "hub:sub_settled", facts)
+        self._dispatcher.wake(subscription)
+        if flights:
+            subscription.waiters.append((answer, facts))
+            return [*_record(session, message, "manage", subscription, now)]
+        return answer.committed(0, now)
+
     def delete(self, session: Session, message: Envelope, now: int) -> list[Effect]:
         """`hub:sub_delete`."""
         subscription = self._changed(session, message, "delete")
+        if subscription.pattern is not None:
+            topic, name = subscription.stream.name, subscription.name
+            raise refusals.part_of_pattern(topic, name, subscription.definition.pattern)
         if subscription.deleting is not None:
             # Whether it is gone is known once that entry is on disk.
             return self._replies.after(subscription.deleting, self.delete, session, message)
@@ -261,35 +298,23 @@ class Management:
                 return []
             if subscription.is_deleted or subscription.is_deleting:
                 return refuse(refusals.unknown_subscription(topic.name, subscription.name), later)
+            if request.generation not in (None, subscription.last_generation):
+                return refuse(_outdated(subscription, request.generation), later)
             old = subscription.position
-            will_replay, will_skip = _moved(old, floor, topic.head)
+            will_replay, will_skip = moved(old, floor, topic.head)
             payload: dict[str, object] = {
                 "epoch": topic.epoch,
                 "next": floor + 1,
                 "willReplay": will_replay,
                 "willSkip": will_skip,
+                "generation": subscription.last_generation,
             }
             if request.dry_run:
                 encoded = wire.encode(payload)
                 return [self._replies.reply(session, message, "hub:sought", encoded, later)]
-            subscription.last_generation += 1
-            generation = subscription.last_generation
-            subscription.seeking = (floor, generation)
-
-            def done(offset: int, committed: int) -> list[Effect]:
-                if subscription.seeking == (floor, generation):
-                    subscription.seeking = None
-                subscription.seek(floor, generation)
-                self._dispatcher.wake(subscription)
-                return []
-
-            def undo(refusal: Refusal, refused: int) -> list[Effect]:
-                subscription.seeking = None
-                return []
-
-            entry = topic.entry(Kind.CURSOR, progress.cursor(subscription), later)
             answer = self._replies.answer(session, message, "hub:sought", payload)
-            append = Append(entry, done, undo)
+            append = sought(self._dispatcher, subscription, floor, later)
+            payload["generation"] = subscription.last_generation
             append.follow(answer.committed, answer.refused)
             return [*_record(session, message, "manage", subscription, later), append]
 
@@ -297,6 +322,10 @@ class Management:
             return refuse(refusals.storage_unreadable(), later)
 
         return find_start(topic, request.to, then, unread, now)
+
+
+def _outdated(subscription: Subscription, planned: int | None) -> Refusal:
+    return refusals.other_generation(subscription.name, planned or 0, subscription.last_generation)
 
 
 def _record(
@@ -348,7 +377,7 @@ def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dic
         "deadLettered": position.dead_lettered,
         "redelivered": stats.redelivered,
         "lost": stats.lost,
-        "paused": position.is_paused,
+        "paused": subscription.is_paused,
         "blocked": subscription.is_blocked,
         "heldUp": None if obstacle is None else held_up(subscription, obstacle),
         "window": definition.window,
@@ -365,7 +394,7 @@ def describe(subscription: Subscription, oldest_ms: int | None, now: int) -> dic
         "idleExpiryMs": definition.idle_expiry_ms,
         "backlogMax": definition.backlog_max,
         "backlogPolicy": definition.backlog_policy or None,
-    }
+    } | ({"pattern": definition.pattern} if definition.pattern else {})
 
 
 def held_up(subscription: Subscription, obstacle: Refusal) -> dict[str, object]:
@@ -375,7 +404,28 @@ def held_up(subscription: Subscription, obstacle: Refusal) -> dict[str, object]:
     return {"seq": subscription.next_seq, **why, **where}
 
 
-def _moved(old: Position, floor: int, head: int) -> tuple[int, int]:
+def sought(dispatcher: Dispatcher, subscription: Subscription, floor: int, now: int) -> Append:
+    """Move a subscription once that is on disk."""
+    subscription.last_generation += 1
+    generation = subscription.last_generation
+    subscription.seeking = (floor, generation)
+
+    def done(offset: int, later: int) -> list[Effect]:
+        if subscription.seeking == (floor, generation):
+            subscription.seeking = None
+        subscription.seek(floor, generation)
+        dispatcher.wake(subscription)
+        return []
+
+    def undo(refusal: Refusal, later: int) -> list[Effect]:
+        subscription.seeking = None
+        return []
+
+    entry = subscription.stream.entry(Kind.CURSOR, progress.cursor(subscription), now)
+    return Append(entry, done, undo)
+
+
+def moved(old: Position, floor: int, head: int) -> tuple[int, int]:
     """The number of settled positions a seek redelivers, and of unsettled ones it skips."""
     parked = [seq for seq in old.parked if seq > old.floor]
     if floor < old.floor:

@@ -38,12 +38,9 @@ SERIES_BYTES_MAX: Final = 2**18
 def run(subscription: Subscription, now: int, *, may_send_again: bool = True) -> bool:
     """Run one pass; `True` if it stopped only because its budget was used up."""
     window = subscription.window
+    subscription.is_hungry = False
     _meet_deadlines(subscription, now)
-    if (
-        subscription.position.is_paused
-        or not subscription.consumers.all
-        or now < subscription.not_before_ms
-    ):
+    if subscription.is_paused or not subscription.consumers.all or now < subscription.not_before_ms:
         return False
     if window.unread:
         _read_due(subscription)
@@ -95,7 +92,10 @@ def _send_again(subscription: Subscription, now: int, budget: int) -> int:
         if _is_over(subscription, flight, now):
             continue
         consumer = subscription.consumers.choose(avoid=flight.consumer)
-        if consumer is None or not subscription.bucket.take(now):
+        if consumer is None:
+            subscription.is_hungry = True
+            break
+        if not subscription.bucket.take(now):
             break
         _send(subscription, flight, consumer, now)
         budget -= 1
@@ -106,6 +106,8 @@ def _send_keyed(subscription: Subscription, now: int, budget: int) -> int:
     """Send the first message of each key that has none in flight."""
     keyed = subscription.window.keyed
     for consumer in subscription.consumers.all:
+        if consumer.waiting and not consumer.has_room:
+            subscription.is_hungry = True
         # Keys whose owner has no room wait with the owner, so that passes do not revisit them.
         while consumer.waiting and consumer.has_room and budget > 0:
             if not _send_first(subscription, consumer.waiting.popleft(), now):
@@ -129,6 +131,7 @@ def _send_first(subscription: Subscription, queue: KeyQueue, now: int) -> bool:
     if owner is None:
         subscription.window.keyed.append(queue)
     elif not owner.has_room:
+        subscription.is_hungry = True
         owner.waiting.append(queue)
     elif subscription.bucket.take(now):
         _send(subscription, flight, owner, now)
@@ -148,7 +151,12 @@ def _send_new(subscription: Subscription, now: int, budget: int) -> int:
     stream, head = subscription.stream, subscription.stream.head
     capacity = 1 if definition.strict else subscription.consumers.capacity
     has_series = _has_series(subscription)
+    is_part = subscription.pattern is not None
     while budget > 0 and subscription.next_seq <= head and len(window) < capacity:
+        if is_part and not subscription.consumers.have_room:
+            # There may be many parts, and none reads ahead without having its turn.
+            subscription.is_hungry = True
+            break
         if has_series:
             sent = _send_series(subscription, now, min(budget, capacity - len(window)))
             if sent:
@@ -178,13 +186,18 @@ def _send_new(subscription: Subscription, now: int, budget: int) -> int:
                     break
             continue
         consumer = subscription.consumers.choose()
-        if consumer is None or (bucket.rate_s and not bucket.take(now)):
+        if consumer is None:
+            subscription.is_hungry = True
+            break
+        if bucket.rate_s and not bucket.take(now):
             break
         subscription.next_seq += 1
         flight = _flight(subscription, seq, held)
         window.add_first(flight)
         _send(subscription, flight, consumer, now)
         budget -= 1
+    if is_part and subscription.next_seq <= head and not subscription.consumers.have_room:
+        subscription.is_hungry = True
     return budget
 
 
@@ -211,7 +224,7 @@ def _send_series(subscription: Subscription, now: int, count_max: int) -> int:
         return 0
     count = min(
         count_max,
-        consumer.window - consumer.flights,
+        consumer.room,
         position.reserved - first + 1,
         stream.head - first + 1,
     )
@@ -220,7 +233,7 @@ def _send_series(subscription: Subscription, now: int, count_max: int) -> int:
         return 0
     if not (position.parked.keys().isdisjoint(seqs) and position.failures.keys().isdisjoint(seqs)):
         return 0
-    room = min(consumer.bytes_max - consumer.bytes, SERIES_BYTES_MAX)
+    room = min(consumer.bytes_room, SERIES_BYTES_MAX)
     found: list[Held] = []
     recent, backlog, name = stream.recent.get, subscription.backlog.get, subscription.name
     for seq in seqs:

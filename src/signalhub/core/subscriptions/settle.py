@@ -20,6 +20,7 @@ from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.core.messages.runs import AckRun
+    from signalhub.core.patterns.pattern import PatternConsumer
     from signalhub.core.replies import Handler, Replies, RunHandler
     from signalhub.core.streams.streams import Streams
     from signalhub.core.subscriptions.dispatcher import Dispatcher
@@ -90,7 +91,7 @@ class Settler:
         given = self._given(session, message, request)
         if given.is_first():
             return self._answer(given, "hub:acked", now)
-        for flight in given.flights(_OPEN):
+        for flight in given.flights(OPEN):
             given.subscription.settle(flight, Outcome.ACKED, given.consumer.name)
         return self._answer(given, "hub:acked", now)
 
@@ -118,7 +119,7 @@ class Settler:
         """`hub:term`: never redeliver; dead-letter the message if the policy says so."""
         request = requests.parse(requests.SettleRequest, message.payload)
         given = self._given(session, message, request)
-        for flight in given.flights(_OPEN):
+        for flight in given.flights(OPEN):
             given.subscription.terminate(flight, (request.reason or "")[:REASON_CHARS_MAX], now)
         return self._answer(given, "hub:termed", now)
 
@@ -129,7 +130,7 @@ class Settler:
         if request.messages is None and request.bytes is None:
             raise refusals.structural("the payload needs messages or bytes")
         consumer.grant(request.messages, request.bytes)
-        self._dispatcher.wake(consumer.subscription)
+        consumer.wake(self._dispatcher)
         if message.pattern != ASK:
             return []
         payload = {
@@ -168,7 +169,7 @@ class Settler:
     def _settler(self, session: Session, request: _Reference) -> Consumer:
         """The consumer that a settling request refers to."""
         if request.subscription_id is not None:
-            return _consumer(session, request.subscription_id)
+            return _one_consumer(session, request.subscription_id, request.topic)
         if request.stream is not None:
             mailbox = self._streams.mailboxes.get(request.stream)
             for consumer in mailbox.subscription.consumers if mailbox is not None else ():
@@ -180,6 +181,8 @@ class Settler:
                 "the payload needs subscriptionId, or topic and subscription, or stream"
             )
         subscription = self._named(session, request.topic, request.subscription)
+        if subscription.pattern is not None:
+            subscription.pattern.attach(subscription)
         for consumer in subscription.consumers.all:
             if consumer.session is session:
                 return consumer
@@ -189,7 +192,9 @@ class Settler:
         known = self._streams.topics.get(topic)
         found = None if known is None else known.subscriptions.get(name)
         owner = "" if found is None else found.definition.owner
-        check_may_consume(session, topic, name, owner)
+        # A part of a pattern is consumed by whoever may consume the pattern.
+        over = topic if found is None else found.definition.pattern or topic
+        check_may_consume(session, over, name, owner)
         return self._subscriptions.named(topic, name)
 
 
@@ -207,14 +212,14 @@ class _Reference(Protocol):
 
 
 # A late ack counts if the message waits for redelivery.
-_OPEN: Final = (SENT, WAITING, READY, EXHAUSTED)
+OPEN: Final = (SENT, WAITING, READY, EXHAUSTED)
 
 
-def _find(
+def find(
     subscription: Subscription,
     seq: int,
     phases: tuple[object, ...],
-    attempt: str | None,
+    attempt: str | None = None,
     *,
     is_latest: bool = False,
 ) -> Flight | None:
@@ -237,7 +242,7 @@ def _find(
 def _ack_one(consumer: Consumer, seq: int, attempt: str | None) -> int:
     """Acknowledge the message at a position, if it can be; return 1."""
     subscription = consumer.subscription
-    flight = _find(subscription, seq, _OPEN, attempt)
+    flight = find(subscription, seq, OPEN, attempt)
     if flight is None:
         subscription.stats.ignored += 1
     else:
@@ -250,11 +255,27 @@ def _fits(attempt: int, flight: Flight, is_latest: bool) -> bool:
     return attempt == latest if is_latest else 1 <= attempt <= latest
 
 
-def _consumer(session: Session, consumer_id: str) -> Consumer:
+def _consumer(session: Session, consumer_id: str) -> Consumer | PatternConsumer:
     consumer = session.consumers.get(consumer_id)
     if consumer is None:
         raise refusals.not_a_consumer(consumer_id)
     return consumer
+
+
+def _one_consumer(session: Session, consumer_id: str, topic: str | None) -> Consumer:
+    """The consumer of one stream; of a pattern, the topic tells which."""
+    consumer = _consumer(session, consumer_id)
+    if isinstance(consumer, Consumer):
+        return consumer
+    if topic is None:
+        raise refusals.structural("payload.topic must say which topic of the pattern is meant")
+    part = consumer.pattern.members.get(topic)
+    if part is not None:
+        consumer.pattern.attach(part)
+    share = None if part is None else consumer.shares.get(part)
+    if share is None:
+        raise refusals.not_a_consumer(f"{consumer_id} on {topic}")
+    return share
 
 
 class _Given:
@@ -308,7 +329,7 @@ class _Given:
         found: list[Flight] = []
         number = self._request.attempt
         for seq, attempt in self._seqs():
-            flight = _find(self.subscription, seq, phases, attempt, is_latest=is_latest)
+            flight = find(self.subscription, seq, phases, attempt, is_latest=is_latest)
             if (
                 flight is not None
                 and (not is_own or flight.consumer is self.consumer)

@@ -42,6 +42,7 @@ from signalhub.wire.envelope import encode
 
 if TYPE_CHECKING:
     from signalhub.core.effects import Append
+    from signalhub.core.patterns.pattern import Pattern
     from signalhub.core.subscriptions.progress import Waiter
 
 
@@ -86,6 +87,7 @@ class Subscription:
         "is_cursor_dirty",
         "is_deleted",
         "is_dirty",
+        "is_hungry",
         "last_generation",
         "letters",
         "making",
@@ -93,6 +95,7 @@ class Subscription:
         "not_before_ms",
         "outdated",
         "parked_due",
+        "pattern",
         "pauses",
         "pausing",
         "position",
@@ -173,12 +176,16 @@ class Subscription:
         self.letters: list[Flight] = []
         self.stats = stats or SubscriptionTally()
         self.parked_due: list[tuple[int, int]] = []
+        # The pattern that it is a part of.
+        self.pattern: Pattern | None = None
+        # Did the last pass stop because no consumer had room?
+        self.is_hungry = False
 
     # Queries.
 
     def is_abandoned(self, now: int) -> bool:
         """Has it been without a consumer for longer than it may?"""
-        expiry_ms = self.definition.idle_expiry_ms
+        expiry_ms = 0 if self.pattern is not None else self.definition.idle_expiry_ms
         return bool(expiry_ms and self.idle_since_ms and now - self.idle_since_ms >= expiry_ms)
 
     @property
@@ -233,11 +240,16 @@ class Subscription:
         return self.heartbeat_default_ms if own is None else own
 
     @property
+    def is_paused(self) -> bool:
+        """Is it paused, alone or with its pattern?"""
+        return self.position.is_paused or (self.pattern is not None and self.pattern.is_paused)
+
+    @property
     def is_missing_a_pass(self) -> bool:
         """Is there something to send that a pass should have sent?"""
         return (
             self.is_behind
-            and not self.position.is_paused
+            and not self.is_paused
             and self.backlog.wanted is None
             and not self.reserving
             and not self.is_blocked

@@ -31,6 +31,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from enum import Enum
+from heapq import nsmallest
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -203,6 +204,7 @@ def bytes_of(held: list[Held]) -> int:
 
 
 _size_of = attrgetter("size")
+_seq_of = attrgetter("seq")
 
 
 class Attempt(msgspec.Struct, eq=False):
@@ -266,6 +268,19 @@ class Window:
             flight.seq: flight for series in self.series for flight in series.flights()
         }
 
+    def first(self, count: int) -> list[Flight]:
+        """The first of them by position, for looking only; what is in a series stays there."""
+        found = [self._flights[seq] for seq in nsmallest(count, self._flights)]
+        left = count
+        for series in self.series:
+            if left <= 0:
+                break
+            some = msgspec.structs.replace(series, held=series.held[:left]).flights()
+            left -= len(some)
+            found += some
+        found.sort(key=_seq_of)
+        return found[:count]
+
     def __contains__(self, seq: int) -> bool:
         return seq in self._flights or any(seq in one for one in self.series)
 
@@ -291,8 +306,7 @@ class Window:
         self.series.append(series)
         count = len(series.held)
         self._in_series += count
-        series.consumer.flights += count
-        series.consumer.bytes += bytes_of(series.held)
+        series.consumer.took(count, bytes_of(series.held))
 
     def settle_first(self, first: int, last: int) -> tuple[Series, list[Held]] | None:
         """Settle these positions as far as they are the oldest of a series; `None` if they are not.
@@ -306,8 +320,7 @@ class Window:
         if not series.held:
             self.series.popleft()
         self._in_series -= len(taken)
-        series.consumer.flights -= len(taken)
-        series.consumer.bytes -= bytes_of(taken)
+        series.consumer.gave(len(taken), bytes_of(taken))
         return series, taken
 
     def _separate(self) -> None:
@@ -365,8 +378,7 @@ class Window:
         flight.last_sent = now
         flight.first_sent = flight.first_sent or now
         flight.deadline_ms = deadline_ms
-        consumer.flights += 1
-        consumer.bytes += flight.held.size
+        consumer.took(1, flight.held.size)
         self._expect(flight)
 
     def _expect(self, flight: Flight) -> None:
@@ -426,8 +438,7 @@ class Window:
         consumer = flight.consumer
         if flight.phase is SENT and consumer is not None:
             assert flight.held is not None
-            consumer.flights -= 1
-            consumer.bytes -= flight.held.size
+            consumer.gave(1, flight.held.size)
 
     def of(self, consumer: Consumer) -> list[Flight]:
         """The flights sent to a consumer."""

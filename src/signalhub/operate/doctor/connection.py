@@ -15,7 +15,7 @@ import msgspec
 from signalhub.client.transport.http import HttpAnswer, HttpClient, Origin
 from signalhub.operate.doctor.finding import Finding, fail, ok, warn
 from signalhub.operate.session import HubAccess
-from signalhub.operate.token import contents
+from signalhub.operate.tokens.token import contents
 from signalhub.wire.authority import is_loopback
 from signalhub.wire.errors import ClientError, SignalHubError
 

@@ -20,6 +20,7 @@ from signalhub.pipeline.lake import Merging
 from signalhub.pipeline.tables import bodies
 from signalhub.pipeline.tables.piece import Piece, SparkPiece, arrow, collected, listed, selected
 from signalhub.pipeline.tables.tables import SUBSCRIPTIONS
+from signalhub.wire.names import has_wildcard
 
 SOUGHT = "sought"
 DELETED = "deleted"
@@ -86,7 +87,12 @@ def changes_here(piece: Piece) -> list[Change]:
 
 
 def _ordered(rows: list[dict[str, Any]]) -> list[Change]:
-    found = [msgspec.convert(row, Change) for row in rows if row["subscription"] != ""]
+    # Mailboxes have no name. A pattern is no topic; each of its parts has an entry of its own.
+    found = [
+        msgspec.convert(row, Change)
+        for row in rows
+        if row["subscription"] != "" and not has_wildcard(row["stream"])
+    ]
     return sorted(found, key=lambda one: one.offset)
 
 

@@ -21,6 +21,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, cast
 
 from signalhub import native
+from signalhub.server.port.hosts import is_same_origin
 from signalhub.server.port.http import (
     CONTINUE,
     FAILED,
@@ -508,7 +509,8 @@ class Door(asyncio.BufferedProtocol):
 
     def _open(self, request: HttpRequest, route: Route, parts: tuple[str, ...]) -> None:
         if not wants_websocket(request):
-            self._send(request, _rephrased(route, UPGRADE_REQUIRED), route)
+            page = self._listener.routes.landing(request)
+            self._send(request, page or _rephrased(route, UPGRADE_REQUIRED), route)
             return
         reader = self._reader
         assert reader is not None
@@ -575,7 +577,7 @@ class Door(asyncio.BufferedProtocol):
         listener = self._listener
         if refusal is not None:
             listener.refusals["bad_request"] += 1
-        elif not origin_allowed(request.headers.get("origin"), listener.settings.origins):
+        elif not self._is_origin_allowed(request):
             listener.refusals["origin"] += 1
             refusal = ORIGIN_REFUSED
         else:
@@ -584,6 +586,13 @@ class Door(asyncio.BufferedProtocol):
             return _rephrased(route, refusal)
         assert route.opener is not None
         return route.opener(request, self, *parts)
+
+    def _is_origin_allowed(self, request: HttpRequest) -> bool:
+        """The hub's own pages may always connect; other ones by the settings."""
+        listener, origin = self._listener, request.headers.get("origin")
+        return origin_allowed(origin, listener.settings.origins) or (
+            origin is not None and is_same_origin(origin, request, listener.proxies)
+        )
 
     def _upgrade(
         self, request: HttpRequest, terms: Upgrade, rest: bytes | None, begun: bytes | None

@@ -6,7 +6,8 @@ served: those of the settings, loopback names, and the address that the hub list
 connection arrived at. A request without `Host`, which only HTTP/1.0 allows, comes from no browser.
 
 A proxy hides where a request comes from, and says so in `X-Forwarded-For`, which anybody could
-send: it is believed from the proxies of the settings only.
+send: it is believed from the proxies of the settings only. The same holds for
+`X-Forwarded-Proto`, which says that the client came by TLS.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from signalhub.wire import authority
 
 # Spellings of `Host` known to be served, so that few have to be parsed.
 _KNOWN_MAX: Final = 64
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Hosts:
@@ -88,6 +90,13 @@ class Proxies:
         nearest = _address(headers.get("x-forwarded-for", "").rpartition(",")[2].strip())
         return nearest is not None and authority.is_loopback(self.client_of(request))
 
+    def scheme_of(self, request: HttpRequest) -> str:
+        """Return the scheme that the client used: `https` only behind a trusted proxy."""
+        if not self.is_trusted(request.peer):
+            return "http"
+        said = request.headers.get("x-forwarded-proto", "http")
+        return said.rpartition(",")[2].strip().lower()
+
     def is_trusted(self, text: str) -> bool:
         """Is it the address of a trusted proxy?"""
         try:
@@ -95,6 +104,19 @@ class Proxies:
         except ValueError:
             return False
         return any(address in network for network in self._trusted)
+
+
+def is_same_origin(origin: str, request: HttpRequest, proxies: Proxies) -> bool:
+    """Is it the origin of the hub's own pages, as the client of this request sees them?
+
+    The host of the request is one that is served: that was checked before.
+    """
+    scheme, _, rest = origin.lower().partition("://")
+    given, own = authority.parse(rest), authority.parse(request.authority or "")
+    default = _PORTS.get(scheme)
+    if given is None or own is None or default is None or scheme != proxies.scheme_of(request):
+        return False
+    return (given[0], given[1] or default) == (own[0], own[1] or default)
 
 
 def _address(text: str) -> str | None:

@@ -241,6 +241,7 @@ class Routes:
 
     def __init__(self) -> None:
         self._options: Callable[[HttpRequest], Response] | None = None
+        self._landing: Callable[[HttpRequest], Response] | None = None
         # Takes requests as they were read, before they are parsed.
         self.taker: Taker | None = None
         self._exact: dict[str, tuple[Route, tuple[str, ...]]] = {}
@@ -275,6 +276,17 @@ class Routes:
         """Offer what is read to `taker` first."""
         assert self.taker is None, "one taker is enough"
         self.taker = taker
+
+    def add_landing(self, handler: Callable[[HttpRequest], Response]) -> None:
+        """Register the answer to browsers that open `/`, where only WebSockets are served."""
+        self._landing = handler
+
+    def landing(self, request: HttpRequest) -> Response | None:
+        """Return the answer to a browser that opens `/`; `None` if it is something else."""
+        if self._landing is None or request.path != "/" or request.method not in ("GET", "HEAD"):
+            return None
+        accepted = request.headers.get("accept", "").lower()
+        return self._landing(request) if "text/html" in accepted else None
 
     def add_options(self, handler: Callable[[HttpRequest], Response]) -> None:
         """Register the handler of OPTIONS for routes that do not list it."""

@@ -37,8 +37,8 @@ _PREFLIGHT: Final = {
     "Vary": "Origin",
     "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT",
     "Access-Control-Allow-Headers": (
-        "Authorization, Content-Type, If-Match, If-None-Match, X-Inbox-ID, X-Pseudonym-ID,"
-        " X-Room-ID"
+        "Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, X-Inbox-ID,"
+        " X-Pseudonym-ID, X-Room-ID"
     ),
     "Access-Control-Max-Age": "600",
 }
@@ -129,9 +129,7 @@ class Api:
         self._posts = None if reader.usual is None else Posts(hub, runner, reader.usual)
         self._deposited = partial(answers.deposited, timestamps=settings.timestamps)
         is_checked = hub.settings.auth.enabled and not settings.public
-        description = msgspec.json.encode(openapi.describe(settings, is_checked=is_checked))
-        headers = {"Cache-Control": "no-cache"}
-        self._description = Response(200, description, answers.JSON, headers)
+        self.description = openapi.describe(settings, is_checked=is_checked)
 
     def add_to(self, routes: Routes) -> None:
         """Register the routes."""
@@ -144,7 +142,6 @@ class Api:
             routes.add(f"{openapi.ROOM}/{name}", handler, "GET", "PUT")
         routes.add(openapi.PROPOSALS, partial(self._ask, state.proposals), "GET")
         routes.add(f"{openapi.PROPOSALS}/{{}}", partial(self._ask, state.proposal), "GET")
-        routes.add(openapi.DESCRIPTION, self._describe, "GET")
         routes.add_options(self._cors.preflight)
         if self._posts is not None:
             self._posts.add_to(routes)
@@ -210,9 +207,6 @@ class Api:
         deposit = Deposit(caller, inbox, message_id, ciphertext, caller.mono_ms, requester)
         rooms = self._rooms
         return lambda now: rooms.deposit(deposit, now), self._deposited
-
-    def _describe(self, request: HttpRequest) -> Response:
-        return self._cors.dress(self._description, request.headers.get("origin"))
 
     def _mono_ms(self) -> int:
         return round(self._mono_s() * 1000)

@@ -518,6 +518,12 @@ class Writer:
         self.block(connection)
         return False
 
+    def hand_over(self, receipt: AskReceipt | Attempt) -> None:
+        """A message has reached a session without a socket."""
+        self._handed_over.append(receipt)
+        if not self.tick_ms:
+            self.begin_tick()
+
     def send_control(self, connection: Connection[Party], frame: bytes) -> None:
         """Send a pong."""
         # Queued frames go first; otherwise later ones could overtake them if the pong blocks.

@@ -1,0 +1,5 @@
+/** The client for Node. */
+
+import './transport/node.js';
+
+export * from './index.js';

@@ -1,0 +1,1 @@
+"""Subscriptions to all durable topics that match a pattern."""

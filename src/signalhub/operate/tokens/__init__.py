@@ -1,0 +1,1 @@
+"""Tokens: minting them, the keys that check them, and those that are denied."""

@@ -1,0 +1,1 @@
+"""What people read from disk and lake, and from hosts of durable actors."""

@@ -1,0 +1,433 @@
+"""Hosts of durable actors, asked by the hub itself.
+
+A hub knows hosts and not what is in them. Commands go to them from an internal address with the
+permissions of whoever asks, so the hub checks and records them as it does those of the command
+line. Hosts that do not answer in time are named, the others are shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from signalhub.server.admin.answers import Done, Planned
+from signalhub.server.admin.api import (
+    AdminApi,
+    AdminRefusal,
+    Asked,
+    not_found,
+    slices,
+)
+from signalhub.server.callers import Answer, Caller
+from signalhub.server.history.answers import Call, CallRow, Calls, Host, HostRows, Hosts
+from signalhub.server.history.asking import Asking
+from signalhub.server.history.questions import CallQuestion, CallsQuestion
+from signalhub.wire import names
+
+if TYPE_CHECKING:
+    from signalhub.core.hub import Hub
+
+ADDRESS: Final = "@(hub/admin.0)"
+HOST_PREFIX: Final = "@(actors/"
+CONTROL: Final = "actors:control"
+ANSWER: Final = "actors:answer"
+
+ANSWER_S: Final = 2.0
+AT_ONCE_MAX: Final = 4
+HOSTS_MAX: Final = 500
+
+_OPEN: Final = "open"
+_ENDED: Final = "ended"
+_FINISHED: Final = "finished"
+_STATES: Final = (_OPEN, _ENDED, _FINISHED)
+
+
+class RedriveBody(msgspec.Struct, frozen=True, rename="camel"):
+    """Which dead letter or skipped alarm of a host to try again, or which letter to delete."""
+
+    actor: str
+    id: str
+    dry_run: bool = False
+
+
+class MoveBody(msgspec.Struct, frozen=True, rename="camel"):
+    """Which actor to move, to which host; `again` repeats a move that seems to be stuck."""
+
+    actor: str
+    to: str
+    again: bool = False
+    dry_run: bool = False
+
+
+class _Reply(msgspec.Struct):
+    """What a host answers."""
+
+    id: str = ""
+    result: Any = None
+    error: str | None = None
+
+
+_decode_reply = msgspec.json.Decoder(_Reply).decode
+
+
+class HostSilent(Exception):
+    """A host did not answer in time."""
+
+
+class HostDesk:
+    """Answers about hosts, their actors and calls, and passes commands on."""
+
+    def __init__(self, hub: Hub, asking: Asking, *, answer_s: float = ANSWER_S) -> None:
+        self._hub = hub
+        self._asking = asking
+        self._answer_s = answer_s
+        self._turns = asyncio.Semaphore(AT_ONCE_MAX)
+
+    def add_to(self, api: AdminApi) -> None:
+        """Add the routes."""
+        page = ("limit", "offset")
+        api.add("GET", "/hosts", self.list_hosts, answer=Hosts)
+        api.add("GET", "/hosts/{}/actors", self.list_actors, answer=HostRows, query=(*page, "kind"))
+        api.add("GET", "/hosts/{}/actors/{}", self.show_actor, answer=HostRows)
+        api.add(
+            "GET", "/calls", self.list_calls, answer=Calls,
+            query=(*page, "state", "actor", "id", "text", "host", "before"),
+        )  # fmt: skip
+        api.add("GET", "/calls/{}", self.show_call, answer=Call, query=("before",))
+        listed = (*page, "actor", "id", "host")
+        api.add("GET", "/alarms", self.list_alarms, answer=HostRows, query=(*listed, "status"))
+        api.add("GET", "/host-letters", self.list_letters, answer=HostRows, query=listed)
+        api.add("GET", "/host-letters/{}/{}", self.show_letter, answer=HostRows, query=("actor",))
+        for what in ("redrive", "purge"):
+            api.add(
+                "POST", f"/hosts/{{}}/{what}", self._acting(what), answer=Done, preview=Planned,
+                body=RedriveBody, summary=f"{what.capitalize()} a dead letter of a host.",
+            )  # fmt: skip
+        api.add("POST", "/hosts/{}/move", self.move, answer=Done, preview=Planned, body=MoveBody)
+
+    # Which hosts there are.
+
+    async def _hosts(self, asked: Asked, only: str | None = None) -> tuple[list[str], list[str]]:
+        """The addresses of hosts that are there, and of those that are away."""
+        present: list[str] = []
+        away: list[str] = []
+        async for some in slices(list(self._hub.streams.mailboxes.values())):
+            for box in some:
+                if box.is_host and only in (None, box.name, name_of(box.name)):
+                    is_here = self._hub.registry.find(box.name, asked.now) is not None
+                    (present if is_here else away).append(box.name)
+        if only is not None and not present:
+            state = "not connected" if away else "unknown"
+            raise not_found(
+                f"The host {name_of(only)} is {state}.",
+                "Start it with `signalhub actors run`, or look at `GET /hosts`.",
+            )
+        return sorted(present), sorted(away)
+
+    async def list_hosts(self, asked: Asked) -> Hosts:
+        """Hosts of durable actors, connected or away; those one may control say how they are."""
+        present, away = await self._hosts(asked)
+        allowed = [one for one in present if asked.may("control", one)][:HOSTS_MAX]
+        found, silent = await self._each(asked, allowed, "stats", {})
+        rows = [
+            self._row(one, "silent" if one in silent else "present", found.get(one))
+            for one in present
+        ]
+        rows += [self._row(one, "away", None) for one in away]
+        return Hosts(hosts=rows[:HOSTS_MAX], silent=[name_of(one) for one in silent])
+
+    def _row(self, address: str, state: Any, stats: Any) -> Host:
+        hub, facts = self._hub, stats if isinstance(stats, dict) else {}
+        box = hub.streams.mailboxes.get(address)
+        subscription = None if box is None else box.subscription
+        lag = 0 if subscription is None else subscription.lag
+        oldest = subscription.oldest_ms() if subscription is not None and lag else None
+        return Host(
+            host=name_of(address),
+            address=address,
+            state=state,
+            kinds=list((box.kinds if box is not None else None) or ()),
+            away_since=hub.wall.shown(box.attached_at_ms)
+            if box is not None and state == "away"
+            else None,
+            waiting=lag,
+            oldest_at=None if oldest is None else hub.wall.shown(oldest),
+            moves=_numbers(facts.get("moves")),
+            counters=_numbers(facts.get("counters")),
+        )
+
+    # What is in them.
+
+    async def list_actors(self, asked: Asked, host: str) -> HostRows:
+        """Actors of a host, and what waits for each."""
+        return await self._rows(asked, "actors", host, kind=asked.text("kind"))
+
+    async def show_actor(self, asked: Asked, host: str, actor: str) -> HostRows:
+        """One actor of a host: its state by key and size, its calls, alarms and dead letters."""
+        return await self._one(asked, "actor", host, actor=actor)
+
+    async def list_alarms(self, asked: Asked) -> HostRows:
+        """Alarms of all hosts, by the time they are due."""
+        wanted = {
+            "address": asked.text("actor"),
+            "id": asked.text("id"),
+            "status": asked.text("status"),
+        }
+        return await self._rows(asked, "alarms", asked.text("host"), order="dueMs", **wanted)
+
+    async def list_letters(self, asked: Asked) -> HostRows:
+        """Dead letters of all hosts: what their actors failed at too often."""
+        wanted = {"address": asked.text("actor"), "id": asked.text("id")}
+        return await self._rows(asked, "dead", asked.text("host"), order="deadMs", **wanted)
+
+    async def show_letter(self, asked: Asked, host: str, id: str) -> HostRows:
+        """One dead letter of a host with its contents."""
+        return await self._one(asked, "letter", host, actor=asked.text("actor") or "", id=id)
+
+    async def list_calls(self, asked: Asked) -> Calls:
+        """Calls: open ones as their hosts say them, ended ones from log and lake."""
+        state = asked.chosen("state", _STATES, _OPEN)
+        if state == _ENDED:
+            question = CallsQuestion(
+                before=asked.text("before"),
+                text=asked.text("text") or asked.text("id"),
+                actor=asked.text("actor"),
+                limit=asked.limit(),
+                reach=self._asking.reach(asked),
+                hidden=self._asking.hidden(),
+            )
+            return await self._asking.ask(asked, question, Calls, is_search=True)
+        command = "calls" if state == _OPEN else _FINISHED
+        wanted = {"address": asked.text("actor")}
+        if state == _OPEN:
+            wanted["id"] = asked.text("id")
+        found = await self._rows(asked, command, asked.text("host"), **wanted)
+        make = _open_call if state == _OPEN else _finished_call
+        rows = [make(one) for one in found.rows]
+        return Calls(
+            rows=rows,
+            has_more=found.has_more,
+            next=None,
+            silent=found.silent,
+            away=found.away,
+        )
+
+    async def show_call(self, asked: Asked, call: str) -> Call:
+        """One call: what hosts know, and its steps in log and lake with those it caused."""
+        question = CallQuestion(
+            call=call,
+            before=asked.text("before"),
+            payload_bytes=self._asking.payload_bytes,
+            reach=self._asking.reach(asked),
+            hidden=self._asking.hidden(),
+        )
+        present, away = await self._hosts(asked)
+        allowed = [one for one in present if asked.may("control", one)]
+        asking = self._asking.ask(asked, question, Call, is_search=True)
+        (found, silent), told = await asyncio.gather(
+            self._each(asked, allowed, "call", {"call": call}), asking
+        )
+        whole: Call = msgspec.structs.replace(
+            told,
+            known={name_of(host): facts for host, facts in found.items() if facts is not None},
+            silent=[name_of(one) for one in silent],
+            away=[name_of(one) for one in away],
+        )
+        return whole
+
+    async def _rows(
+        self,
+        asked: Asked,
+        command: str,
+        host: str | None,
+        order: str | None = None,
+        **arguments: Any,
+    ) -> HostRows:
+        """Rows of one host or all, merged."""
+        present, away = await self._hosts(asked, host)
+        if host is not None:
+            asked.require("control", present[0])
+        allowed = [one for one in present if asked.may("control", one)]
+        if present and not allowed:
+            asked.require("control", present[0])
+        limit = asked.limit()
+        given = {name: value for name, value in arguments.items() if value is not None}
+        given |= {"limit": limit + 1, "offset": asked.number("offset", 0)}
+        found, silent = await self._each(asked, allowed, command, given)
+        rows = [
+            row | {"host": name_of(one)}
+            for one, some in found.items()
+            if isinstance(some, list)
+            for row in some
+        ]
+        if order is not None:
+            rows.sort(key=lambda row: row.get(order) or 0)
+        # A host shortens what would be too long for one answer.
+        has_more = any(isinstance(some, list) and len(some) > limit for some in found.values())
+        return HostRows(
+            rows=rows[:limit],
+            has_more=has_more or len(rows) > limit,
+            silent=[name_of(one) for one in silent],
+            away=[name_of(one) for one in away],
+        )
+
+    async def _one(self, asked: Asked, command: str, host: str, **arguments: Any) -> HostRows:
+        (address,), away = await self._hosts(asked, host)
+        asked.require("control", address)
+        found, silent = await self._each(asked, [address], command, arguments)
+        facts = found.get(address)
+        if facts is None and not silent:
+            raise not_found(f"The host {name_of(address)} has nothing of that name.")
+        rows = [] if facts is None else [facts | {"host": name_of(address)}]
+        return HostRows(
+            rows=rows,
+            has_more=False,
+            silent=[name_of(one) for one in silent],
+            away=[name_of(one) for one in away],
+        )
+
+    # Commands.
+
+    def _acting(self, command: str) -> Callable[[Asked, str], Any]:
+        async def act(asked: Asked, host: str) -> Done | Planned:
+            body = asked.parsed(RedriveBody)
+            arguments = {"actor": body.actor, "id": body.id}
+            verb = "delete" if command == "purge" else "control"
+            return await self._act(asked, host, command, verb, arguments, body.dry_run)
+
+        return act
+
+    async def move(self, asked: Asked, host: str) -> Done | Planned:
+        """Move an actor of this host to another one."""
+        body = asked.parsed(MoveBody)
+        to = body.to if names.is_address(body.to) else f"{HOST_PREFIX}{body.to})"
+        arguments = {"actor": body.actor, "to": to} | ({"again": True} if body.again else {})
+        return await self._act(asked, host, "move", "control", arguments, body.dry_run)
+
+    async def _act(
+        self,
+        asked: Asked,
+        host: str,
+        command: str,
+        verb: str,
+        arguments: dict[str, Any],
+        is_preview: bool,
+    ) -> Done | Planned:
+        (address,), _ = await self._hosts(asked, host)
+        operation, target = f"hosts.{command}", f"{name_of(address)}: {arguments['actor']}"
+        allowed = asked.may("control", address) and asked.may(verb, address)
+        if is_preview:
+            return Planned(
+                operation=operation, target=target, needs=f"{verb}: {address}", allowed=allowed
+            )
+        asked.require("control", address)
+        asked.require(verb, address)
+        try:
+            result = await self._command(asked, address, command, arguments)
+        except HostSilent:
+            raise AdminRefusal(
+                504,
+                "outcome_unknown",
+                f"{name_of(address)} has not answered within {self._answer_s:g} s;"
+                " it is unknown whether it did this.",
+                "Look at it again; repeating the request does no harm.",
+            ) from None
+        if result is False:
+            raise not_found("There is no such dead letter or skipped alarm.")
+        return Done(operation=operation, target=target, result={"value": result})
+
+    async def _each(
+        self, asked: Asked, hosts: Iterable[str], command: str, arguments: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The answers of several hosts, a few at a time, and those that did not answer."""
+        silent: list[str] = []
+
+        async def one(host: str) -> tuple[str, Any]:
+            async with self._turns:
+                try:
+                    return host, await self._command(asked, host, command, arguments)
+                except HostSilent:
+                    silent.append(host)
+                    return host, None
+
+        found = await asyncio.gather(*(one(host) for host in hosts))
+        return {host: answer for host, answer in found if host not in silent}, sorted(silent)
+
+    async def _command(
+        self, asked: Asked, host: str, command: str, arguments: dict[str, Any]
+    ) -> Any:
+        """The answer of one host; raises `HostSilent`, `AdminRefusal` and `CallRefused`."""
+        caller: Caller = self._asking.visitors.caller(asked.visitor, ADDRESS)
+        request_id = self._hub.ids.next().decode()
+
+        def fits(answer: Answer) -> bool:
+            return answer.type == ANSWER and _id_of(answer) == request_id
+
+        body = {"id": request_id, "name": command, "arguments": arguments}
+        with caller.in_use(), caller.expects(host, fits) as replied:
+            caller.tell(host, CONTROL, body)
+            try:
+                answer = await asyncio.wait_for(asyncio.shield(replied), self._answer_s)
+            except TimeoutError:
+                raise HostSilent(host) from None
+        reply = _decode_reply(answer.payload)
+        if reply.error is not None:
+            raise AdminRefusal(
+                409, "host_refused", f"{name_of(host)}: {reply.error}.", "See `GET /hosts`."
+            )
+        return reply.result
+
+
+def _id_of(answer: Answer) -> str:
+    try:
+        return _decode_reply(answer.payload).id
+    except (ValueError, RecursionError):
+        return ""
+
+
+def name_of(host: str) -> str:
+    """The name of a host, given as name or address."""
+    return names.path_of(host).removeprefix("actors/")
+
+
+def _numbers(value: Any) -> dict[str, Any]:
+    """Members that are numbers; lists count."""
+    if isinstance(value, list):
+        return {"moving": len(value)} if value else {}
+    if not isinstance(value, dict):
+        return {}
+    return {
+        str(name): one
+        for name, one in value.items()
+        if isinstance(one, (int, float)) and not isinstance(one, bool)
+    }
+
+
+def _open_call(row: dict[str, Any]) -> CallRow:
+    return CallRow(
+        call=row["call"],
+        caller=row.get("actor"),
+        target=row.get("target"),
+        method=row.get("method"),
+        state=row.get("state", "open"),
+        deadline=row.get("deadlineMs"),
+        host=row.get("host"),
+        key=row.get("key"),
+        withheld=bool(row.get("withheld")),
+    )
+
+
+def _finished_call(row: dict[str, Any]) -> CallRow:
+    return CallRow(
+        call=row["call"],
+        caller=row.get("caller"),
+        target=row.get("actor"),
+        method=row.get("method"),
+        state=row.get("outcome", "returned"),
+        ended_at=row.get("endedMs"),
+        host=row.get("host"),
+        withheld=bool(row.get("withheld")),
+    )

@@ -1,0 +1,1 @@
+"""The HTTP API for messages: publish, send, ask, read and pull without a socket."""

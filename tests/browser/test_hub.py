@@ -1,0 +1,164 @@
+"""The dashboard of a real hub: what it shows is there, and what it does happens."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.sync_api import expect
+
+import signalhub
+from tests.browser.conftest import Look
+from tests.browser.places import PAGES
+from tests.browser.scripted_hub import HEADERS, STATIC
+
+MESSAGES: Final = 40
+LETTERS: Final = 4
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a hub without authentication, with messages, a consumer and dead letters."""
+    data = tmp_path_factory.mktemp("hub") / "data"
+    command = [sys.executable, "-m", "signalhub", "serve", "--port", "0", "--data", str(data)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert process.stdout is not None
+        port = next(
+            found[1]
+            for line in process.stdout
+            if (found := re.search(r"127\.0\.0\.1:(\d+)/", line))
+        )
+        filling = threading.Thread(target=asyncio.run, args=(fill(f"ws://127.0.0.1:{port}/ws"),))
+        filling.start()
+        filling.join()
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+async def fill(url: str) -> None:
+    """Publish orders, settle them for one subscription, and give some of them up."""
+    async with await signalhub.connect(url, "@(shop/orders)") as me:
+        await me.create_topic("orders", poison="dead_letter")
+        billing = await me.consume("orders", "billing", start="earliest")
+        for number in range(MESSAGES):
+            await me.publish(
+                "orders", "order:new", {"order": number}, durable=True, key=f"customer-{number % 7}"
+            )
+        settled = 0
+        async for message in billing:
+            if message.payload["order"] < LETTERS:
+                await message.term("no such customer")
+            else:
+                await message.ack()
+            settled += 1
+            if settled == MESSAGES:
+                break
+        await billing.close()
+
+
+def test_files_come_with_the_headers_of_the_specification(hub: str) -> None:
+    with urllib.request.urlopen(f"{hub}/ui/") as answer:
+        assert answer.read() == (STATIC / "index.html").read_bytes()
+        assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+        assert answer.headers["Cache-Control"] == "no-cache"
+    for path in STATIC.glob("app.*.js"):
+        with urllib.request.urlopen(f"{hub}/ui/assets/{path.name}") as answer:
+            assert answer.read() == path.read_bytes()
+            assert "immutable" in answer.headers["Cache-Control"]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page_of_a_real_hub_is_whole(hub: str, width: int, look: Look) -> None:
+    seen = look(hub, width=width)
+
+    for name, fragment in {**PAGES, "subscription": "subs/orders/billing"}.items():
+        page = seen.open(fragment)
+        assert page.get_by_role("alert").count() == 0, name
+        assert seen.is_clean()
+
+
+def test_a_seek_happens_and_is_on_record(hub: str, look: Look) -> None:
+    seen = look(hub)
+    page = seen.open("subs/orders/billing")
+
+    page.get_by_role("button", name="Seek…").click()
+    page.get_by_label("earliest message").check()
+    expect(page.get_by_text(re.compile(f"Replays {MESSAGES} settled messages"))).to_be_visible()
+    page.get_by_role("button", name="Seek", exact=True).click()
+
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.locator(".stat", has_text="Lag").locator("dd").first).to_have_text(str(MESSAGES))
+    page = seen.open("actions")
+    expect(page.get_by_role("row", name=re.compile("hub:seek")).first).to_be_visible()
+    assert seen.is_clean()
+
+
+def test_a_letter_is_edited_and_put_back(hub: str, look: Look) -> None:
+    seen = look(hub)
+    page = seen.open("letters?topic=orders.dlq")
+    expect(page.get_by_text("no such customer").first).to_be_visible()
+
+    page.get_by_role("checkbox", name="Select", exact=True).first.check()
+    page.get_by_role("button", name="Edit and redrive…").click()
+    page.get_by_label("Data, as JSON").fill('{"order": 9007199254759461}')
+    page.get_by_role("button", name="Edit and redrive", exact=True).click()
+
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_text(re.compile(f"{LETTERS - 1} waiting"))).to_be_visible(timeout=10_000)
+    page = seen.open("log?stream=orders")
+    expect(page.get_by_text('{"order": 9007199254759461}').first).to_be_visible(timeout=10_000)
+    assert seen.is_clean()
+
+
+def test_what_is_published_appears_while_one_looks(hub: str, look: Look) -> None:
+    seen = look(hub)
+    page = seen.open("log?stream=orders&live=1")
+    url = f"{hub.replace('http', 'ws')}/ws"
+
+    async def publish() -> None:
+        async with await signalhub.connect(url, "@(shop/late)") as me:
+            await me.publish("orders", "order:late", {"order": "late"}, durable=True)
+
+    publishing = threading.Thread(target=asyncio.run, args=(publish(),))
+    publishing.start()
+    publishing.join()
+
+    expect(page.get_by_text("order:late")).to_be_visible(timeout=10_000)
+    assert seen.is_clean()
+
+
+def test_somebody_can_try_it(hub: str, look: Look) -> None:
+    if not list(STATIC.glob("signalhub.*.js")):
+        pytest.skip("the page was built without the client for JavaScript")
+    seen = look(hub)
+    page = seen.open("try")
+
+    page.get_by_role("button", name="Connect").click()
+    expect(page.get_by_text("● connected", exact=True)).to_be_visible(timeout=15_000)
+    page.get_by_role("button", name="publish", exact=True).click()
+    page.get_by_label("Topic").fill("orders")
+    page.get_by_role("button", name="Send").click()
+
+    expect(page.get_by_text(re.compile("published in"))).to_be_visible(timeout=10_000)
+    page.get_by_role("button", name="Disconnect").click()
+    expect(page.get_by_role("button", name="Connect")).to_be_visible()
+    assert seen.is_clean()
+
+
+def test_the_built_page_is_part_of_the_package() -> None:
+    assert Path(signalhub.__file__).parent / "web" / "static" == STATIC
