@@ -81,7 +81,11 @@ class PatternManagement:
             "hub:list_subs": self.list_subscriptions,
             "hub:seek": self.seek,
         }
-        found = {type: _either(every[type], handler) for type, handler in one.items()}
+        # What is about single positions is about one topic.
+        found = {
+            type: _either(every[type], handler) if type in every else handler
+            for type, handler in one.items()
+        }
         return found | {"hub:list_subs": self.list_subscriptions}
 
     def _named(self, text: str, name: str, *, with_deleted: bool = False) -> Pattern:
