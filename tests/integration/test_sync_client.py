@@ -115,11 +115,15 @@ def test_durable_topics_are_read_and_settled(alice: SyncClient) -> None:
     assert alice.subscription("orders", "billing").lag == 0
 
 
-def test_rooms_and_inboxes(hub: RunningHub) -> None:
+def test_rooms_inboxes_and_messages_over_http(hub: RunningHub) -> None:
     with signalhub.sync.hub(hub.http_url) as rooms:
         with rooms.room("general") as room:
             room.send(b"hello")
             assert next(room).ciphertext == b"hello"
+        assert rooms.publish("jobs", "job", 1, durable=True).seq == 1
+        assert [message.payload for message in rooms.messages("jobs")] == [1]
+        (job,) = rooms.pull("jobs", "workers")
+        assert job.ack(wait=True)
         inbox = rooms.inbox("A" * 43)
         inbox.append(b"later")
         assert [message.ciphertext for message in inbox.messages()] == [b"later"]

@@ -396,8 +396,7 @@ class Protocol:
         delivery = message.delivery
         if delivery is None or delivery.subscription is None:
             return delivery is not None and self.membership.acknowledges
-        names = {"topic": message.topic, "subscription": delivery.subscription}
-        seat = self.membership.seat_named(names)
+        seat = self.membership.seat_of(message.topic, delivery.subscription)
         return seat is not None and not seat.is_auto_acked
 
     def _look_for_recipients(self, now: Instant) -> None:

@@ -239,6 +239,14 @@ class Membership:
                 return seat
         return None
 
+    def seat_of(self, topic: str | None, subscription: str) -> Seat | None:
+        """Return the consumer that has messages of a topic, perhaps by a pattern."""
+        for seat in self._seats.values():
+            key = seat.key
+            if key.subscription == subscription and (key.is_pattern or key.topic == topic):
+                return seat
+        return None
+
     @property
     def lease_s(self) -> float | None:
         """The shortest requested lease."""

@@ -514,10 +514,17 @@ class SyncClient:
         return self._run(self._client.subscription(topic, name))
 
     def subscriptions(
-        self, topic: str | None = None, *, offset: int = 0, limit: int = 100
+        self,
+        topic: str | None = None,
+        *,
+        patterns: bool = False,
+        offset: int = 0,
+        limit: int = 100,
     ) -> SubscriptionPage:
-        """Return a page of the durable subscriptions of a topic, or of all topics."""
-        return self._run(self._client.subscriptions(topic, offset=offset, limit=limit))
+        """Return a page of the durable subscriptions of a topic, of a pattern, or of all topics."""
+        return self._run(
+            self._client.subscriptions(topic, patterns=patterns, offset=offset, limit=limit)
+        )
 
     def update_subscription(
         self, topic: str, name: str, **serving: Unpack[streams.Serving]

@@ -19,6 +19,7 @@ from signalhub.client.rooms.inbox import TIMEOUT_S as INBOX_TIMEOUT_S
 from signalhub.client.rooms.room import TIMEOUT_S, Hub, Joining, Room
 from signalhub.client.rooms.room import hub as hub_of
 from signalhub.client.sync.background import Background, Steps, acquire, awaited, release
+from signalhub.client.sync.calls import SyncCalls
 from signalhub.client.transport.token import Token
 from signalhub.wire.errors import Unavailable
 
@@ -160,10 +161,11 @@ class SyncInboxAccess:
         )
 
 
-class SyncHub:
+class SyncHub(SyncCalls):
     """What `signalhub.Hub` is: a context manager."""
 
     def __init__(self, background: Background, hub: Hub) -> None:
+        super().__init__(hub)
         self._background: Background | None = background
         self._hub = hub
 

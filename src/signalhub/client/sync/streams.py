@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -130,6 +131,10 @@ class SyncConsumer:
         return self._consumer.lost
 
     @property
+    def losses(self) -> Mapping[str, Lost]:
+        return self._consumer.losses
+
+    @property
     def kept(self) -> frozenset[str]:
         return self._consumer.kept
 
@@ -140,8 +145,10 @@ class SyncConsumer:
     def credit(self, *, messages: int | None = None, bytes: int | None = None) -> None:
         self._background.run(self._consumer.credit(messages=messages, bytes=bytes))
 
-    def ack_up_to(self, seq: int, *, wait: bool = False) -> Settled | None:
-        return self._background.run(self._consumer.ack_up_to(seq, wait=wait))
+    def ack_up_to(
+        self, seq: int, *, topic: str | None = None, wait: bool = False
+    ) -> Settled | None:
+        return self._background.run(self._consumer.ack_up_to(seq, topic=topic, wait=wait))
 
     def wait_closed(self) -> None:
         self._background.run(self._consumer.wait_closed())
