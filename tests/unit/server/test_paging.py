@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from signalhub.server.admin.paging import (
 )
 
 
-async def turns_during(work: asyncio.Future[object]) -> int:
+async def turns_during(work: asyncio.Future[Any]) -> int:
     """How often somebody else has had a turn meanwhile."""
     turns = 0
     while not work.done():
