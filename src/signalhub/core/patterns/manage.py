@@ -81,7 +81,7 @@ class PatternManagement:
             "hub:list_subs": self.list_subscriptions,
             "hub:seek": self.seek,
         }
-        # What is in flight is settled topic by topic: that request is about no pattern.
+        # What is about single positions is about one topic.
         found = {
             type: _either(every[type], handler) if type in every else handler
             for type, handler in one.items()
