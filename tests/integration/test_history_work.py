@@ -105,14 +105,20 @@ async def test_there_is_one_audit_at_a_time_and_it_can_be_ended(bench: Bench) ->
 async def test_a_replay_is_previewed_and_then_a_job(bench: Bench) -> None:
     position = {"shard": 0, "epoch": 5, "offset": 17}
     found = {"count": 25, "first": position, "last": position, "streams": {"orders": 25}}
-    example = {"offset": 17, "accepted_at": "2026-11-16", "stream": "orders", "type": "order:new"}
+    example = {
+        "epoch": 5,
+        "offset": 17,
+        "accepted_at": "2026-11-16",
+        "stream": "orders",
+        "type": "order:new",
+    }
     bench.will(f"print(json.dumps({found | {'examples': [example], 'left_out': {'rooms': 0}}!r}))")
 
     preview = await bench.person.ask("/replay", PLAIN | {"dryRun": True})
 
     assert preview.status == 200, preview.body
     assert (preview.json["count"], preview.json["first"]) == (25, "5.17")
-    assert [one["offset"] for one in preview.json["examples"]] == [17]
+    assert [one["position"] for one in preview.json["examples"]] == ["5.17"]
     assert preview.json["leftOut"] == {}
     bench.will("print(json.dumps({'job': 'again', 'selected': 25, 'appended': 25}))")
     started = await bench.person.ask("/replay", PLAIN | {"job": "again", "rate": 5})

@@ -399,7 +399,7 @@ class Proof(Answer, frozen=True, kw_only=True):
 class ReplayExample(Answer, frozen=True, kw_only=True):
     """One message that a replay would send."""
 
-    offset: int
+    position: str
     accepted_at: str
     stream: str
     type: str | None

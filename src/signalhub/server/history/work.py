@@ -328,7 +328,7 @@ def _preview(found: dict[str, Any]) -> ReplayPreview:
         left_out={name: count for name, count in (found.get("left_out") or {}).items() if count},
         examples=[
             ReplayExample(
-                offset=one.get("offset", 0),
+                position=f"{one.get('epoch')}.{one.get('offset')}",
                 accepted_at=str(one.get("accepted_at", "")),
                 stream=one.get("stream", ""),
                 type=one.get("type"),
