@@ -252,6 +252,10 @@ ERRORS: Final[tuple[ErrorEntry, ...]] = (
             "Correct the message; see the dead letters of the topic.",
         ),
         (
+            *("request_failed", None, "Over HTTP: the recipient of a request replied a failure."),
+            "Its own code is in `details.code`, and the text is what it said.",
+        ),
+        (
             *("stale_delivery", None, "The hub no longer waits for this copy of a message."),
             "Stop processing it: it was settled, or another consumer has it.",
         ),
