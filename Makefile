@@ -55,7 +55,7 @@ test-python: $(READY) ## the tests of what the native part does, once more in Py
 	@SIGNALHUB_NATIVE=off $(BIN)/python -m pytest -n $(WORKERS) $(PLAIN) $(ARGS)
 
 $(JS): js/package.json js/package-lock.json
-	@node -e 'process.exit(+process.versions.node.split(".")[0] < 20)' 2>/dev/null || { echo "Node 20 or newer is needed to build and test the client for JavaScript"; exit 1; }
+	@node -e 'process.exit(+process.versions.node.split(".")[0] < 20 ? 1 : 0)' 2>/dev/null || { echo "Node 20 or newer is needed to build and test the client for JavaScript"; exit 1; }
 	@cd js && npm ci --silent --ignore-scripts
 	@touch $(JS)
 
@@ -63,7 +63,7 @@ test-js: $(READY) $(JS) ## build and test the client for JavaScript; needs Node 
 	@cd js && npm run --silent build && npm run --silent check && npm test --silent
 
 $(WEB): web/package.json web/package-lock.json
-	@node -e 'process.exit(+process.versions.node.split(".")[0] < 20)' 2>/dev/null || { echo "Node 20 or newer is needed to build and test the dashboard; using it needs none"; exit 1; }
+	@node -e 'process.exit(+process.versions.node.split(".")[0] < 20 ? 1 : 0)' 2>/dev/null || { echo "Node 20 or newer is needed to build and test the dashboard; using it needs none"; exit 1; }
 	@cd web && npm ci --silent
 	@touch $(WEB)
 
