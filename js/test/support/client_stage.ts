@@ -28,7 +28,8 @@ const ARITY: Record<string, number> = {
   ...{ ack: 0, nack: 0, extend: 1, term: 0, cancel: 0, close: 0, ping: 0 },
 };
 
-const CONSUMER = 'topic subscription name subscriptionId epoch head lag recovered lost isClosed';
+const CONSUMER =
+  'topic subscription name subscriptionId epoch head lag recovered lost losses isClosed';
 const REPLAY = 'topic count complete lost';
 const CLIENT = 'isConnected sessionId durability dropped lateReplies';
 const MESSAGE =
