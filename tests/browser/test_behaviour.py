@@ -117,6 +117,22 @@ def test_an_operator_needs_no_mouse(look: Look, stage: Stage) -> None:
     assert seen.is_clean()
 
 
+def test_escape_closes_what_is_above_and_the_focus_returns(look: Look, stage: Stage) -> None:
+    page = look(stage(scenes.busy()).url).open("topics")
+    page.locator("[role=row][tabindex='0']").focus()
+    before = focused(page)
+
+    for key, name in (("/", "Search"), ("?", "Keyboard")):
+        page.keyboard.press(key)
+        dialog = page.get_by_role("dialog", name=name)
+        expect(dialog).to_be_visible()
+        if name == "Search":
+            page.keyboard.type("ord")
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
+        assert focused(page) == before
+
+
 def test_a_token_in_the_address_is_used_and_taken_out(look: Look, stage: Stage) -> None:
     hub = stage(signed_out())
     seen = look(hub.url)

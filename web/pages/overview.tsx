@@ -138,7 +138,7 @@ function rangeOf(window: { from: number; to: number }, every: number): { from: n
 
 function Busy({ data }: { readonly data: OverviewAnswer }): JSX.Element | null {
   const { topics, actors, errors } = data.busiest;
-  const isNew = (data.sample['log_bytes'] ?? 0) === 0 && (data.sample['sessions'] ?? 0) === 0 && topics.length === 0;
+  const isNew = (data.sample['log_bytes'] ?? 0) < 4096 && (data.sample['sessions'] ?? 0) === 0 && topics.length === 0;
   return (
     <>
       {isNew && (

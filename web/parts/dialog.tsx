@@ -106,6 +106,8 @@ export function Confirm(props: ConfirmProps): JSX.Element {
 interface ActionProps {
   readonly verb: string;
   readonly over?: string | undefined;
+  /** Who made what is acted on, where that counts. */
+  readonly owner?: string;
   readonly children: ComponentChildren;
   readonly onClick: () => void;
   readonly isDestructive?: boolean;
@@ -114,8 +116,8 @@ interface ActionProps {
 }
 
 /** A button with words; disabled with the permission it needs where the hub would refuse. */
-export function Action({ verb, over, children, onClick, isDestructive = false, disabled = false, small = false }: ActionProps): JSX.Element {
-  const allowed = may(verb, over);
+export function Action({ verb, over, owner = '', children, onClick, isDestructive = false, disabled = false, small = false }: ActionProps): JSX.Element {
+  const allowed = may(verb, over, owner);
   const needs = over === undefined ? verb : `${verb}: ${over}`;
   return (
     <button type="button" class={`${isDestructive ? 'danger-quiet' : ''} ${small ? 'small' : ''}`} disabled={!allowed || disabled} title={allowed ? undefined : words.needs(needs)} onClick={onClick}>
