@@ -62,7 +62,7 @@ MAY_IMPORT = {
     "operate": (*CORE, "log", "state", "client", "actors", "pipeline", "engine", "server"),
 }
 # The package itself and its entry point offer the client and the command line.
-ENTRIES = {"signalhub", "signalhub.__main__"}
+ENTRIES = {"signalhub", "signalhub.__main__", "signalhub.sync"}
 DOUBLES = "signalhub.testing"
 COMMANDS = "signalhub.cli"
 PURE = tuple(

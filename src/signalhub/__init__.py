@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from signalhub.wire.errors import (
     ClientError,
     GaveUp,
+    NoReply,
     OutcomeUnknown,
     Refused,
     Reject,
+    RequestFailed,
     SignalHubError,
     StaleDelivery,
     Unavailable,
@@ -23,6 +25,7 @@ from signalhub.wire.errors import (
 from signalhub.wire.release import __version__
 
 if TYPE_CHECKING:
+    from signalhub import sync
     from signalhub.client import (
         Client,
         Consumer,
@@ -48,12 +51,14 @@ __all__ = [
     "Hub",
     "InboxAccess",
     "Message",
+    "NoReply",
     "OutcomeUnknown",
     "Published",
     "Receipt",
     "Reconnect",
     "Refused",
     "Reject",
+    "RequestFailed",
     "Room",
     "RoomMessage",
     "SignalHubError",
@@ -66,6 +71,7 @@ __all__ = [
     "connect",
     "hub",
     "new_message_id",
+    "sync",
 ]
 
 # Hidden from type checkers, which know the names from above and should report any others.
@@ -74,6 +80,8 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "sync":
+            return import_module("signalhub.sync")
         return getattr(import_module("signalhub.client"), name)
 
 

@@ -22,7 +22,9 @@ SECOND = "@(demo/second)"
 SECRET = "a secret of reasonable length"
 
 
-@pytest.mark.parametrize(("name", "count_min"), [("python.md", 6), ("durable.md", 1)])
+@pytest.mark.parametrize(
+    ("name", "count_min"), [("python.md", 6), ("durable.md", 1), ("requests.md", 5)]
+)
 async def test_every_block_of_the_guide_runs(name: str, count_min: int) -> None:
     async with run_hub() as hub, connect(hub.url, "@(demo/me)") as me, connect(hub.url, BOB):
         await run_guide(name, count_min, me=me, url=hub.url, signalhub=signalhub)

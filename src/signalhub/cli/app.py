@@ -16,6 +16,7 @@ from cyclopts import (
     UnusedCliTokensError,
 )
 
+from signalhub.cli.terminal import contexts
 from signalhub.cli.terminal.arguments import options_of
 from signalhub.cli.terminal.failures import (
     EXIT_CODES,
@@ -29,7 +30,9 @@ from signalhub.pipeline import packages
 from signalhub.wire.errors import SettingsError
 from signalhub.wire.release import __version__
 
-_EPILOGUE = "Exit codes: " + ", ".join(f"{int(code)} {text}" for code, text in EXIT_CODES.items())
+_EPILOGUE = "With --context NAME a command uses that context. Exit codes: " + ", ".join(
+    f"{int(code)} {text}" for code, text in EXIT_CODES.items()
+)
 
 _HUB = Group.create_ordered("Hub")
 _MESSAGES = Group.create_ordered("Messages")
@@ -37,6 +40,7 @@ _TOPICS = Group.create_ordered("Topics")
 _ROOMS = Group.create_ordered("Rooms")
 _ACTORS = Group.create_ordered("Actors")
 _LAKE = Group.create_ordered("Lake")
+_SETUP = Group.create_ordered("Setup")
 _OPTIONS = Group.create_ordered("Options")
 
 # The functions of the commands, each with its module below this package. A module is imported when
@@ -117,6 +121,15 @@ _NOUNS: dict[Group, dict[str, tuple[str, tuple[str, ...]]]] = {
             ),
         ),
     },
+    _SETUP: {
+        "context": (
+            "Give hubs names, with their URL, token, settings and data.",
+            (
+                *("setup.context:add", "setup.context:use", "setup.context:ls"),
+                *("setup.context:show", "setup.context:rm"),
+            ),
+        ),
+    },
 }
 _VERBS: dict[Group, tuple[str, ...]] = {
     _HUB: (
@@ -127,17 +140,19 @@ _VERBS: dict[Group, tuple[str, ...]] = {
     _MESSAGES: (
         *("messages.messages:tell", "messages.messages:ask"),
         *("messages.messages:broadcast", "messages.messages:listen"),
+        *("messages.requests:request", "messages.requests:answer"),
     ),
     _TOPICS: ("topics.publish:publish", "topics.subscribe:subscribe"),
     _ACTORS: (
         *("messages.discovery:discover", "messages.discovery:ls", "messages.discovery:ping"),
     ),
     _LAKE: ("lake.lake:sql", "lake.audit:audit", "lake.replay:replay", "lake.erase:erase"),
+    _SETUP: ("setup.errors:error", "setup.completion:completion", "setup.doctor:doctor"),
 }
 # Only other parts of the project run these.
 _HIDDEN = {"admin-reader": "hub.reader:admin_reader"}
 _WITH_DATA = {
-    *(("tell",), ("ask",), ("broadcast",), ("publish",)),
+    *(("tell",), ("ask",), ("request",), ("broadcast",), ("publish",)),
     *(("room", "send"), ("inbox", "append")),
 }
 
@@ -202,7 +217,11 @@ def run(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     options = options_of(argv)
     try:
-        code = build(argv)(
+        argv, named = contexts.taken(argv, len(options))
+        app, context = build(argv), contexts.choose(named, os.environ)
+        if context is not None:
+            app.config = (context,)
+        code = app(
             argv,
             exit_on_error=False,
             print_error=False,

@@ -42,7 +42,7 @@ from signalhub.client.calls.answers import MessagePage
 from signalhub.client.client import Client, Subscription, connect
 from signalhub.client.consumers import Consumer
 from signalhub.client.delivery import DeadLetter, Delivery, Settled
-from signalhub.client.message import Message
+from signalhub.client.message import Failure, Message
 from signalhub.client.protocol.events import (
     ClientEvent,
     Connected,
@@ -88,6 +88,7 @@ __all__ = [
     "DeliveryHeldUp",
     "Disconnected",
     "Erased",
+    "Failure",
     "Found",
     "Hub",
     "InboxAccess",

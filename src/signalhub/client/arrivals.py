@@ -1,8 +1,8 @@
 """Queues of received messages, read by the program or by a handler.
 
-A handler processes one message at a time, in order. A message that needs to be settled is settled
-by how its handler ends: returning acknowledges it, `Reject` terminates it, any other error has it
-redelivered, unless the handler has already settled it.
+A handler processes one message at a time, in order, unless it is for several at once. A message
+that needs to be settled is settled by how its handler ends: returning acknowledges it, `Reject`
+terminates it, any other error has it redelivered, unless the handler has already settled it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class MessageQueue:
         self._took = took
         self._is_released = False
         self._news = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def is_serving(self) -> bool:
         """Return whether a handler takes the messages."""
-        return self._task is not None and not self._task.done()
+        return any(not task.done() for task in self._tasks)
 
     def put(self, message: Message) -> None:
         self.waiting.append(message)
@@ -61,9 +61,12 @@ class MessageQueue:
             if message.is_open:
                 return message
 
-    def serve(self, handler: Handler, name: str) -> None:
-        """Give all messages to a handler from now on."""
-        self._task = asyncio.create_task(self._serve(handler), name=f"signalhub handler of {name}")
+    def serve(self, handler: Handler, name: str, at_once: int = 1) -> None:
+        """Give all messages to a handler from now on, so many at once."""
+        self._tasks = [
+            asyncio.create_task(self._serve(handler), name=f"signalhub handler of {name}")
+            for _ in range(at_once)
+        ]
 
     def discard(self) -> None:
         """Drop unsettled messages, which the hub will redeliver."""
@@ -88,9 +91,10 @@ class MessageQueue:
     async def close(self) -> None:
         """End the queue and its handler; a handler that calls this itself ends when it returns."""
         self.end()
-        if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        others = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _first(self) -> Message | None:
         while not self.waiting:
@@ -172,7 +176,7 @@ class Arrivals:
         if self._count >= self.limit:
             self._overflow()
 
-    def on(self, type: str, handler: Handler) -> None:
+    def on(self, type: str, handler: Handler, at_once: int = 1) -> None:
         """Give messages of this type to a handler, those already queued first."""
         if type in self._by_type:
             raise ValueError(f"{type!r} already has a handler")
@@ -181,7 +185,7 @@ class Arrivals:
             if message.type == type:
                 queue.put(message)
         self._unhandled.waiting = deque(m for m in self._unhandled.waiting if m.type != type)
-        queue.serve(handler, type)
+        queue.serve(handler, type, at_once)
 
     def open_queue(self, key: tuple[str, str]) -> MessageQueue:
         """Create a separate queue for a durable subscription."""

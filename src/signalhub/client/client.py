@@ -46,7 +46,7 @@ from signalhub.client.arguments import (
 )
 from signalhub.client.arrivals import INBOX_MAX, Arrivals, Handler
 from signalhub.client.consumers import Consumer, join
-from signalhub.client.lifecycle import Opening, Resource
+from signalhub.client.lifecycle import Opening
 from signalhub.client.message import Message
 from signalhub.client.protocol.effects import Instant
 from signalhub.client.protocol.events import Listener
@@ -54,6 +54,7 @@ from signalhub.client.protocol.frame import FrameWriter, Payload, RequestOptions
 from signalhub.client.protocol.protocol import LinkPhase, Protocol
 from signalhub.client.protocol.restore import Membership, Seat, SeatKey
 from signalhub.client.replay import Replay
+from signalhub.client.replies.requester import Requester
 from signalhub.client.requests import (
     Ask,
     Beat,
@@ -180,7 +181,7 @@ def connect(
 Connecting = Opening["Client"]
 
 
-class Client(Resource):
+class Client(Requester):
     """One actor's connection to a hub, which reconnects automatically.
 
     Every method can be called while the connection is down: it waits for the next one. Errors:
@@ -189,8 +190,7 @@ class Client(Resource):
     """
 
     def __init__(self, address: str, runner: ClientRunner, ssl: SSLContext | None = None) -> None:
-        self.address = address
-        self._runner = runner
+        super().__init__(address, runner)
         self._ssl = ssl
         self._rooms: Hub | None = None
 

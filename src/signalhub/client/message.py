@@ -29,6 +29,20 @@ class Settles(Protocol):
         """Settle a delivery; with `wait`, return once the hub has written it to disk."""
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """What the recipient of a request says about its failure."""
+
+    code: str = "failed"
+    text: str = ""
+
+
+class Responds(Protocol):
+    """Sends replies."""
+
+    async def respond(self, message: Message, payload: Any, failure: Failure | None) -> None:
+        """Send the one reply to a request."""
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message from another actor.
 
@@ -48,7 +62,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     ttl: float | None = None
     topic: str | None = None  # Set if it came through a topic.
     delivery: Delivery | None = None  # Set if it came from a durable stream.
+    request_id: str | None = None  # Set if its sender waits for a reply.
     _settler: Settles | None = None
+    _responder: Responds | None = None
 
     @property
     def original_id(self) -> str:
@@ -85,6 +101,25 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         return read_members(self.metadata.get("original"), Copied)
 
     @property
+    def expects_reply(self) -> bool:
+        """Whether its sender waits for a reply."""
+        return self.request_id is not None
+
+    @property
+    def in_reply_to(self) -> str | None:
+        """The id of the request that it answers."""
+        answered = self.metadata.get("inReplyTo")
+        return answered if isinstance(answered, str) and answered else None
+
+    @property
+    def failure(self) -> Failure | None:
+        """The failure, if it is a reply that says so."""
+        failure = self.metadata.get("failure")
+        if self.in_reply_to is None or not isinstance(failure, dict):
+            return None
+        return read_members(failure, Failure)
+
+    @property
     def is_settleable(self) -> bool:
         """Whether the hub waits for it to be settled."""
         return self._settler is not None
@@ -95,6 +130,23 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         if self._settler is None or self.delivery is None:
             return True
         return self._settler.is_open(self.delivery)
+
+    async def reply(self, payload: Any = None) -> None:
+        """Answer a request; its sender gets the payload as the result.
+
+        Raises:
+            RuntimeError: Nobody waits for a reply, or it was answered before.
+            TypeError: The payload is not JSON.
+        """
+        await self._respond(payload, None)
+
+    async def fail(self, text: str, *, code: str = "failed") -> None:
+        """Answer a request with a failure; `RequestFailed` with this text and code is raised there.
+
+        Raises:
+            RuntimeError: Nobody waits for a reply, or it was answered before.
+        """
+        await self._respond(None, Failure(code, text))
 
     async def ack(self, *, wait: bool = False) -> Settled | None:
         """Acknowledge it: it is processed and is not redelivered."""
@@ -118,6 +170,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     async def term(self, *, reason: str | None = None, wait: bool = False) -> Settled | None:
         """Terminate it: it can never be processed. It becomes a dead letter or is dropped."""
         return await self._settle(Term, {"reason": reason}, wait)
+
+    async def _respond(self, payload: Any, failure: Failure | None) -> None:
+        if self._responder is None or self.request_id is None:
+            raise RuntimeError(
+                f"{self.type} from {self.sender} expects no reply: it was not sent as a request"
+            )
+        await self._responder.respond(self, payload, failure)
 
     async def _settle(self, verdict: Verdict, facts: dict[str, Any], wait: bool) -> Settled | None:
         if self._settler is None or self.delivery is None:

@@ -130,6 +130,12 @@ class DeliverySettler:
     def is_open(self, delivery: Delivery) -> bool:
         return self._progress.is_open(delivery)
 
+    def accept(self, message_id: str, delivery: Delivery) -> None:
+        """Acknowledge a message that the program does not get."""
+        self._progress.settled(delivery)
+        self._remember(Judged(Ack, message_id, delivery, {}))
+        self._gather(delivery)
+
     async def settle(
         self,
         verdict: Verdict,
@@ -284,6 +290,16 @@ class Settlers:
         if delivery is None or settler is None:
             return message
         return settler.bound(message, delivery)
+
+    def accept(self, message: Message) -> None:
+        """Acknowledge a message that the program does not get, if it must be settled."""
+        delivery = message.delivery
+        settler = None if delivery is None else self._settler(message.topic or "", delivery)
+        if delivery is None or settler is None:
+            return
+        bound = settler.bound(message, delivery)
+        if bound is not None and bound.is_settleable:
+            settler.accept(message.id, delivery)
 
     def add(self, seat: Seat) -> DeliverySettler | PatternSettler:
         """Add the settler of a consumer that has joined."""

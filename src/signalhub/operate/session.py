@@ -74,7 +74,7 @@ class HubAccess:
 
         connecting = connect(
             self.url,
-            address or self._own_address(),
+            address or self.own_address(),
             register=address is not None,
             token=self.token,
             reconnect=reconnect,
@@ -89,7 +89,7 @@ class HubAccess:
         async with me:
             yield me
 
-    def _own_address(self) -> str:
+    def own_address(self) -> str:
         """A token always permits its own actor; without a token, any unused address works."""
         return (self.token and actor_of(self.token)) or f"@(cli/{secrets.token_hex(4)})"
 

@@ -26,7 +26,13 @@ DEFAULT = "default"
 # The client, Spark and `signalhub.native` read these from the same environment.
 _CLIENT_VARIABLES = frozenset(
     {
-        *("SIGNALHUB_INBOX", "SIGNALHUB_JARS", "SIGNALHUB_TOKEN", "SIGNALHUB_URL"),
+        *(
+            "SIGNALHUB_CONTEXT",
+            "SIGNALHUB_INBOX",
+            "SIGNALHUB_JARS",
+            "SIGNALHUB_TOKEN",
+            "SIGNALHUB_URL",
+        ),
         "SIGNALHUB_NATIVE",
     }
 )

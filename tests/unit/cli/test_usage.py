@@ -32,10 +32,11 @@ from signalhub.wire.errors import (
 )
 
 VERBS = (
-    "serve ui top limits jobs bench backup restore demo sql audit replay erase tell ask broadcast"
-    " listen publish subscribe discover ls ping"
+    "serve ui top limits jobs bench backup restore demo sql audit replay erase tell ask request"
+    " answer broadcast listen publish subscribe discover ls ping error completion doctor"
 )
 NOUNS = {
+    "context": "add use ls show rm",
     "settings": "check show reference",
     "token": "mint inspect revoke denied jwks",
     "session": "ls close",

@@ -178,7 +178,7 @@ def test_an_empty_place_is_skipped_and_a_hold_ends_when_it_said() -> None:
 
 
 def test_deadlines_of_requests_that_are_done_are_let_go() -> None:
-    deadlines = Deadlines()
+    deadlines = Deadlines[Pending]()
     for order in range(1_000):
         each = pending(order)
         deadlines.set(each, 100.0 + order)

@@ -37,6 +37,7 @@ from signalhub.wire.errors import (
     GaveUp,
     OutcomeUnknown,
     Refused,
+    RequestFailed,
     Unavailable,
     UnknownActor,
     Unsubscribed,
@@ -98,6 +99,10 @@ class HubConnection:
             raise usage("--id needs a sender", "give one with --from")
         return checked_message_id(message_id)
 
+    def own_address(self) -> str:
+        """The address to use if none is given."""
+        return HubAccess(**self.hub_options()).own_address()
+
     def hub_options(self) -> HubOptions:
         """The hub, as operations take it."""
         return {
@@ -133,8 +138,17 @@ Sender = Annotated[
 ]
 
 
-def run(connection: HubConnection, work: Work[T], *, sender: str | None = None) -> T:
-    """Connect, do the work and disconnect; the work uses `in_time` for each of its steps."""
+def run(
+    connection: HubConnection,
+    work: Work[T],
+    *,
+    sender: str | None = None,
+    address: str | None = None,
+) -> T:
+    """Connect, do the work and disconnect; the work uses `in_time` for each of its steps.
+
+    An address is registered, and taken from its owner; without one nothing is registered.
+    """
     import asyncio
 
     refusals = RefusalLog()
@@ -142,7 +156,7 @@ def run(connection: HubConnection, work: Work[T], *, sender: str | None = None) 
     with quiet_client_log():
 
         async def talk() -> T:
-            async with access.session() as me:
+            async with access.session(address) as me:
                 refusals.sender = sender or me.address
                 return await work(me)
 
@@ -249,6 +263,8 @@ def failure_of(error: ClientError) -> Failure:
         case OutcomeUnknown():
             advice = error.resolution or _UNKNOWN
             return Failure(Exit.UNKNOWN, error.code, str(error), advice)
+        case RequestFailed():
+            return Failure(Exit.FAILED, error.code, error.text, _OTHER_SIDE)
         case Unsubscribed(code="taken_over"):
             return Failure(Exit.FAILED, error.code, str(error), _TAKEN_OVER)
         case Unsubscribed():
@@ -298,6 +314,7 @@ _TAKEN_OVER = "choose another --consumer, or stop the program that took this one
 _ENDED = "see `signalhub sub ls` and `signalhub topic ls`"
 _HUB_LOG = "see the hub's log"
 _NO_HUB = "start one with `signalhub serve`, or choose another with --url"
+_OTHER_SIDE = "the actor that was asked says so; see its log"
 _TRUST = "if it is signed by an authority of yours, name its file in SSL_CERT_FILE"
 _NOT_THERE = "this is not a hub: correct --url or SIGNALHUB_URL; the path of a hub is /ws"
 MAYBE_TLS = "this is no hub, or its port is for TLS: then begin --url with wss://"

@@ -103,8 +103,24 @@ Yes = Annotated[
 ]
 
 
+def must_ask(yes: bool) -> bool:
+    """Whether `confirm` would ask, for commands that have to find out first what to ask."""
+    from signalhub.cli.terminal import contexts
+
+    return not yes or contexts.production() is not None
+
+
 def confirm(action: str, *, yes: bool) -> None:
-    """Ask the user whether to continue; `action` completes "refusing to …"."""
+    """Ask the user whether to continue; `action` completes "refusing to …".
+
+    In a context that is marked as production the answer is its name, and `--yes` is not enough.
+    """
+    from signalhub.cli.terminal import contexts
+
+    name = contexts.production()
+    if name is not None:
+        _confirm_by_name(action, name)
+        return
     if yes:
         return
     if not sys.stdin.isatty():
@@ -113,4 +129,21 @@ def confirm(action: str, *, yes: bool) -> None:
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Failure(
             Exit.FAILED, "not_confirmed", "cancelled, nothing was changed", "answer y to continue"
+        )
+
+
+def _confirm_by_name(action: str, name: str) -> None:
+    if not sys.stdin.isatty():
+        raise usage(
+            f"refusing to {action}: {name} is in production, and this is not a terminal",
+            "confirm it at a terminal, or name the hub with --url and --token-file",
+        )
+    question = f"About to {action} in production. Type {name} to continue: "
+    print(question, end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != name:
+        raise Failure(
+            Exit.FAILED,
+            "not_confirmed",
+            "cancelled, nothing was changed",
+            f"type the name of the context, {name}, to continue",
         )

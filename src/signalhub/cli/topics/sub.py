@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from signalhub.cli.terminal.arguments import checked_name, checked_pattern, optional_pattern
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
-from signalhub.cli.terminal.failures import Yes, confirm, usage
+from signalhub.cli.terminal.failures import Yes, confirm, must_ask, usage
 from signalhub.cli.terminal.output import OutputColumn, counted
 from signalhub.cli.terminal.paging import PAGE_MAX, every
 from signalhub.cli.terminal.quantities import PositionText, position
@@ -145,7 +145,7 @@ def seek(
     if dry_run:
         _say(connection, sought(is_rehearsal=True), is_done=False)
         return
-    if not yes:
+    if must_ask(yes):
         expected = sought(is_rehearsal=True)
         replays = f"replay {expected.will_replay}, skip {expected.will_skip}"
         place = f"seq {expected.next} of {stream}"
@@ -170,7 +170,7 @@ def delete(
     async def work(me: Client) -> None:
         await connection.in_time(me.delete_subscription(stream, subscription))
 
-    if not yes:
+    if must_ask(yes):
         lag = counted(run(connection, look).lag, "message")
         confirm(f"delete {subscription} of {stream} with a lag of {lag}", yes=yes)
     run(connection, work)

@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 from signalhub.cli.messages.messages import each, print_message
 from signalhub.cli.terminal.arguments import Topic, checked_topic, optional_topic
 from signalhub.cli.terminal.connection import LOCAL, HubConnection, run
-from signalhub.cli.terminal.failures import Yes, confirm, usage
+from signalhub.cli.terminal.failures import Yes, confirm, must_ask, usage
 from signalhub.cli.terminal.output import OutputColumn, counted
 from signalhub.cli.terminal.paging import PAGE_MAX, every
 from signalhub.cli.terminal.quantities import (
@@ -251,7 +251,7 @@ def delete(topic: Topic, /, *, yes: Yes = False, connection: HubConnection = LOC
     async def work(me: Client) -> None:
         await connection.in_time(me.delete_topic(name))
 
-    if not yes:
+    if must_ask(yes):
         found = run(connection, look)
         readers = counted(len(found.subscriptions), "subscription")
         confirm(f"delete topic {name}, its messages up to seq {found.head}, and {readers}", yes=yes)

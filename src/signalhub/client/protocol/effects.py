@@ -51,6 +51,26 @@ class Arrived(msgspec.Struct, frozen=True):
     message: Message
 
 
+class Replied(msgspec.Struct, frozen=True):
+    """A request to another actor has a reply; nothing follows the last one."""
+
+    id: str
+    message: Message
+    is_last: bool
+
+
+class Concluded(msgspec.Struct, frozen=True):
+    """A request to many has ended after all its replies."""
+
+    id: str
+
+
+class Dismissed(msgspec.Struct, frozen=True):
+    """A message that the program does not get: a late reply, or the repeat of a request."""
+
+    message: Message
+
+
 class ConsumerEnded(msgspec.Struct, frozen=True):
     """A durable subscription has ended for this client."""
 
@@ -94,6 +114,9 @@ Effect = (
     | Answered
     | Failed
     | Arrived
+    | Replied
+    | Concluded
+    | Dismissed
     | ConsumerEnded
     | Ready
     | Drop

@@ -82,6 +82,11 @@ REFUSAL_TYPES = frozenset(
 
 MESSAGE_BYTES_MAX = 2**20
 
+# How the ids of requests to many begin.
+REQUEST_PREFIX = "request-"
+# Copies of messages that were delivered before; their senders wait no longer.
+_UNASKED = ("replay", "deadLetter", "original")
+
 # Longer than any number a program uses.
 _DIGITS_MAX = 1_000
 
@@ -177,7 +182,23 @@ def message_of(incoming: Incoming) -> Message:
         ttl=incoming.ttl,
         topic=text_in(metadata, "topic") if is_published else None,
         delivery=delivery,
+        request_id=_request_id(incoming, metadata),
     )
+
+
+def _request_id(incoming: Incoming, metadata: dict[str, Any]) -> str | None:
+    """The id that a reply names, if the sender waits for one."""
+    if not metadata.keys().isdisjoint(_UNASKED):
+        return None
+    if metadata.get("expectsReply") is True:
+        return text_in(metadata, "originalMessageId")
+    # The hub forwards no metadata of what is sent to many.
+    if metadata.get("publication") is True or metadata.get("broadcast") is True:
+        asked = incoming.correlation_id or ""
+        if asked.startswith(REQUEST_PREFIX):
+            return asked
+        return text_in(metadata.get("headers"), "expectsReply")
+    return None
 
 
 def welcome_of(incoming: Incoming) -> Welcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Generic, Protocol, TypeVar
 
 from signalhub.client.message import Message
 from signalhub.client.protocol.frame import HeldBy, Request
@@ -93,18 +94,28 @@ def end_for(end: ClientError, subject: str = "") -> Unavailable:
     return GaveUp(text) if isinstance(end, GaveUp) else Unavailable(text)
 
 
-class Deadlines:
-    """The next deadline of every pending request, earliest first.
+class Due(Protocol):
+    """Something with a deadline; `order` tells it from others."""
+
+    order: int
+    due_s: float
+
+
+D = TypeVar("D", bound=Due)
+
+
+class Deadlines(Generic[D]):
+    """The next deadline of every pending request, or of something else, earliest first.
 
     Entries of finished requests are not removed but skipped when they are reached; the heap is
     rebuilt when most of it is stale, so its size stays proportional to what is pending.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Pending]] = []
-        self._live: dict[int, Pending] = {}
+        self._heap: list[tuple[float, int, D]] = []
+        self._live: dict[int, D] = {}
 
-    def set(self, pending: Pending, due_s: float) -> None:
+    def set(self, pending: D, due_s: float) -> None:
         pending.due_s = due_s
         self._live[pending.order] = pending
         heapq.heappush(self._heap, (due_s, pending.order, pending))
@@ -112,10 +123,10 @@ class Deadlines:
             self._heap = [(each.due_s, each.order, each) for each in self._live.values()]
             heapq.heapify(self._heap)
 
-    def clear(self, pending: Pending) -> None:
+    def clear(self, pending: D) -> None:
         self._live.pop(pending.order, None)
 
-    def due(self, now_s: float) -> Iterator[Pending]:
+    def due(self, now_s: float) -> Iterator[D]:
         """Remove and return those whose deadline has passed."""
         while self._heap and self._heap[0][0] <= now_s:
             due_s, order, pending = heapq.heappop(self._heap)

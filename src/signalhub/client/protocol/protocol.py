@@ -18,23 +18,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from enum import Enum
 
+from signalhub.client.message import Message
 from signalhub.client.protocol.effects import (
     Answered,
     Arrived,
     ConsumerEnded,
+    Dismissed,
     Drop,
     Effect,
     Failed,
     Instant,
     Ready,
+    Replied,
     Reported,
     SendFrame,
     Stop,
     Warned,
 )
 from signalhub.client.protocol.events import MessageRefused
+from signalhub.client.protocol.exchanges import Exchanges
 from signalhub.client.protocol.frame import FrameWriter, Request
 from signalhub.client.protocol.incoming import (
     ANSWER_S,
@@ -59,8 +64,9 @@ from signalhub.client.protocol.pending import (
     Recent,
     end_for,
 )
+from signalhub.client.protocol.replies import Arrival, Replies
 from signalhub.client.protocol.restore import Membership, Seat
-from signalhub.client.requests import Beat, Disconnect
+from signalhub.client.requests import Beat, Disconnect, Discover, Register
 from signalhub.wire.errors import ClientError, Code, GaveUp, Refused, Unavailable
 
 HELLO_S = 5.0
@@ -76,6 +82,8 @@ FINAL_REASONS = frozenset({"duplicate_connection", "unauthorized", "version_mism
 _WAITED_OUT = frozenset(
     {Code.RATE_LIMITED, Code.ACTOR_RECONNECTING, Code.QUEUE_FULL, Code.STORAGE_FULL}
 )
+# A request that waits for its reply ends at once if its recipient cannot take it now.
+_WAITED_OUT_BY_REQUESTS = _WAITED_OUT - {Code.QUEUE_FULL}
 _NEARLY_S = 1e-6
 
 
@@ -117,8 +125,10 @@ class Protocol:
         self._flow = Flow(now.mono_s)
         self._pending: dict[str, Pending] = {}
         self._replays: dict[str, Pending] = {}
-        self._deadlines = Deadlines()
+        self._deadlines = Deadlines[Pending]()
         self._recent = Recent()
+        self.exchanges = Exchanges()
+        self.replies = Replies()
 
     def is_pending(self, message_id: str) -> bool:
         return message_id in self._pending
@@ -157,8 +167,23 @@ class Protocol:
             self._deadlines.set(pending, now.mono_s + wait_s)
         return effects
 
+    def submit_request(
+        self, request: Request, to: str, replies_max: int, timeout_s: float, now: Instant
+    ) -> list[Effect]:
+        """Accept a request that waits for replies: of the actor `to`, or of many without it.
+
+        It raises what `submit` does; what it then ends with are effects.
+        """
+        self.exchanges.open(request, to, replies_max, timeout_s, now.mono_s)
+        try:
+            return self.submit(request, now)
+        except BaseException:
+            self.exchanges.forget(request.id)
+            raise
+
     def forget(self, message_id: str) -> None:
         """Forget a request whose caller no longer waits: do not repeat it, ignore its answer."""
+        self.exchanges.forget(message_id)
         pending = self._pending.get(message_id)
         if pending is not None:
             self._finish(pending)
@@ -184,7 +209,7 @@ class Protocol:
         effects: list[Effect] = []
         again: list[Pending] = []
         for pending in list(self._pending.values()):
-            if pending.is_restoring:
+            if pending.is_restoring or self.exchanges.is_look(pending.request.id):
                 self._finish(pending)
             elif pending.is_waiting or pending.is_resting:
                 continue
@@ -195,6 +220,7 @@ class Protocol:
                 cause = f"the connection was lost before the hub answered ({reason})"
                 effects += self._fail(pending, pending.outcome(cause))
         self._flow.put_back(again)
+        self.exchanges.lost(now.mono_s)
         return effects
 
     def received(self, frame: bytes, now: Instant) -> list[Effect]:
@@ -204,7 +230,7 @@ class Protocol:
             return [Warned("Ignored a frame that is not a message", {"bytes": len(frame)})]
         self._heartbeat.heard(now.mono_s)
         if not incoming.is_from_hub:
-            return self._arrived(incoming)
+            return self._arrived(incoming, now)
         match incoming.type:
             case "hub:connected":
                 return self._connected(incoming, now)
@@ -248,13 +274,20 @@ class Protocol:
                 beat = self.frames.request(Beat(now.wall_ms), now.wall_ms)
                 self._heartbeat.beat(beat.id, now.mono_s)
                 effects.append(self._sent(beat.frame, now))
+            self._look_for_recipients(now)
+        effects += self._end_exchanges(now)
         for pending in self._deadlines.due(now.mono_s):
             effects += self._due(pending, now)
         return effects + self._pump(now)
 
     def wake_at_s(self, now_s: float) -> float | None:
         """When `tick` must be called even if there is no event."""
-        moments = [self._deadlines.next_s, self._flow.wake_at_s(now_s)]
+        is_ready = self.phase is LinkPhase.READY
+        moments = [
+            self._deadlines.next_s,
+            self._flow.wake_at_s(now_s),
+            self.exchanges.wake_at_s(is_ready=is_ready),
+        ]
         if self.phase in (LinkPhase.GREETING, LinkPhase.RESTORING):
             moments.append(self._phase_end_s)
         elif self.phase is LinkPhase.READY:
@@ -327,14 +360,69 @@ class Protocol:
         self._flow.resume(target)
         return self._pump(now)
 
-    def _arrived(self, incoming: Incoming) -> list[Effect]:
+    def _arrived(self, incoming: Incoming, now: Instant) -> list[Effect]:
         message = message_of(incoming)
         if message.metadata.get("replay") is not True:
+            effects = self.exchanges.replied(message)
+            if effects is not None:
+                for effect in effects:
+                    if isinstance(effect, Replied) and effect.is_last:
+                        # A reply may overtake the answer of the hub.
+                        self._withdraw(effect.id)
+                return effects
+            if message.request_id is not None:
+                return self._requested(message, now)
             return [Arrived(message)]
         # The rest of a replay whose caller no longer waits is ignored.
         if (pending := self._replays.get(message.topic or "")) is not None:
             pending.collected.append(message)
         return []
+
+    def _requested(self, message: Message, now: Instant) -> list[Effect]:
+        """Hand a request to the program, unless it has it already."""
+        arrival = self.replies.arrived(message, now.mono_s)
+        if arrival is Arrival.NEW:
+            return [Arrived(message)]
+        if arrival is Arrival.OPEN and self._is_settled_by_program(message):
+            return [Arrived(message)]
+        effects: list[Effect] = []
+        reply = self.replies.reply_to(message)
+        if reply is not None and reply.id not in self._pending and self._end is None:
+            with suppress(ClientError):
+                effects += self.submit(reply, now)
+        return effects if arrival is Arrival.OPEN else [*effects, Dismissed(message)]
+
+    def _is_settled_by_program(self, message: Message) -> bool:
+        delivery = message.delivery
+        if delivery is None or delivery.subscription is None:
+            return delivery is not None and self.membership.acknowledges
+        seat = self.membership.seat_of(message.topic, delivery.subscription)
+        return seat is not None and not seat.is_auto_acked
+
+    def _look_for_recipients(self, now: Instant) -> None:
+        for watch in self.exchanges.to_look_for(now.mono_s):
+            look = self.frames.request(Discover(watch.address, 1), now.wall_ms)
+            self.exchanges.looking(watch, look.id)
+            pending = self._add(look, now)
+            self._deadlines.set(pending, now.mono_s + look.timeout_s)
+
+    def _end_exchanges(self, now: Instant) -> list[Effect]:
+        """End the requests whose time is over."""
+        effects: list[Effect] = []
+        for exchange, ends in self.exchanges.due(now.mono_s):
+            pending = self._pending.get(exchange.id)
+            if ends or pending is None:
+                effects += ends
+            else:
+                cause = f"no answer in {exchange.timeout_s:g} s"
+                effects.append(Failed(exchange.id, pending.outcome(cause)))
+            self._withdraw(exchange.id)
+        return effects
+
+    def _withdraw(self, message_id: str) -> None:
+        pending = self._pending.get(message_id)
+        if pending is not None:
+            self._finish(pending)
 
     def _unseated(self, incoming: Incoming) -> list[Effect]:
         """The hub has ended one of our durable subscriptions."""
@@ -350,6 +438,8 @@ class Protocol:
         if pending is None or not pending.request.is_answered_by(incoming.type):
             return []
         self._finish(pending)
+        if incoming.type == Register.ANSWER:
+            self.membership.granted(incoming.facts)
         effects = [] if pending.seat is None else pending.seat.taken(incoming.facts)
         if pending.is_restoring:
             self._to_restore -= 1
@@ -357,6 +447,15 @@ class Protocol:
         if pending.then is not None:
             pending.then()
             self._renew_in_time()
+        message_id = pending.request.id
+        if message_id in self.exchanges:
+            # Without authentication every actor can be seen.
+            is_seen = self.welcome.session_token is not None
+            return self.exchanges.handed_over(
+                message_id, incoming.facts, is_seen=is_seen, now_s=now.mono_s
+            )
+        if self.exchanges.is_look(message_id):
+            return self.exchanges.looked(message_id, incoming.facts, now.mono_s)
         messages = tuple(pending.collected)
         answered = Answered(pending.request.id, incoming.payload, pending.sends, messages)
         return [*effects, answered]
@@ -373,7 +472,8 @@ class Protocol:
             return [*self._refused_tell(tell, error, incoming, now), *self._pump(now)]
         pending.unanswered = max(0, pending.unanswered - 1)
         pending.refusal = error
-        if error.code in _WAITED_OUT:
+        is_request = message_id in self.exchanges
+        if error.code in (_WAITED_OUT_BY_REQUESTS if is_request else _WAITED_OUT):
             return self._wait_out(pending, error, incoming, now)
         if pending.request.answer is None and pending.sends:
             # A repeated tell; its caller has already returned.
@@ -524,7 +624,14 @@ class Protocol:
             # Its caller has already returned, because it was written once; only a warning is
             # possible.
             return [Reported(MessageRefused(error.code, pending.request.subject))]
-        return [Failed(pending.request.id, error)]
+        message_id = pending.request.id
+        if message_id in self.exchanges:
+            return self.exchanges.failed(message_id, error)
+        if self.exchanges.is_look(message_id):
+            is_final = isinstance(error, Refused) and not error.retryable
+            self.exchanges.not_looked(message_id, is_final=is_final)
+            return []
+        return [Failed(message_id, error)]
 
     def _fail_all(self, error: ClientError) -> list[Effect]:
         effects: list[Effect] = []
@@ -533,4 +640,4 @@ class Protocol:
                 self._finish(pending)
             else:
                 effects += self._fail(pending, pending.ended(error))
-        return effects
+        return effects + self.exchanges.stop(str(error))

@@ -157,6 +157,8 @@ class Membership:
     def __init__(self, *, acknowledges: bool = False) -> None:
         self.acknowledges = acknowledges
         self._registrations: dict[str, Register] = {}
+        # Addresses that had a mailbox when they were registered last.
+        self._mailboxes: set[str] = set()
         self._subscriptions: dict[tuple[str, str], None] = {}
         self._seats: dict[SeatKey, Seat] = {}
 
@@ -191,9 +193,24 @@ class Membership:
         registration = msgspec.structs.replace(registration, durable=durable)
         self._registrations[registration.address] = registration
 
+    def granted(self, facts: dict[str, Any]) -> None:
+        """Record what the hub says about a registration."""
+        address = _text(facts, "actorAddress")
+        if facts.get("durable") is True:
+            self._mailboxes.add(address)
+        else:
+            self._mailboxes.discard(address)
+
+    def is_registered(self, address: str) -> bool:
+        return address in self._registrations
+
+    def has_mailbox(self, address: str) -> bool:
+        return address in self._mailboxes
+
     def unregistered(self, address: str) -> None:
         """Record that an address is unregistered, which also ends its subscriptions."""
         self._registrations.pop(address, None)
+        self._mailboxes.discard(address)
         for key in [key for key in self._subscriptions if key[0] == address]:
             del self._subscriptions[key]
 
@@ -219,6 +236,14 @@ class Membership:
         for seat in self._seats.values():
             is_named = seat.key == (facts.get("topic"), facts.get("subscription"))
             if is_named or (seat_id and seat.subscription_id == seat_id):
+                return seat
+        return None
+
+    def seat_of(self, topic: str | None, subscription: str) -> Seat | None:
+        """Return the consumer that has messages of a topic, perhaps by a pattern."""
+        for seat in self._seats.values():
+            key = seat.key
+            if key.subscription == subscription and (key.is_pattern or key.topic == topic):
                 return seat
         return None
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ssl import SSLContext
 from typing import Any, Unpack, assert_never
+
+import msgspec
 
 from signalhub.client.arrivals import Arrivals
 from signalhub.client.protocol.effects import (
     Answered,
     Arrived,
+    Concluded,
     ConsumerEnded,
+    Dismissed,
     Drop,
     Effect,
     Failed,
     Instant,
     Ready,
+    Replied,
     Reported,
     SendFrame,
     Stop,
@@ -27,6 +33,8 @@ from signalhub.client.protocol.events import Connected, Listener, Reports
 from signalhub.client.protocol.frame import Payload, Request, RequestOptions
 from signalhub.client.protocol.protocol import LinkPhase, Protocol
 from signalhub.client.protocol.restore import Seat
+from signalhub.client.replies.conversation import Conversation
+from signalhub.client.replies.responder import Responder
 from signalhub.client.settle import Settlers
 from signalhub.client.transport.link import Link, NotOpened, open_link
 from signalhub.client.transport.reconnect import GOODBYE_S, Lifeline
@@ -91,7 +99,9 @@ class ClientRunner:
         self._ssl = ssl
         self._loop = asyncio.get_running_loop()
         self.replaying = asyncio.Lock()
+        self.responder = Responder(self, protocol.replies, self.now)
         self._calls: dict[str, asyncio.Future[Answered]] = {}
+        self._conversations: dict[str, Conversation] = {}
         self._link: Link | None = None
         self._timer = Timer(self._tick)
         self._report = Reports(listener)
@@ -156,6 +166,21 @@ class ClientRunner:
             del self._calls[request.id]
             self.protocol.forget(request.id)
 
+    @contextmanager
+    def conversation(
+        self, request: Request, to: str, replies_max: int, timeout_s: float
+    ) -> Iterator[Conversation]:
+        """Send a request to an actor, or to many without one, and collect replies meanwhile."""
+        conversation = Conversation()
+        effects = self.protocol.submit_request(request, to, replies_max, timeout_s, self.now())
+        self._conversations[request.id] = conversation
+        try:
+            self._perform(effects)
+            yield conversation
+        finally:
+            del self._conversations[request.id]
+            self.protocol.forget(request.id)
+
     async def wait_stopped(self) -> ClientError:
         """Wait for the end."""
         return await self._lifeline.wait_stopped()
@@ -180,7 +205,18 @@ class ClientRunner:
                         self._link.send(frame)
                 case Arrived(message=message):
                     if (bound := self.settlers.bound(message)) is not None:
+                        if bound.expects_reply:
+                            bound = msgspec.structs.replace(bound, _responder=self.responder)
                         self.arrivals.put(bound)
+                case Replied(id=message_id, message=message, is_last=is_last):
+                    self.settlers.accept(message)
+                    if (conversation := self._conversations.get(message_id)) is not None:
+                        conversation.replied(message, is_last=is_last)
+                case Concluded(id=message_id):
+                    if (conversation := self._conversations.get(message_id)) is not None:
+                        conversation.end()
+                case Dismissed(message=message):
+                    self.settlers.accept(message)
                 case ConsumerEnded(key=key, error=error):
                     self.settlers.remove(key)
                     self.arrivals.end_queue(key, error)
@@ -189,7 +225,9 @@ class ClientRunner:
                     if (future := self._waiting(message_id)) is not None:
                         future.set_result(effect)
                 case Failed(id=message_id, error=error):
-                    if (future := self._waiting(message_id)) is not None:
+                    if (conversation := self._conversations.get(message_id)) is not None:
+                        conversation.end(error)
+                    elif (future := self._waiting(message_id)) is not None:
                         future.set_exception(error)
                 case Ready(session_id=session_id):
                     self._became_ready(session_id)

@@ -1,0 +1,1 @@
+"""Commands that help to use the others: contexts, error codes, completion, checks."""

@@ -1,0 +1,1 @@
+"""Requests to other actors, and replies to theirs."""
