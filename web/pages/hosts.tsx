@@ -1,7 +1,7 @@
 // Durable actors: hosts, calls with their steps, alarms, and what failed for good.
 
 import type { JSX } from 'preact';
-import { useMemo, useState } from 'preact/hooks';
+import { useEffect, useMemo, useState } from 'preact/hooks';
 import type { Call, CallRow, Calls, CallStep, Host, HostRows, Hosts } from '../answers';
 import { pathOf, post } from '../api';
 import { useGet, useStore } from '../hooks';
@@ -94,6 +94,10 @@ export function CallsPage(): JSX.Element {
   const { query } = useStore(route);
   const state = query.get('state') ?? 'open';
   const asked = { state, text: query.get('text'), actor: query.get('actor'), host: query.get('host'), limit: 200 };
+  const id = query.get('id');
+  useEffect(() => {
+    if (id) go(to(['calls', id]));
+  }, [id]);
   const older = Number(query.get('older') ?? 0) * 1000;
   const { data, error, reload, loading } = useGet<Calls>('/calls', asked, state === 'open' ? 5000 : 0);
   const columns = useMemo<readonly Column<CallRow>[]>(
