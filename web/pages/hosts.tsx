@@ -313,13 +313,13 @@ export function FailedPage(): JSX.Element {
   const [doing, setDoing] = useState<Doing | null>(null);
   const columns = useMemo<readonly Column<Row>[]>(
     () => [
-      { id: 'actor', head: 'Actor', width: 'minmax(140px, 2fr)', mono: true, card: 'title', cell: (row) => textOf(row, 'actor') },
-      { id: 'origin', head: 'What', width: '110px', cell: (row) => textOf(row, 'origin') },
-      { id: 'error', head: 'Error', width: 'minmax(180px, 3fr)', cell: (row) => textOf(row, 'error') },
-      { id: 'since', head: 'Since', width: '110px', end: true, cell: (row) => <Ago at={numberOf(row, 'deadMs')} /> },
-      { id: 'attempts', head: 'Attempts', width: '82px', end: true, cell: (row) => textOf(row, 'attempts') },
-      { id: 'call', head: 'Call', width: '200px', mono: true, cell: (row) => (row['call'] ? <a href={to(['calls', String(row['call'])])}>{textOf(row, 'call')}</a> : '–') },
-      { id: 'host', head: 'Host', width: '100px', mono: true, cell: (row) => textOf(row, 'host') },
+      { id: 'actor', head: 'Actor', width: 'minmax(110px, 2fr)', mono: true, card: 'title', cell: (row) => textOf(row, 'actor') },
+      { id: 'origin', head: 'What', width: '64px', cell: (row) => textOf(row, 'origin') },
+      { id: 'error', head: 'Error', width: 'minmax(150px, 3fr)', cell: (row) => textOf(row, 'error') },
+      { id: 'since', head: 'Since', width: '96px', end: true, cell: (row) => <Ago at={numberOf(row, 'deadMs')} /> },
+      { id: 'attempts', head: 'Attempts', width: '66px', end: true, cell: (row) => textOf(row, 'attempts') },
+      { id: 'call', head: 'Call', width: '110px', mono: true, cell: (row) => (row['call'] ? <a href={to(['calls', String(row['call'])])}>{textOf(row, 'call')}</a> : '–') },
+      { id: 'host', head: 'Host', width: '80px', mono: true, cell: (row) => textOf(row, 'host') },
       {
         id: 'act',
         head: 'Action',
