@@ -1,7 +1,7 @@
 // Dialogs. The browser keeps the focus inside, closes on Esc and puts the focus back.
 
 import type { ComponentChildren, JSX } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { ApiError } from '../api';
 import { may } from '../session';
 import { words } from '../words';
@@ -17,15 +17,23 @@ interface DialogProps {
 
 export function Dialog({ title, onClose, children, wide = false }: DialogProps): JSX.Element {
   const node = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  const isGone = useRef(false);
+  useLayoutEffect(() => {
     const before = document.activeElement;
-    node.current?.showModal();
+    const dialog = node.current;
+    dialog?.showModal();
     return () => {
+      // What is behind an open dialog cannot have the focus.
+      isGone.current = true;
+      dialog?.close();
       if (before instanceof HTMLElement && before.isConnected) before.focus();
     };
   }, []);
+  const closed = (): void => {
+    if (!isGone.current) onClose();
+  };
   return (
-    <dialog ref={node} class={wide ? 'wide' : ''} aria-label={title} onClose={onClose} onCancel={onClose}>
+    <dialog ref={node} class={wide ? 'wide' : ''} aria-label={title} onClose={closed} onCancel={closed}>
       <header>
         <h2>{title}</h2>
         <button type="button" class="quiet" onClick={onClose} aria-label={words.close}>
