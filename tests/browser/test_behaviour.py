@@ -286,7 +286,7 @@ def test_deleting_asks_for_the_name(look: Look, stage: Stage) -> None:
     page.get_by_label("Type orders to confirm").fill("orders")
     act.click()
 
-    expect(page.get_by_role("heading", name="Topics", level=1)).to_be_visible()
+    expect(page.get_by_role("table", name="Topics")).to_be_visible()
     assert [one.path for one in hub.asked if one.method == "DELETE"] == ["/topics/orders"]
 
 
