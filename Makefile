@@ -15,8 +15,9 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # Written by npm, once the packages of the lock file are there.
 WEB := web/node_modules/.package-lock.json
+JS := js/node_modules/.package-lock.json
 
-.PHONY: help setup run test test-python test-browser web web-check check format bench compare soak shape lock audit-native sbom notices clean
+.PHONY: help setup run test test-python test-js test-browser web web-check check format bench compare soak shape lock audit-native sbom notices clean
 
 help: ## print this menu
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,8 +54,16 @@ PLAIN = tests/spec tests/faults tests/property tests/unit/core tests/unit/log te
 test-python: $(READY) ## the tests of what the native part does, once more in Python alone
 	@SIGNALHUB_NATIVE=off $(BIN)/python -m pytest -n $(WORKERS) $(PLAIN) $(ARGS)
 
+$(JS): js/package.json js/package-lock.json
+	@node -e 'process.exit(+process.versions.node.split(".")[0] < 20 ? 1 : 0)' 2>/dev/null || { echo "Node 20 or newer is needed to build and test the client for JavaScript"; exit 1; }
+	@cd js && npm ci --silent --ignore-scripts
+	@touch $(JS)
+
+test-js: $(READY) $(JS) ## build and test the client for JavaScript; needs Node 20
+	@cd js && npm run --silent build && npm run --silent check && npm test --silent
+
 $(WEB): web/package.json web/package-lock.json
-	@node -e 'process.exit(+process.versions.node.split(".")[0] < 20)' 2>/dev/null || { echo "Node 20 or newer is needed to build and test the dashboard; using it needs none"; exit 1; }
+	@node -e 'process.exit(+process.versions.node.split(".")[0] < 20 ? 1 : 0)' 2>/dev/null || { echo "Node 20 or newer is needed to build and test the dashboard; using it needs none"; exit 1; }
 	@cd web && npm ci --silent
 	@touch $(WEB)
 
@@ -65,10 +74,10 @@ web: $(WEB) ## build the dashboard into the package; needs Node 20
 web-check: $(WEB) ## types of the dashboard, and whether the built files are those of its sources
 	@cd web && npm run --silent types && npm run --silent build -- --check
 
-test-browser: $(READY) $(WEB) ## the dashboard in Chromium; needs Chromium and Node 20
+test-browser: $(READY) $(WEB) $(JS) ## the dashboard and the client for JavaScript in Chromium; needs Chromium and Node 20
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { echo "Chromium is missing: install it (on Debian: apt-get install chromium)"; exit 1; }
 	@$(INSTALL) --require-hashes --no-build-isolation -r requirements/browser.txt
-	@$(MAKE) --no-print-directory web-check
+	@$(MAKE) --no-print-directory web-check test-js
 	@$(BIN)/python -m pytest -n 2 tests/browser $(ARGS)
 
 check: $(READY) ## format, lint and types

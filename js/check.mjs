@@ -33,7 +33,11 @@ if (/https?:/.test(read('package-lock.json').replaceAll(/"(funding|url)": .*/g, 
   problems.push('package-lock.json has addresses of downloads');
 }
 for (const name of ['signalhub.js', 'signalhub.min.js']) {
-  if (/(^|[;}\n])\s*(import|export)\b[^;]*?\bfrom ?["']|(^|[;}\n])\s*import ?["'(]/.test(read(`dist/${name}`))) {
+  if (
+    /(^|[;}\n])\s*(import|export)\b[^;]*?\bfrom ?["']|(^|[;}\n])\s*import ?["'(]/.test(
+      read(`dist/${name}`),
+    )
+  ) {
     problems.push(`${name} imports something`);
   }
 }

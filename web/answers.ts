@@ -847,6 +847,7 @@ export interface HostRows {
   readonly hasMore: boolean;
   readonly silent: string[];
   readonly away: string[];
+  readonly denied: string[];
 }
 
 export interface CallRow {
@@ -869,6 +870,7 @@ export interface Calls {
   readonly next: string | null;
   readonly silent: string[];
   readonly away: string[];
+  readonly denied: string[];
   readonly searchedTo: Place | null;
   readonly reason: string | null;
 }

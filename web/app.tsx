@@ -1,4 +1,4 @@
-// The shell: who we are, where we are, and what holds on every page. Starts itself.
+// The frame of every page: who we are, where we are, and what holds everywhere. Starts itself.
 
 import { render } from 'preact';
 import type { ComponentType, JSX } from 'preact';

@@ -42,7 +42,7 @@ interface Props<Row> {
   readonly onSort?: (by: string) => void;
   readonly selected?: ReadonlySet<string>;
   readonly onSelect?: (keys: ReadonlySet<string>) => void;
-  readonly rowClass?: (row: Row) => string;
+  readonly rowClass?: (row: Row, index: number) => string;
   readonly empty?: ComponentChildren;
   readonly tools?: ComponentChildren;
   /** All rows of the filter, for the export. */
@@ -160,7 +160,7 @@ export function Table<Row>(props: Props<Row>): JSX.Element {
     items.push(
       <div
         key={index % pool}
-        class={`row ${props.onOpen ? 'opens' : ''} ${props.current === key ? 'current' : ''} ${selected?.has(key) ? 'selected' : ''} ${props.rowClass?.(row) ?? ''}`}
+        class={`row ${props.onOpen ? 'opens' : ''} ${props.current === key ? 'current' : ''} ${selected?.has(key) ? 'selected' : ''} ${props.rowClass?.(row, index) ?? ''}`}
         role="row"
         aria-rowindex={index + 2}
         aria-selected={selected ? selected.has(key) : undefined}

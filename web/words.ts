@@ -140,7 +140,7 @@ export const words = {
   continueSearch: 'Continue',
   stopSearch: 'Stop',
   logEnds: (position: string) => `The log begins at ${position}; older rows are read from the lake.`,
-  newEpoch: 'The log began anew here.',
+  newEpoch: 'At each double line the log began anew.',
   tail: 'Live',
   notShown: (n: number) => `+${n} not shown`,
   allEntries: 'All entries',

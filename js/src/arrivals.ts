@@ -301,7 +301,8 @@ export class Arrivals {
       messages.splice(oldest, 1);
       waiting.set(messages);
       if (!this.dropped++) {
-        const said = 'Messages are dropped, because the program reads them too slowly or not at all';
+        const said =
+          'Messages are dropped, because the program reads them too slowly or not at all';
         this._events.report({ type: 'warning', sentence: said, limit: this.limit });
       }
     }

@@ -1,33 +1,17 @@
 /** The public API of the client. */
 
 import type {
-  ActorPage,
   BroadcastResult,
-  Erased,
   Found,
-  JobPage,
-  LetterCount,
-  LettersPreview,
-  LimitUsage,
-  Original,
-  Place,
-  Placements,
   Published,
-  QueueStats,
   Receipt,
   RefreshedToken,
   Registration,
-  Republished,
-  SessionPage,
-  Sought,
-  SubscriptionInfo,
-  SubscriptionPage,
-  Topic,
-  TopicPage,
 } from './answers.js';
 import { type Handler, INBOX_MAX } from './arrivals.js';
-import { type Calling, Calls } from './calls.js';
+import { type Calling, Calls } from './replies/calls.js';
 import { type Consumer, HubEvent, iterate, join } from './consumers.js';
+import { Management, type Waiting } from './management.js';
 import type { Message } from './message.js';
 import type { Instant, Report } from './protocol/effects.js';
 import { FrameWriter, type Payload, type RequestOptions } from './protocol/frame.js';
@@ -36,19 +20,16 @@ import { Membership, Seat } from './protocol/restore.js';
 import { Replay } from './replay.js';
 import * as requests from './requests.js';
 import type { Publishing, Registering } from './requests.js';
-import { type Answering, type ManyOptions, Requester, type RequestingOptions } from './requester.js';
+import {
+  type Answering,
+  type ManyOptions,
+  Requester,
+  type RequestingOptions,
+} from './replies/requester.js';
 import type { InboxAccess } from './rooms/inbox.js';
 import { Hub, type Joining, type Room } from './rooms/room.js';
 import * as streams from './stream_requests.js';
-import type {
-  Definition,
-  Destination,
-  Erasing,
-  LetterChoice,
-  Mode,
-  Redriving,
-  Serving,
-} from './stream_requests.js';
+import type { Mode, Serving } from './stream_requests.js';
 import { type Link, openLink } from './transport/link.js';
 import { followPage } from './transport/page.js';
 import {
@@ -63,7 +44,14 @@ import { Lifeline } from './transport/reconnect.js';
 import { ClientRunner } from './transport/runner.js';
 import { hex, randomBytes } from './wire/bytes.js';
 import { type ClientError, GaveUp, Unavailable, sentence } from './wire/errors.js';
-import { type Position, checkedName, checkedTopic, checkedUrl, invalid, pathOf } from './wire/names.js';
+import {
+  type Position,
+  checkedName,
+  checkedTopic,
+  checkedUrl,
+  invalid,
+  pathOf,
+} from './wire/names.js';
 import type { Reconnecting } from './wire/pacing.js';
 
 /** What payloads have, by the type of their messages. */
@@ -89,10 +77,6 @@ export interface ConnectOptions extends Registering, Injected {
   /** Called with each event of the connection; the client dispatches them as well. */
   listener?: (event: Report) => void;
   /** Stop trying to connect. */
-  signal?: AbortSignal;
-}
-
-interface Waiting {
   signal?: AbortSignal;
 }
 
@@ -134,11 +118,6 @@ export interface ConsumeOptions<P = any> extends Serving, Waiting {
   sender?: string;
 }
 
-interface PageOptions extends Waiting {
-  offset?: number;
-  limit?: number;
-}
-
 /**
  * Connect to a hub and register `address` there, unless `register` is `false`.
  *
@@ -163,7 +142,10 @@ export async function connect<M extends Payloads = Payloads>(
     ...(durable !== undefined && { durable }),
   };
   if (register) {
-    frames.request(requests.registering(address, { ...registration, capabilities: capabilities ?? [] }), 0);
+    frames.request(
+      requests.registering(address, { ...registration, capabilities: capabilities ?? [] }),
+      0,
+    );
     membership.registered(address, registration, false);
   } else if (Object.keys(registration).length > 1 || [...(capabilities ?? [])].length) {
     invalid('capabilities, metadata, a lease and a mailbox are for addresses that are registered');
@@ -198,7 +180,7 @@ export interface Parts {
  * Events: `state` (`state`, `nextAttemptAt`, `reason`, `error`), `connected`, `lost`,
  * `reconnectfailed`, `refused`, `heldup`, `ended` (a consumer) and `warning`.
  */
-export class Client<M extends Payloads = Payloads> extends EventTarget {
+export class Client<M extends Payloads = Payloads> extends Management {
   /** @internal */
   readonly _runner: ClientRunner;
   private _url: string;
@@ -392,13 +374,20 @@ export class Client<M extends Payloads = Payloads> extends EventTarget {
   }
 
   /** Call a method of a durable actor and wait for what it returns; throws `CallError`. */
-  call<R = any>(actor: string, method: string, args: unknown[] = [], options: Calling = {}): Promise<R> {
+  call<R = any>(
+    actor: string,
+    method: string,
+    args: unknown[] = [],
+    options: Calling = {},
+  ): Promise<R> {
     this._calls ??= new Calls(this, this._platform);
     return this._calls.call(actor, method, args, options) as Promise<R>;
   }
 
   /** Iterate over the messages that no handler takes. Concurrent loops share them. */
-  messages(): AsyncIterable<Message> & { next(signal?: AbortSignal): Promise<Message | undefined> } {
+  messages(): AsyncIterable<Message> & {
+    next(signal?: AbortSignal): Promise<Message | undefined>;
+  } {
     const next = (signal?: AbortSignal) => this._runner.arrivals.next(signal);
     return { next, [Symbol.asyncIterator]: () => iterate(() => next()) };
   }
@@ -424,7 +413,8 @@ export class Client<M extends Payloads = Payloads> extends EventTarget {
     handler?: Handler | (Waiting & { sender?: string }),
     options: Waiting & { sender?: string } = {},
   ): Promise<Subscription> {
-    const [given, others] = typeof handler === 'function' ? [handler, options] : [undefined, handler ?? options];
+    const [given, others] =
+      typeof handler === 'function' ? [handler, options] : [undefined, handler ?? options];
     const sender = others.sender ?? this.address;
     const subscription = new Subscription(this, topic, sender);
     if (given) {
@@ -484,50 +474,6 @@ export class Client<M extends Payloads = Payloads> extends EventTarget {
     return this._answer(requests.discovering(pattern, limit, capability, includeAway), others);
   }
 
-  /** A page of all registered actors. */
-  actors({ offset = 0, limit = 100, signal }: PageOptions = {}): Promise<ActorPage> {
-    return this._answer(requests.listingActors(offset, limit), { signal });
-  }
-
-  /**
-   * A page of the hub's sessions, oldest first, for operators (`admin: sessions`). The pattern is about
-   * their identities; the `next` of a page is the `after` of the following.
-   */
-  sessions(
-    pattern = '*',
-    { after = 0, limit = 200, signal }: Waiting & { after?: number; limit?: number } = {},
-  ): Promise<SessionPage> {
-    return this._answer(requests.listingSessions(pattern, after, limit), { signal });
-  }
-
-  /** Close somebody's session, as an operator (`admin: sessions`). */
-  closeSession(sessionId: string, { signal }: Waiting = {}): Promise<void> {
-    return this._answer(requests.closingSession(sessionId), { signal });
-  }
-
-  /** What is queued in the hub for this connection. */
-  queueStats({ signal }: Waiting = {}): Promise<QueueStats> {
-    return this._answer(requests.showingQueue(), { signal });
-  }
-
-  /** The hub's counters of the current minute. */
-  metrics({ signal }: Waiting = {}): Promise<Record<string, unknown>> {
-    return this._answer(requests.showingMetrics(), { signal });
-  }
-
-  /** The newest jobs, the last one first, for operators (`admin: view`). */
-  jobs({ limit = 100, signal }: Waiting & { limit?: number } = {}): Promise<JobPage> {
-    return this._answer(requests.listingJobs(limit), { signal });
-  }
-
-  /** The limits of the hub and who uses most, or what one identity uses (`admin: limits`). */
-  limits(
-    identity?: string,
-    { top = 10, signal }: Waiting & { top?: number } = {},
-  ): Promise<LimitUsage> {
-    return this._answer(requests.showingLimits(top, identity), { signal });
-  }
-
   /** Measure the round trip to the hub in milliseconds. */
   async ping({ signal }: Waiting = {}): Promise<number> {
     const started = this._now();
@@ -553,38 +499,21 @@ export class Client<M extends Payloads = Payloads> extends EventTarget {
     return refreshed;
   }
 
-  /** Create a durable topic; does nothing if it exists with the same definition. */
-  createTopic(name: string, { signal, ...definition }: Definition & Waiting = {}): Promise<Topic> {
-    return this._answer(streams.creatingTopic(name, definition), { signal });
-  }
-
-  /** Change the definition of a topic immediately. */
-  updateTopic(name: string, { signal, ...definition }: Definition & Waiting = {}): Promise<Topic> {
-    return this._answer(streams.updatingTopic(name, definition), { signal });
-  }
-
-  /** The state of a durable topic. */
-  topic(name: string, { signal }: Waiting = {}): Promise<Topic> {
-    return this._answer(streams.showingTopic(name), { signal });
-  }
-
-  /** A page of the durable topics, or of those that match, such as `orders*`. */
-  topics(pattern?: string, { offset = 0, limit = 100, signal }: PageOptions = {}): Promise<TopicPage> {
-    return this._answer(streams.listingTopics(pattern, offset, limit), { signal });
-  }
-
-  /** Delete a durable topic with its messages and subscriptions. */
-  deleteTopic(name: string, { signal }: Waiting = {}): Promise<void> {
-    return this._answer(streams.deletingTopic(name), { signal });
-  }
-
   /** Read a durable subscription, which is created if it does not exist. */
   async consume<P = any>(
     topic: string,
     subscription: string,
     options: ConsumeOptions<P> = {},
   ): Promise<Consumer<P>> {
-    const { mode = 'exclusive', start = 'earliest', handler, consumer, sender, signal, ...serving } = options;
+    const {
+      mode = 'exclusive',
+      start = 'earliest',
+      handler,
+      consumer,
+      sender,
+      signal,
+      ...serving
+    } = options;
     checkedTopic(topic);
     checkedName(subscription, 'the name of a subscription');
     const address = sender ?? this.address;
@@ -602,114 +531,6 @@ export class Client<M extends Payloads = Payloads> extends EventTarget {
     { limit }: { limit?: number } = {},
   ): Replay<P> {
     return new Replay<P>(this._runner, topic, fromSeq, toSeq, limit);
-  }
-
-  /** The state of a durable subscription. */
-  subscription(topic: string, name: string, { signal }: Waiting = {}): Promise<SubscriptionInfo> {
-    return this._answer(streams.aboutSubscription('info', topic, name), { signal });
-  }
-
-  /** A page of the durable subscriptions of a topic, or of all topics. */
-  subscriptions(
-    topic?: string,
-    { offset = 0, limit = 100, signal }: PageOptions = {},
-  ): Promise<SubscriptionPage> {
-    return this._answer(streams.listingSubscriptions(topic, offset, limit), { signal });
-  }
-
-  /** Change the options of a durable subscription immediately; see `consume`. */
-  updateSubscription(
-    topic: string,
-    name: string,
-    { signal, ...serving }: Serving & Waiting = {},
-  ): Promise<SubscriptionInfo> {
-    const members = streams.served(serving);
-    return this._answer(streams.aboutSubscription('update', topic, name, members), { signal });
-  }
-
-  /** Pause a durable subscription: nothing is delivered until `resume`. */
-  pause(topic: string, name: string, { signal }: Waiting = {}): Promise<SubscriptionInfo> {
-    return this._answer(streams.aboutSubscription('pause', topic, name), { signal });
-  }
-
-  /** Resume a paused subscription. */
-  resume(topic: string, name: string, { signal }: Waiting = {}): Promise<SubscriptionInfo> {
-    return this._answer(streams.aboutSubscription('resume', topic, name), { signal });
-  }
-
-  /** Move a durable subscription; with `dryRun`, only report the effect. */
-  seek(
-    topic: string,
-    name: string,
-    to: Position,
-    { dryRun = false, signal }: Waiting & { dryRun?: boolean } = {},
-  ): Promise<Sought> {
-    return this._answer(streams.seeking(topic, name, to, dryRun), { signal });
-  }
-
-  /** Delete a durable subscription and its position; the topic keeps its messages. */
-  async deleteSubscription(topic: string, name: string, { signal }: Waiting = {}): Promise<void> {
-    await this._answer(streams.aboutSubscription('delete', topic, name), { signal });
-  }
-
-  /** Send all dead letters, or the chosen ones, back to their source. */
-  redrive(
-    topic: string,
-    seqs?: Iterable<number>,
-    { signal, ...choice }: Redriving & Waiting = {},
-  ): Promise<LetterCount> {
-    return this._answer(streams.redriving(topic, seqs, choice), { signal });
-  }
-
-  /** Delete all dead letters, or the chosen ones. */
-  purge(
-    topic: string,
-    seqs?: Iterable<number>,
-    { signal, ...choice }: LetterChoice & Waiting = {},
-  ): Promise<LetterCount> {
-    return this._answer(streams.purging(topic, seqs, choice), { signal });
-  }
-
-  /** What `redrive` would do; changes nothing. */
-  previewRedrive(
-    topic: string,
-    seqs?: Iterable<number>,
-    { signal, ...choice }: Redriving & Waiting = {},
-  ): Promise<LettersPreview> {
-    return this._answer(streams.previewing(topic, seqs, choice), { signal });
-  }
-
-  /** Send messages as a replay job, each at most once; without messages, return its progress. */
-  republish(
-    job: string,
-    originals: Original[],
-    options: Destination & Waiting & { until: { epoch: number; offset: number }; ended?: boolean },
-  ): Promise<Republished> {
-    const { signal, ...others } = options;
-    return this._answer(streams.republishing(job, originals, others), { signal });
-  }
-
-  /** Erase what an actor received and sent, or the content of an inbox, from the hub's log. */
-  erase({ signal, ...what }: Erasing & Waiting): Promise<Erased> {
-    return this._answer(streams.erasing(what), { signal });
-  }
-
-  /** Where durable actors such as `order/17` live; those without a place get one. */
-  place(
-    actors: Iterable<string>,
-    { host, tokens, signal }: Waiting & { host?: string; tokens?: Record<string, number> } = {},
-  ): Promise<Placements> {
-    return this._answer(streams.placing(actors, host, tokens), { signal });
-  }
-
-  /** Move an actor from a host of ours to another host, under the next token. */
-  move(actor: string, token: number, to: string, { signal }: Waiting = {}): Promise<Place> {
-    return this._answer(streams.moving(actor, token, to), { signal });
-  }
-
-  /** Let the hub forget where an actor lives, and return its former place. */
-  forgetPlace(actor: string, { signal }: Waiting = {}): Promise<Place> {
-    return this._answer(streams.forgettingPlace(actor), { signal });
   }
 
   /** Join a room of the same hub, over a separate socket. */
@@ -778,7 +599,7 @@ export class Client<M extends Payloads = Payloads> extends EventTarget {
     this._hub ??= new Hub(this._url, this._platform, {
       token: token ? () => currentToken(this._options.token) : null,
       reconnect,
-      listener: (event) => this._report(event),
+      listener: (event) => this._options.listener?.(event),
     });
     return this._hub;
   }

@@ -18,7 +18,9 @@ const GONE = ['not_a_consumer', 'unknown_subscription', 'unknown_topic'];
 export const iterate = <T>(next: () => Promise<T | undefined>): AsyncIterator<T, undefined> => ({
   async next() {
     const value = await next();
-    return value === undefined ? { done: true, value: undefined } : { done: false, value: value as T };
+    return value === undefined
+      ? { done: true, value: undefined }
+      : { done: false, value: value as T };
   },
 });
 
@@ -57,7 +59,9 @@ export class Consumer<P = any> extends EventTarget implements AsyncIterable<Mess
     private _queue: MessageQueue,
   ) {
     super();
-    _seat.onLost = ({ first, last }) => this.dispatchEvent(new HubEvent('lost', { from: first, to: last }));
+    // Later, so that whoever has just joined can listen.
+    _seat.onLost = ({ first: from, last: to }) =>
+      _runner.soon(() => this.dispatchEvent(new HubEvent('lost', { from, to })));
   }
 
   [Symbol.asyncIterator](): AsyncIterator<Message<P>, undefined> {

@@ -2,7 +2,7 @@
 
 export type * from './answers.js';
 export type { Handler } from './arrivals.js';
-export type { Calling } from './calls.js';
+export type { Calling } from './replies/calls.js';
 export {
   type AskOptions,
   Client,
@@ -21,7 +21,7 @@ export type { Report } from './protocol/effects.js';
 export type { Json } from './protocol/frame.js';
 export { Replay } from './replay.js';
 export type { Publishing, Registering } from './requests.js';
-export type { Answering, ManyOptions, RequestingOptions } from './requester.js';
+export type { Answering, ManyOptions, RequestingOptions } from './replies/requester.js';
 export type { InboxPage, Missed, RoomMessage, Sent, Stored } from './rooms/answers.js';
 export { exporter, inboxId, inboxKey } from './rooms/capability.js';
 export { InboxAccess, InboxMessages, type InboxOptions } from './rooms/inbox.js';

@@ -25,7 +25,11 @@ export interface Settles {
 
 /** Answers requests. */
 export interface Replying {
-  reply(message: Message, payload: unknown, failure?: { code: string; text: string }): Promise<void>;
+  reply(
+    message: Message,
+    payload: unknown,
+    failure?: { code: string; text: string },
+  ): Promise<void>;
 }
 
 /** The members of a message. */
@@ -83,7 +87,9 @@ export class Message<P = any> {
   get headers(): Record<string, string> {
     const { headers } = this.metadata;
     const pairs = isObject(headers) ? Object.entries(headers) : [];
-    return Object.fromEntries(pairs.filter((pair): pair is [string, string] => typeof pair[1] === 'string'));
+    return Object.fromEntries(
+      pairs.filter((pair): pair is [string, string] => typeof pair[1] === 'string'),
+    );
   }
 
   /** Where it comes from, if it is a dead letter. */
@@ -141,7 +147,9 @@ export class Message<P = any> {
   }
 
   /** Refuse it: the hub redelivers it, at the earliest after `delayMs`. */
-  nack(options: SettleOptions & { delayMs?: number; reason?: string } = {}): Promise<Settled | null> {
+  nack(
+    options: SettleOptions & { delayMs?: number; reason?: string } = {},
+  ): Promise<Settled | null> {
     const { delayMs, reason } = options;
     return this._settle('nack', { delayMs, reason }, options);
   }

@@ -98,7 +98,12 @@ export function registering(address: string, options: Registering = {}): Payload
 }
 
 export const unregistering = (address: string) =>
-  declared('hub:unregister', 'hub:unregistered', { actorAddress: checkedAddress(address) }, nothing);
+  declared(
+    'hub:unregister',
+    'hub:unregistered',
+    { actorAddress: checkedAddress(address) },
+    nothing,
+  );
 
 function sent<A>(
   to: string,

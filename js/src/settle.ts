@@ -184,7 +184,10 @@ export class DeliverySettler implements Settles {
     try {
       for (;;) {
         named = judged.delivery;
-        const settled = await this._send(settlingEach(verdict, this.source, [named], facts), options);
+        const settled = await this._send(
+          settlingEach(verdict, this.source, [named], facts),
+          options,
+        );
         if (settled!.accepted) {
           return settled!;
         }

@@ -157,7 +157,8 @@ export function defined(definition: Definition): Record<string, unknown> {
     ['bytes', retentionBytes, 1],
   ] as const) {
     if (kept !== undefined && kept !== null) {
-      retention[name] = kept > 0 ? kept / unit : invalid(`a retention of ${kept} would keep nothing`);
+      retention[name] =
+        kept > 0 ? kept / unit : invalid(`a retention of ${kept} would keep nothing`);
     }
   }
   return { ...(Object.keys(retention).length ? { retention } : {}), ...served(others) };
@@ -289,9 +290,16 @@ export const reading = (
   toSeq: number | undefined,
   limit: number,
 ): Payload<Replayed> =>
-  ofTopic('hub:replay', 'hub:replayed', topic, as(REPLAYED), { fromSeq, toSeq, limit }, {
-    collects: topic,
-  });
+  ofTopic(
+    'hub:replay',
+    'hub:replayed',
+    topic,
+    as(REPLAYED),
+    { fromSeq, toSeq, limit },
+    {
+      collects: topic,
+    },
+  );
 
 /** What a redriven message has instead of its dead letter; `null` removes key or headers. */
 export interface LetterEdit {
@@ -333,7 +341,17 @@ function letters<A>(
   let content: object = listed ? { seqs: listed } : { all: true };
   const given = Object.values(choice).some((value) => value !== undefined);
   if (given || dryRun) {
-    const { reason, stream, subscription, type: kind, diedFrom, diedTo, through, epoch, edits } = choice;
+    const {
+      reason,
+      stream,
+      subscription,
+      type: kind,
+      diedFrom,
+      diedTo,
+      through,
+      epoch,
+      edits,
+    } = choice;
     // A hub that knows none of this refuses a filter; it would do more if it ignored a part.
     const filter = {
       reason,
@@ -458,7 +476,10 @@ export function republishing(
   options: Destination & { until: { epoch: number; offset: number }; ended?: boolean },
 ): Payload<Republished> {
   const { topic, subscription, actor, until, ended } = options;
-  if ((topic === undefined) === (actor === undefined) || (actor !== undefined && subscription !== undefined)) {
+  if (
+    (topic === undefined) === (actor === undefined) ||
+    (actor !== undefined && subscription !== undefined)
+  ) {
     invalid('a replay goes to a topic, a topic and subscription, or an actor');
   }
   const to =

@@ -11,7 +11,7 @@ import { asking, broadcasting, publishing, telling } from '../src/requests.js';
 import { showingTopic, deletingTopic } from '../src/stream_requests.js';
 import { ClientError, GaveUp } from '../src/wire/errors.js';
 
-const RUNS = process.env.SOAK === '1' ? 20_000 : 300;
+const RUNS = 'SOAK' in process.env ? 20_000 : 300;
 const BOB = '@(demo/bob)';
 
 const payloads: (() => Payload<any>)[] = [
@@ -24,16 +24,32 @@ const payloads: (() => Payload<any>)[] = [
   () => deletingTopic('orders'),
 ];
 
-const code = fc.constantFrom('rate_limited', 'queue_full', 'unauthorized', 'storage_failed', 'unknown_actor');
+const code = fc.constantFrom(
+  'rate_limited',
+  'queue_full',
+  'unauthorized',
+  'storage_failed',
+  'unknown_actor',
+);
 
 /** What can happen: each is an event, with a number that chooses whom it is about. */
 const happening = fc.oneof(
-  { weight: 4, arbitrary: fc.record({ do: fc.constant('submit'), which: fc.nat(6), attempts: fc.integer({ min: 1, max: 3 }) }) },
+  {
+    weight: 4,
+    arbitrary: fc.record({
+      do: fc.constant('submit'),
+      which: fc.nat(6),
+      attempts: fc.integer({ min: 1, max: 3 }),
+    }),
+  },
   { weight: 4, arbitrary: fc.record({ do: fc.constant('answer'), which: fc.nat(20) }) },
   { weight: 2, arbitrary: fc.record({ do: fc.constant('refuse'), which: fc.nat(20), code }) },
   { weight: 2, arbitrary: fc.record({ do: fc.constant('connect') }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant('lose') }) },
-  { weight: 2, arbitrary: fc.record({ do: fc.constant('wait'), which: fc.integer({ min: 1, max: 70_000 }) }) },
+  {
+    weight: 2,
+    arbitrary: fc.record({ do: fc.constant('wait'), which: fc.integer({ min: 1, max: 70_000 }) }),
+  },
   { weight: 1, arbitrary: fc.record({ do: fc.constantFrom('pause', 'resume'), which: fc.nat(1) }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant('congest'), which: fc.nat(1) }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant('garbage'), text: fc.string() }) },
@@ -61,7 +77,9 @@ class World {
     const protocol = this._protocol;
     switch (event.do) {
       case 'submit': {
-        const request = this._frames.request(payloads[event.which]!(), 0, { attempts: event.attempts });
+        const request = this._frames.request(payloads[event.which]!(), 0, {
+          attempts: event.attempts,
+        });
         try {
           const effects = protocol.submit(request, this._now);
           this.submitted.add(request.id);

@@ -87,7 +87,10 @@ describe('a client of a running hub', () => {
     }
     await orders.close();
 
-    assert.deepEqual(numbers, Array.from({ length: 20 }, (_, index) => index + 1));
+    assert.deepEqual(
+      numbers,
+      Array.from({ length: 20 }, (_, index) => index + 1),
+    );
     const again = await bob.consume('orders', 'billing');
     assert.equal(again.lag, 0);
     await again.close();
@@ -318,7 +321,10 @@ test('publishes survive kills of the hub: none lost, order kept, every ask ends'
   await reading;
   const firsts = numbers.filter((number, index) => numbers.indexOf(number) === index);
 
-  assert.deepEqual(firsts, Array.from({ length: count }, (_, index) => index + 1));
+  assert.deepEqual(
+    firsts,
+    Array.from({ length: count }, (_, index) => index + 1),
+  );
   assert.equal(receipts + failures.length, count / 10);
   for (const error of failures) {
     assert.ok(error instanceof OutcomeUnknown || error instanceof Refused, String(error));
@@ -362,6 +368,9 @@ test('cuts and stalls of the network lose nothing', async () => {
   await eventually(() => seen.size === 30);
   await reading;
 
-  assert.deepEqual(positions, Array.from({ length: 30 }, (_, index) => index + 1));
+  assert.deepEqual(
+    positions,
+    Array.from({ length: 30 }, (_, index) => index + 1),
+  );
   await consumer.close();
 });

@@ -32,7 +32,9 @@ function stage(reconnect: Reconnecting = {}) {
       giveUp: (error: ClientError) => lifeline.stop(error),
       report: (event) => {
         if (event.type === 'state') {
-          states.push(`${event.state}${event.nextAttemptAt ? ` ${Number(event.nextAttemptAt) - 1_760_000_000_000}` : ''}`);
+          states.push(
+            `${event.state}${event.nextAttemptAt ? ` ${Number(event.nextAttemptAt) - 1_760_000_000_000}` : ''}`,
+          );
         }
       },
     },

@@ -59,12 +59,18 @@ test('whole, fragmented and long texts are read, with control frames between', a
   const head = Buffer.from([0x81, 127, 0, 0, 0, 0, 0, 1, 0x11, 0x70]);
   const url = await serving(
     Buffer.concat([
-      Buffer.from([0x81, 0x02]), Buffer.from('hi'),
-      Buffer.from([0x01, 0x02]), Buffer.from('ü').subarray(0, 1), Buffer.from('x').subarray(0, 0),
+      Buffer.from([0x81, 0x02]),
+      Buffer.from('hi'),
+      Buffer.from([0x01, 0x02]),
+      Buffer.from('ü').subarray(0, 1),
+      Buffer.from('x').subarray(0, 0),
       Buffer.from('ü').subarray(1),
-      Buffer.from([0x89, 0x01]), Buffer.from('p'),
-      Buffer.from([0x80, 0x01]), Buffer.from('!'),
-      head, long,
+      Buffer.from([0x89, 0x01]),
+      Buffer.from('p'),
+      Buffer.from([0x80, 0x01]),
+      Buffer.from('!'),
+      head,
+      long,
       CLOSED,
     ]),
   );
@@ -102,7 +108,9 @@ for (const [what, bytes, code] of [
   test(`${what} ends the connection with ${code}`, async () => {
     const url = await serving(Buffer.from(bytes));
     const seen: Buffer[] = [];
-    server.prependListener('upgrade', (_, socket) => socket.on('data', (data: Buffer) => seen.push(data)));
+    server.prependListener('upgrade', (_, socket) =>
+      socket.on('data', (data: Buffer) => seen.push(data)),
+    );
     const { messages, reason } = await heard(url);
     await once(peers[0]!, 'close');
     const frame = Buffer.concat(seen);
@@ -118,9 +126,14 @@ test('what a client sends is masked, of every length', async () => {
   const url = await serving(Buffer.alloc(0));
   const texts = ['a', 'b'.repeat(125), 'c'.repeat(126), 'd'.repeat(65_535), 'e'.repeat(65_536)];
   const seen: Buffer[] = [];
-  server.prependListener('upgrade', (_, socket) => socket.on('data', (data: Buffer) => seen.push(data)));
+  server.prependListener('upgrade', (_, socket) =>
+    socket.on('data', (data: Buffer) => seen.push(data)),
+  );
   const client = heard(url, texts);
-  const expected = texts.reduce((sum, { length }) => sum + length + 6 + (length < 126 ? 0 : length < 65_536 ? 2 : 8), 0);
+  const expected = texts.reduce(
+    (sum, { length }) => sum + length + 6 + (length < 126 ? 0 : length < 65_536 ? 2 : 8),
+    0,
+  );
   while (Buffer.concat(seen).length < expected) {
     await new Promise(setImmediate);
   }
@@ -130,9 +143,16 @@ test('what a client sends is masked, of every length', async () => {
     assert.ok(bytes[1]! & 128);
     const short = bytes[1]! & 127;
     const at = short < 126 ? 2 : short === 126 ? 4 : 10;
-    const size = short < 126 ? short : short === 126 ? bytes.readUInt16BE(2) : Number(bytes.readBigUInt64BE(2));
+    const size =
+      short < 126
+        ? short
+        : short === 126
+          ? bytes.readUInt16BE(2)
+          : Number(bytes.readBigUInt64BE(2));
     const key = bytes.subarray(at, at + 4);
-    const text = Buffer.from(bytes.subarray(at + 4, at + 4 + size).map((byte, index) => byte ^ key[index & 3]!));
+    const text = Buffer.from(
+      bytes.subarray(at + 4, at + 4 + size).map((byte, index) => byte ^ key[index & 3]!),
+    );
     bytes = bytes.subarray(at + 4 + size);
     return text.toString();
   });

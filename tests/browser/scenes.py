@@ -381,7 +381,7 @@ def rooms(enabled: bool = True, count: int = 1_204) -> Row:
 def hosts() -> Row:
     """Hosts of durable actors."""
     numbers = {"requests": 1_204, "request_errors": 2, "alarms": 17, "dead": 1, "turns": 900}
-    present = {
+    present: Row = {
         "address": "@(hosts/shop-1)", "awaySince": None, "waiting": 0, "oldestAt": None,
         "moves": {}, "counters": {},
     }  # fmt: skip
@@ -642,7 +642,7 @@ def busy(
     scene.on("GET", "/overview", seen)
     scene.shows("overview", lambda _: {"full": {**seen, "at": int(time.time() * 1000)}})
     people = [actor(i, "away" if i % 10 == 9 else "live") for i in range(rows)]
-    counted = {"live": rows, "away": rows // 10, "limit": 50_000}
+    counted: Row = {"live": rows, "away": rows // 10, "limit": 50_000}
     scene.on("GET", "/actors", lambda asked: page(people, asked.query, **counted))
     facts = {"identity": "@(shop/billing)", "source": "127.0.0.1", "subscriptions": [],
              "consumers": [], "pausing": []}  # fmt: skip

@@ -62,7 +62,7 @@ async def fill(url: str) -> None:
         settled = 0
         async for message in billing:
             if message.payload["order"] < LETTERS:
-                await message.term("no such customer")
+                await message.term(reason="no such customer")
             else:
                 await message.ack()
             settled += 1

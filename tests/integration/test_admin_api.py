@@ -11,6 +11,7 @@ import pytest
 
 from signalhub.server.admin import overview
 from signalhub.server.admin.api import AT_ONCE_MAX, BURST, LIMIT_MAX
+from signalhub.testing import spawn_hub
 from tests.support.socket.desk import ADMIN, BILLING, GUARDED, Office, Person, open_office
 from tests.support.socket.http import Web
 from tests.support.socket.stage import eventually
@@ -528,6 +529,15 @@ async def test_settings_are_shown_without_secrets() -> None:
         assert (rows["port"]["default"], rows["heartbeat_ms"]["changed"]) == ("8787", False)
         for secret in (GUARDED["auth"]["secret"], "another secret"):
             assert secret.encode() not in answer.body
+
+
+async def test_settings_say_where_they_are_from() -> None:
+    async with spawn_hub(registry={"limit": 77}) as hub:
+        web = Web(hub.port)
+        rows = {one["name"]: one for one in (await web.get(f"{ADMIN}/settings")).json["rows"]}
+        web.close()
+    assert rows["registry.limit"]["source"] == "SIGNALHUB_REGISTRY_LIMIT"
+    assert rows["registry.lease_s"]["source"] == "default"
 
 
 async def test_warnings_segments_and_rooms_are_shown_in_numbers() -> None:

@@ -11,10 +11,16 @@ import pytest
 import signalhub
 from signalhub.testing import FakeClock, run_hub, spawn_hub
 from signalhub.wire.errors import NoReply, RequestFailed
+from tests.support.socket.clients import run_guide
 from tests.support.socket.stage import run_stage
 from tests.support.socket.tokens import AUTH, token_for
 
 PRICES = "@(shop/prices)"
+
+
+async def test_every_block_of_the_guide_runs() -> None:
+    async with run_hub() as running:
+        await run_guide("http.md", 1, url=running.http_url, signalhub=signalhub)
 
 
 async def test_publishing_and_reading() -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,53 +19,12 @@ import signalhub
 from signalhub.auth.permissions import ROLES
 from signalhub.server.history.child import HistoryReader, ReadRefused
 from signalhub.server.history.questions import ScrollQuestion
-from signalhub.server.history.routes import HistoryDesk
-from signalhub.testing import FakeClock, RunningHub, run_hub
-from tests.support.socket.http import Answer, Web
+from signalhub.testing import FakeClock
 from tests.support.socket.stage import eventually
 from tests.support.socket.tokens import AUTH, EVERYTHING, token_for
+from tests.support.socket.visitors import API, Person, open_hub
 
-API = "/api/admin/v1"
 ALICE, BOB = "@(demo/alice)", "@(demo/bob)"
-
-
-WEBS: list[Web] = []
-
-
-class Person:
-    """Somebody who uses the API, with a token if the hub asks for one."""
-
-    def __init__(self, hub: RunningHub, token: str | None = None) -> None:
-        self.hub = hub
-        self.web = Web(hub.port)
-        WEBS.append(self.web)
-        self.headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-
-    async def ask(self, path: str, body: Any = None) -> Answer:
-        if body is None:
-            return await self.web.get(API + path, self.headers)
-        return await self.web.post(API + path, body, self.headers)
-
-    async def get(self, path: str) -> Any:
-        answer = await self.ask(path)
-        assert answer.status == 200, answer.body
-        return answer.json
-
-    @property
-    def desk(self) -> HistoryDesk:
-        found = self.hub.app.history
-        assert found is not None
-        return found
-
-
-@asynccontextmanager
-async def open_hub(**settings: Any) -> AsyncIterator[RunningHub]:
-    async with run_hub(**{"message_rate": 0, "ui": {"payload_bytes": 64}, **settings}) as hub:
-        try:
-            yield hub
-        finally:
-            while WEBS:
-                WEBS.pop().close()
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ async def test_a_deleted_pattern_is_made_again_where_its_consumer_was_on_every_t
 
 async def test_kills_lose_nothing_on_any_topic_and_keep_its_order() -> None:
     topics = [f"orders/{number}" for number in range(8)]
-    per_topic = 30
+    per_topic = 20
     async with spawn_hub(message_rate=0) as hub:
         async with (
             connect(hub.url, BOB) as bob,
@@ -157,8 +157,8 @@ async def test_kills_lose_nothing_on_any_topic_and_keep_its_order() -> None:
                     await message.ack()
 
             async def kill() -> None:
-                for _ in range(3):
-                    await asyncio.sleep(0.15)
+                for _ in range(2):
+                    await asyncio.sleep(0.1)
                     await hub.restart()
 
             async with asyncio.timeout(4 * PATIENCE_S), asyncio.TaskGroup() as group:

@@ -196,6 +196,32 @@ ADMIN_TRIALS: dict[str, Trial] = {
     },
     f"{ADMIN}/letters/redrive": admin("POST", "/letters/redrive", ALL_LETTERS),
     f"{ADMIN}/letters/purge": admin("POST", "/letters/purge", ALL_LETTERS),
+    **{
+        f"{ADMIN}{path}": admin("GET", f"{asked}")
+        for path, asked in (
+            *((one, one) for one in ("/history", "/history/counts", "/history/series")),
+            *((one, one) for one in ("/letters/topics", "/actions", "/lake", "/lake/proof.json")),
+            *((one, one) for one in ("/hosts", "/calls", "/alarms", "/host-letters")),
+            ("/history/{}/{}", "/history/1/1"),
+            ("/history/{}/{}/{}", "/history/0/1/1"),
+            ("/letters", f"/letters?topic={LETTERS}"),
+            ("/lake/tables/{}", "/lake/tables/messages"),
+            ("/lake/audit GET", "/lake/audit"),
+            ("/calls/{}", "/calls/none"),
+            ("/hosts/{}/actors", "/hosts/none/actors"),
+            ("/hosts/{}/actors/{}", "/hosts/none/actors/order%2F17"),
+            ("/host-letters/{}/{}", "/host-letters/none/1"),
+        )
+    },
+    f"{ADMIN}/lake/audit POST": admin("POST", "/lake/audit", {}),
+    f"{ADMIN}/replay": admin("POST", "/replay", {"where": "true", "to": "topic:orders"}),
+    **{
+        f"{ADMIN}/hosts/{{}}/{what}": admin("POST", f"/hosts/none/{what}", body)
+        for what, body in (
+            *(("redrive", {"actor": "order/17", "id": "1"}), ("move", {"actor": "a", "to": "b"})),
+            ("purge", {"actor": "order/17", "id": "1"}),
+        )
+    },
     **{path: get(path) for path in ("/ui", "/ui/", "/sdk.js")},
     "/ui/assets/{}": get("/ui/assets/none"),
 }

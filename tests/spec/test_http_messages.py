@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from signalhub.testing import FakeClock
+from tests.support.socket.disk import held_disk
 from tests.support.socket.http import JSON, Answer, Web
 from tests.support.socket.stage import InProcess, run_stage, spawn_stage
 from tests.support.socket.tokens import AUTH, token_for
@@ -150,6 +151,23 @@ async def test_a_kill_between_a_publish_and_its_repeat_stores_it_once() -> None:
         page = (await one.get(f"{ORDERS}/messages")).json
         assert [message["seq"] for message in page["messages"]] == [1]
         one.web.close()
+
+
+async def test_a_publish_during_which_the_log_fails_is_unknown_and_later_ones_are_not_stored(
+    home: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    await home.fill(1)
+    with held_disk() as disk:
+        disk.hold()
+        doubtful = asyncio.create_task(home.publish(1, id="doubtful"))
+        await disk.wait()
+        disk.break_down()
+        disk.release()
+        assert refusal(await doubtful) == (500, "outcome_unknown")
+    later = await home.publish(2)
+    assert refusal(later) == (503, "storage_failed")
+    assert [one["data"] for one in (await home.get(f"{ORDERS}/messages")).json["messages"]] == [0]
+    caplog.clear()
 
 
 async def test_a_delayed_message_comes_when_it_is_due(home: House) -> None:
@@ -299,6 +317,7 @@ async def test_two_requests_with_one_id_reach_the_actor_once(home: House) -> Non
         await home.stage.health()
     await reply(shop, heard, 1)
     assert [(await one).json["data"] for one in asked] == [1, 1]
+    assert (await home.post("request", body)).json["data"] == 1
     shop.tell(PRICES, "last")
     assert (await shop.receive())["type"] == "last"
     other.web.close()
@@ -396,11 +415,22 @@ async def test_messages_are_pulled_and_acknowledged(home: House) -> None:
 
 async def test_nothing_is_sent_that_nobody_asked_for(home: House) -> None:
     await home.fill(5)
-    await home.pull(max=1)
     alice = await home.stage.join("@(demo/alice)")
     name = {"topic": "orders", "subscription": "billing"}
-    info = (await alice.ask("hub:sub_info", name))["payload"]
-    assert info["inFlight"] == 1
+
+    async def in_flight() -> int:
+        count: int = (await alice.ask("hub:sub_info", name))["payload"]["inFlight"]
+        return count
+
+    await home.pull(max=1)
+    assert await in_flight() == 1
+    await home.settle("ack", seq=1)
+    assert await in_flight() == 0
+    # The same for a consumer that comes later.
+    for caller in [*home.stage.hub.app.callers._callers.values()]:
+        caller.end()
+    await home.pull(max=1)
+    assert await in_flight() == 1
 
 
 async def test_a_pull_waits_for_the_first_message(home: House) -> None:
@@ -497,6 +527,36 @@ async def test_what_ends_a_subscription_ends_the_pull(home: House) -> None:
     await home.until_pulled_from()
     await alice.ask("hub:sub_delete", {"topic": "orders", "subscription": "billing"})
     assert refusal(await waiting) == (409, "not_a_consumer")
+
+
+async def test_who_disconnects_while_waiting_takes_nothing(home: House) -> None:
+    await home.fill(1)
+    await home.pull()
+    await home.settle("ack", seq=1)
+    other = House(home.stage)
+    waiting = asyncio.create_task(other.post(f"{BILLING}/pull", {"waitMs": 20_000}))
+    await home.until_pulled_from()
+    waiting.cancel()
+    other.web.close()
+    topic = home.stage.hub.app.hub.streams.topics["orders"]
+    # Long before it would have ended by itself.
+    async with asyncio.timeout(10):
+        while topic.subscriptions["billing"].consumers.all[0].window:
+            await home.stage.health()
+    await home.publish("next")
+    (message,) = await home.pull(waitMs=5_000)
+    assert (message["data"], message["attempt"]) == ("next", 1)
+
+
+async def test_a_stop_ends_a_pull_that_waits(home: House) -> None:
+    await home.fill(1)
+    await home.pull()
+    await home.settle("ack", seq=1)
+    waiting = asyncio.create_task(home.post(f"{BILLING}/pull", {"waitMs": 20_000}))
+    await home.until_pulled_from()
+    app = home.stage.hub.app
+    app.runner.run(app.hub.drain)
+    assert refusal(await waiting) == (503, "UNAVAILABLE")
 
 
 async def test_pulling_from_what_does_not_exist_is_refused(home: House) -> None:

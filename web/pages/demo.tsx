@@ -126,7 +126,7 @@ function Live(): JSX.Element {
       </section>
       {!board && <Shape lines={9} />}
       {board && (
-        <div class={isStale ? 'stale' : ''}>
+        <div class={`fresh ${isStale ? 'stale' : ''}`}>
           {isStale && <p class="stale-note">{words.staleSince(span(age))}</p>}
           <Orders board={board} />
           <div class="halves">
@@ -215,7 +215,7 @@ function Programs({ board }: { readonly board: Board }): JSX.Element {
           <li key={one.name}>
             <span>{one.name}</span>
             <span>
-              <Tag tone={PROGRAM[one.state] ?? 'calm'}>{one.state}</Tag> <span class="dim">{count(one.kills)} kills</span>
+              <Tag tone={PROGRAM[one.state] ?? 'calm'}>{one.state}</Tag> <span class="dim">{one.kills === 1 ? '1 kill' : `${count(one.kills)} kills`}</span>
             </span>
           </li>
         ))}
@@ -227,7 +227,7 @@ function Programs({ board }: { readonly board: Board }): JSX.Element {
           <li key={one.name}>
             <span>consumer {one.name}</span>
             <span>
-              {count(one.seen)} seen <span class="dim">{count(one.failures)} failures</span>
+              {count(one.seen)} seen <span class="dim">{one.failures === 1 ? '1 failure' : `${count(one.failures)} failures`}</span>
             </span>
           </li>
         ))}

@@ -59,13 +59,13 @@ export function HostsPage(): JSX.Element {
   const { data, error, reload } = useGet<Hosts>('/hosts', {}, 5000);
   const columns = useMemo<readonly Column<Host>[]>(
     () => [
-      { id: 'host', head: 'Host', width: 'minmax(140px, 2fr)', card: 'title', mono: true, cell: (row) => visible(row.host) },
-      { id: 'state', head: 'State', width: '140px', cell: (row) => <Tag tone={HOST_TONES[row.state]}>{row.state === 'away' && row.awaySince ? `away ${span(now() - row.awaySince)}` : row.state}</Tag> },
-      { id: 'kinds', head: 'Kinds', width: 'minmax(140px, 2fr)', cell: (row) => row.kinds.join(', ') || '–' },
-      { id: 'waiting', head: 'Waiting', width: '84px', end: true, cell: (row) => count(row.waiting) },
-      { id: 'oldest', head: 'Oldest', width: '90px', end: true, cell: (row) => (row.oldestAt ? span(now() - row.oldestAt) : '–') },
-      ...COUNTERS.map(([name, head]) => ({ id: name, head, width: '82px', end: true, cell: (row: Host) => count(row.counters[name]) })),
-      { id: 'moves', head: 'Moves', width: '72px', end: true, cell: (row) => count(Object.values(row.moves).reduce((sum, n) => sum + n, 0)) },
+      { id: 'host', head: 'Host', width: 'minmax(110px, 2fr)', card: 'title', mono: true, cell: (row) => visible(row.host) },
+      { id: 'state', head: 'State', width: '124px', cell: (row) => <Tag tone={HOST_TONES[row.state]}>{row.state === 'away' && row.awaySince ? `away ${span(now() - row.awaySince)}` : row.state}</Tag> },
+      { id: 'kinds', head: 'Kinds', width: 'minmax(110px, 2fr)', cell: (row) => row.kinds.join(', ') || '–' },
+      { id: 'waiting', head: 'Waiting', width: '68px', end: true, cell: (row) => count(row.waiting) },
+      { id: 'oldest', head: 'Oldest', width: '76px', end: true, cell: (row) => (row.oldestAt ? span(now() - row.oldestAt) : '–') },
+      ...COUNTERS.map(([name, head]) => ({ id: name, head, width: '66px', end: true, cell: (row: Host) => count(row.counters[name]) })),
+      { id: 'moves', head: 'Moves', width: '60px', end: true, hidden: true, cell: (row) => count(Object.values(row.moves).reduce((sum, n) => sum + n, 0)) },
     ],
     [],
   );
@@ -84,6 +84,10 @@ export function HostsPage(): JSX.Element {
   );
 }
 
+const OPEN_COLUMNS: readonly Column<CallRow>[] = [
+  { id: 'age', head: 'Age', width: '90px', end: true, cell: (row) => (row.at ? span(now() - row.at) : '–') },
+  { id: 'deadline', head: 'Deadline', width: '90px', end: true, cell: (row) => (row.deadline ? span(row.deadline - now()) : '–') },
+];
 const OPEN_STATES = ['stored', 'sent', 'accepted', 'waiting', 'retrying', 'offloaded', 'answered'];
 
 export function CallsPage(): JSX.Element {
@@ -94,13 +98,12 @@ export function CallsPage(): JSX.Element {
   const { data, error, reload, loading } = useGet<Calls>('/calls', asked, state === 'open' ? 5000 : 0);
   const columns = useMemo<readonly Column<CallRow>[]>(
     () => [
-      { id: 'call', head: 'Call', width: '230px', mono: true, cell: (row) => <a href={to(['calls', row.call])}>{visible(row.call)}</a> },
+      { id: 'call', head: 'Call', width: '230px', mono: true, cell: (row) => <a href={to(['calls', row.call])} title={row.call}>{visible(row.call.length > 28 ? `…${row.call.slice(-26)}` : row.call)}</a> },
       { id: 'caller', head: 'From', width: 'minmax(120px, 1.6fr)', mono: true, cell: (row) => visible(row.caller ?? '–') },
       { id: 'target', head: 'To', width: 'minmax(120px, 1.6fr)', mono: true, card: 'title', cell: (row) => visible(row.target ?? '–') },
       { id: 'method', head: 'Method', width: 'minmax(90px, 1fr)', mono: true, cell: (row) => visible(row.method ?? '–') },
-      { id: 'state', head: 'State', width: '116px', cell: (row) => <Tag tone={row.state === 'failed' ? 'bad' : OPEN_STATES.includes(row.state) ? 'calm' : 'good'}>{row.state}</Tag> },
-      { id: 'age', head: 'Age', width: '90px', end: true, cell: (row) => (row.at ? span((row.endedAt ?? now()) - row.at) : '–') },
-      { id: 'deadline', head: 'Deadline', width: '90px', end: true, cell: (row) => (row.deadline ? span(row.deadline - now()) : '–') },
+      { id: 'state', head: 'State', width: '116px', cell: (row) => <Tag tone={row.state === 'failed' ? 'bad' : OPEN_STATES.includes(row.state) || row.state === 'deferred' ? 'calm' : 'good'}>{row.state}</Tag> },
+      ...(state === 'open' ? OPEN_COLUMNS : []),
       { id: 'ended', head: 'Ended', width: '184px', mono: true, hidden: state === 'open', cell: (row) => <Time at={row.endedAt} /> },
       { id: 'host', head: 'Host', width: '100px', mono: true, cell: (row) => row.host ?? '–' },
     ],

@@ -24,7 +24,7 @@ import { words } from '../words';
 const ROWS_MAX = 10_000;
 const PAGE = 200;
 
-const MARKS: Record<string, Tone> = { acked: 'good', written: 'good', delivered: 'good', pending: 'calm', failed: 'bad', dead_lettered: 'bad', expired: 'warn', dropped: 'warn' };
+const MARKS: Record<string, Tone> = { acked: 'good', written: 'good', delivered: 'good', handed_over: 'good', pending: 'calm', failed: 'bad', dead_lettered: 'bad', expired: 'warn', dropped: 'warn' };
 
 function Became({ row }: { readonly row: HistoryRow }): JSX.Element {
   if (row.removed) return <Tag tone="calm">{row.removed}</Tag>;
@@ -33,7 +33,7 @@ function Became({ row }: { readonly row: HistoryRow }): JSX.Element {
     <span class="became">
       {row.became.slice(0, 4).map((one) => (
         <span key={one.recipient} title={`${one.recipient}: ${one.outcome}`}>
-          <Tag tone={MARKS[one.outcome] ?? 'calm'}>{row.became?.length === 1 ? one.outcome : ''}</Tag>
+          <Tag tone={MARKS[one.outcome] ?? 'calm'}>{row.became?.length === 1 ? one.outcome.replaceAll('_', ' ') : ''}</Tag>
         </span>
       ))}
       {row.became.length > 4 && <span class="dim">+{row.became.length - 4}</span>}
@@ -47,12 +47,12 @@ function columnsOf(): readonly Column<HistoryRow>[] {
     { id: 'type', head: 'Type', width: 'minmax(110px, 1.4fr)', cell: (row) => (row.type ? visible(row.type) : <span class="dim">{row.kind.toLowerCase()}</span>) },
     { id: 'key', head: 'Key', width: 'minmax(90px, 1fr)', mono: true, cell: (row) => visible(row.key ?? '') },
     { id: 'sender', head: 'Sender', width: 'minmax(120px, 1.4fr)', mono: true, hidden: true, cell: (row) => visible(row.sender ?? '') },
-    { id: 'stream', head: 'Stream', width: 'minmax(100px, 1.2fr)', mono: true, cell: (row) => (row.stream ? visible(row.stream) : <span class="dim">room</span>) },
+    { id: 'stream', head: 'Stream', width: 'minmax(100px, 1.2fr)', mono: true, cell: (row) => (row.stream ? visible(row.stream) : <span class="dim">{row.kind.toLowerCase().startsWith('room') ? 'room' : '–'}</span>) },
     { id: 'seq', head: 'Seq', width: '72px', end: true, cell: (row) => (row.seq > 0 ? count(row.seq) : '–') },
     { id: 'offset', head: 'Offset', width: '96px', end: true, hidden: true, cell: (row) => count(row.offset) },
     { id: 'payload', head: 'Content', width: 'minmax(110px, 2.4fr)', cell: (row) => <Glimpse text={row.payload} removed={row.removed} withheld={row.withheld} /> },
-    { id: 'bytes', head: 'Size', width: '64px', end: true, cell: (row) => bytes(row.bytes) },
-    { id: 'became', head: 'Became', width: '90px', cell: (row) => <Became row={row} /> },
+    { id: 'bytes', head: 'Size', width: '60px', end: true, cell: (row) => bytes(row.bytes) },
+    { id: 'became', head: 'Became', width: '104px', cell: (row) => <Became row={row} /> },
     { id: 'tier', head: 'From', width: '64px', hidden: true, cell: (row) => row.tier },
   ];
 }
@@ -173,8 +173,8 @@ export function LogPage(): JSX.Element {
               onOpen={(row) => replaceQuery({ entry: row.position })}
               onEnd={more}
               current={entry ?? ''}
-              rowClass={(row) => edgeOf(list.rows, row, list.last)}
-              tools={<span class="dim totals" role="status">{list.skipped > 0 && words.notShown(list.skipped)} {list.dropped > 0 && words.forgotten(count(ROWS_MAX))}</span>}
+              rowClass={(row, index) => edgeOf(list.rows[index - 1], row, list.last)}
+              tools={<span class="dim totals" role="status">{list.skipped > 0 && words.notShown(list.skipped)} {list.dropped > 0 && words.forgotten(count(ROWS_MAX))} {new Set(list.rows.map((row) => row.epoch)).size > 1 && words.newEpoch}</span>}
               empty={
                 list.error ? undefined : (
                   <Empty title={list.last?.complete === false ? words.nothingFound(place, count(list.scanned)) : isFiltered ? words.nothingFound(place, count(list.scanned)) : words.logEmpty} command={isFiltered ? undefined : "signalhub publish orders '{\"order\": 17}' --durable"} />
@@ -198,7 +198,7 @@ export function LogPage(): JSX.Element {
                 </button>
               )
             )}
-            {list.last?.logFirst && <span class="dim">{words.logEnds(list.last.logFirst)}</span>}
+            {list.last?.logFirst && me.value?.features.lake && <span class="dim">{words.logEnds(list.last.logFirst)}</span>}
           </div>
         </div>
         <Rail stream={filter.stream} rows={list.rows} />
@@ -209,11 +209,11 @@ export function LogPage(): JSX.Element {
 }
 
 /** A line above rows where the log ends, or where it began anew. */
-function edgeOf(rows: readonly HistoryRow[], row: HistoryRow, last: History | null): string {
+function edgeOf(above: HistoryRow | undefined, row: HistoryRow, last: History | null): string {
   if (last?.gaps.some((gap) => gap.epoch === row.epoch && gap.last + 1 === row.offset)) return 'edge-gap';
-  if (row.tier !== 'lake') return '';
-  const index = rows.indexOf(row);
-  return index > 0 && rows[index - 1]?.tier === 'log' ? 'edge-lake' : '';
+  if (!above) return '';
+  if (above.epoch !== row.epoch) return 'edge-epoch';
+  return above.tier === 'log' && row.tier === 'lake' ? 'edge-lake' : '';
 }
 
 function Rail({ stream, rows }: { readonly stream: string | null; readonly rows: readonly HistoryRow[] }): JSX.Element | null {
@@ -344,7 +344,7 @@ function EntryFacts({ data }: { readonly data: HistoryEntry }): JSX.Element {
             <li key={`${one.recipient} ${one.generation}`}>
               <span class="mono">{visible(one.recipient)}</span>
               <span>
-                <Tag tone={MARKS[one.outcome] ?? 'calm'}>{one.outcome.replace('_', ' ')}</Tag> attempt {one.attempts}
+                <Tag tone={MARKS[one.outcome] ?? 'calm'}>{one.outcome.replaceAll('_', ' ')}</Tag> attempt {one.attempts}
                 {one.settledAt && one.firstSentAt ? ` after ${Math.max(0, one.settledAt - one.firstSentAt)} ms` : ''} {one.reason && <span class="dim">{visible(one.reason)}</span>}
               </span>
             </li>

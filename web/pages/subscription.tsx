@@ -220,7 +220,7 @@ function Flights({ data, settle }: { readonly data: SubscriptionAnswer; readonly
   const chosen = data.flights.filter((one) => selected.has(String(one.seq))).map((one) => one.seq);
   const columns = useMemo<readonly Column<FlightRow>[]>(
     () => [
-      { id: 'seq', head: 'Seq', width: '100px', end: true, card: 'title', mono: true, cell: (row) => <a href={to('log', { at: `${data.topic}:${row.seq}`, stream: data.topic })}>{count(row.seq)}</a> },
+      { id: 'seq', head: 'Seq', width: '100px', end: true, card: 'title', mono: true, cell: (row) => <a href={to('log', row.key ? { stream: data.topic, key: row.key } : { stream: data.topic })}>{count(row.seq)}</a> },
       { id: 'phase', head: 'Phase', width: '110px', cell: (row) => <Tag tone={PHASES[row.phase]}>{row.phase}</Tag> },
       { id: 'attempt', head: 'Attempt', width: '76px', end: true, cell: (row) => row.attempt },
       { id: 'failures', head: 'Failures', width: '80px', end: true, cell: (row) => row.failures },
@@ -291,7 +291,7 @@ function Options({ data }: { readonly data: SubscriptionAnswer }): JSX.Element {
         ]}
       />
       <p>
-        <a href={to('log', { kinds: 'subscription', stream: data.topic })}>What was done to it, in the log</a>
+        <a href={to('actions', { text: data.subscription })}>What operators did to it</a>
       </p>
     </section>
   );
@@ -311,6 +311,7 @@ function Seek({ data, address, which, onClose }: { readonly data: SubscriptionAn
   const [time, setTime] = useState(full(now() - 3_600_000).slice(0, 19));
   const [seq, setSeq] = useState(String(Math.max(1, data.floor + 1)));
   const [last, setLast] = useState('100');
+  const [round, again] = useState(0);
   const [plan, setPlan] = useState<SeekPlan | null>(null);
   const [error, setError] = useState<ApiError | null>(null);
   const at = parse(time);
@@ -330,7 +331,7 @@ function Seek({ data, address, which, onClose }: { readonly data: SubscriptionAn
       gone = true;
       clearTimeout(timer);
     };
-  }, [key]);
+  }, [key, round]);
   return (
     <Confirm
       title={`${words.seek} ${data.topic} / ${data.subscription}`}
@@ -339,9 +340,10 @@ function Seek({ data, address, which, onClose }: { readonly data: SubscriptionAn
       command={where === null ? undefined : `signalhub sub seek ${which} ${positionOf(target, at, seq, last)}`}
       perform={async () => {
         try {
-          await post(`${address}/seek`, { to: where, plan: { epoch: plan?.epoch, next: plan?.next, generation: plan?.generation } });
+          await post(`${address}/seek`, { plan: { epoch: plan?.epoch, next: plan?.next, generation: plan?.generation } });
         } catch (refused) {
-          if (refused instanceof ApiError && refused.status === 409) setPlan(null);
+          // Floor or generation changed meanwhile: what would happen is looked up again.
+          if (refused instanceof ApiError && refused.status === 409) again(round + 1);
           throw refused;
         }
       }}

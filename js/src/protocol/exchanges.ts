@@ -7,6 +7,7 @@
 
 import type { Message } from '../message.js';
 import type { ClientError } from '../wire/errors.js';
+import type { Request } from './frame.js';
 
 /** Exchanges that have ended and whose late replies are recognised. */
 const REMEMBERED_MAX = 10_000;
@@ -19,12 +20,18 @@ export class Exchange {
   expected = Infinity;
   private _replied = new Set<string>();
 
+  readonly id: string;
+  readonly subject: string;
+
   constructor(
-    readonly id: string,
+    request: Request,
     readonly to: string,
     private _repliesMax: number,
     private _events: { replied(message: Message): void; ended(error?: ClientError): void },
-  ) {}
+  ) {
+    this.id = request.id;
+    this.subject = request.subject;
+  }
 
   /** Whether no further reply is expected. */
   get isComplete(): boolean {
@@ -56,6 +63,10 @@ export class Exchanges {
   lateReplies = 0;
   private _open = new Map<string, Exchange>();
   private _ended = new Set<string>();
+
+  all(): Exchange[] {
+    return [...this._open.values()];
+  }
 
   open(exchange: Exchange): void {
     this._open.set(exchange.id, exchange);

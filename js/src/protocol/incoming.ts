@@ -80,9 +80,14 @@ export class Heartbeat {
 }
 
 export const REFUSAL_TYPES = new Set(
-  ['error', 'unknown_actor', 'unauthorized', 'rate_limited', 'version_mismatch', 'message_too_large'].map(
-    (name) => HUB_TYPE_PREFIX + name,
-  ),
+  [
+    'error',
+    'unknown_actor',
+    'unauthorized',
+    'rate_limited',
+    'version_mismatch',
+    'message_too_large',
+  ].map((name) => HUB_TYPE_PREFIX + name),
 );
 
 /** The content of the hub's hello. */
@@ -219,7 +224,9 @@ export function refusalEventOf(incoming: Incoming, subject = ''): Report {
   const { code, text: detail, resolution, details } = reasonsOf(incoming);
   const seq = numberIn(details, 'seq');
   if (incoming.correlationId === null && seq !== null) {
-    const [topic, subscription] = ['topic', 'subscription'].map((name) => textIn(details, name) ?? '');
+    const [topic, subscription] = ['topic', 'subscription'].map(
+      (name) => textIn(details, name) ?? '',
+    );
     return { type: 'heldup', code, seq, topic, subscription, detail, resolution };
   }
   return { type: 'refused', code, subject, detail, resolution };

@@ -105,8 +105,7 @@ export class Seat {
   /** The hub has ended it. */
   withdrawn(reason: string): Effect {
     const { topic, subscription } = this;
-    const more =
-      reason === 'taken_over' ? '; another session has joined under the same name' : '';
+    const more = reason === 'taken_over' ? '; another session has joined under the same name' : '';
     const text = `${subscription} of topic ${topic} ended: ${reason}${more}`;
     return { do: 'ended', topic, subscription, error: new Unsubscribed(reason, text) };
   }

@@ -63,7 +63,12 @@ export async function exporter(
 }
 
 /** `ExpandWithLabel` of RFC 9420 §8; with an empty context, `DeriveSecret`. */
-const expandWithLabel = (secret: Bytes | Uint8Array, label: string, context: Bytes, length: number) =>
+const expandWithLabel = (
+  secret: Bytes | Uint8Array,
+  label: string,
+  context: Bytes,
+  length: number,
+) =>
   expand(
     secret,
     joined(

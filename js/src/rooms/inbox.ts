@@ -99,7 +99,11 @@ export class InboxAccess {
   }
 
   /** @internal One attempt for a large page, for callers that schedule retries themselves. */
-  _fetchOnce(fromSeq: number, timeoutMs: number, signal: AbortSignal): Promise<InboxPage | RoomRefusal> {
+  _fetchOnce(
+    fromSeq: number,
+    timeoutMs: number,
+    signal: AbortSignal,
+  ): Promise<InboxPage | RoomRefusal> {
     return this._try(fetching(fromSeq, PAGE_MAX), timeoutMs, signal);
   }
 

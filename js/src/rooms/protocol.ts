@@ -74,7 +74,9 @@ const tooLarge = () => new Refused('TOO_LARGE', 'the message is larger than the 
 /** The error that an error frame reports for a message, and when to retry. */
 function errorOf(frame: Frame): [ClientError, number | null] {
   const { error, errorCode: code } = frame;
-  const waitMs = retryAfterMs(frame.retryAfterMs !== null && frame.retryAfterMs >= 0 ? frame.retryAfterMs : null);
+  const waitMs = retryAfterMs(
+    frame.retryAfterMs !== null && frame.retryAfterMs >= 0 ? frame.retryAfterMs : null,
+  );
   switch (code) {
     case 'RATE_LIMIT_EXCEEDED':
       return [limited(error, waitMs), waitMs];
@@ -198,10 +200,12 @@ export class RoomProtocol {
   /** Handle the page that a `fetch` requested. */
   fetched(fromSeq: number, page: InboxPage, nowMs: number): RoomEffect[] {
     const gaps = this.reading.fetched(fromSeq, page, nowMs);
-    const reports = gaps.map(({ first, last, isSkipped }): RoomEffect => ({
-      do: 'report',
-      event: { type: isSkipped ? 'skipped' : 'deleted', first, last },
-    }));
+    const reports = gaps.map(
+      ({ first, last, isSkipped }): RoomEffect => ({
+        do: 'report',
+        event: { type: isSkipped ? 'skipped' : 'deleted', first, last },
+      }),
+    );
     return [...this._readable(), ...reports, ...this._fetches(nowMs)];
   }
 
@@ -302,9 +306,7 @@ export class RoomProtocol {
       case 'welcome':
         return this._welcomed(frame);
       case 'ping':
-        return [
-          { do: 'send', frame: JSON.stringify({ action: 'pong', t: frame.t }) },
-        ];
+        return [{ do: 'send', frame: JSON.stringify({ action: 'pong', t: frame.t }) }];
       case 'pong':
         this._heartbeat?.answered(String(frame.t));
     }
@@ -371,10 +373,7 @@ export class RoomProtocol {
     if (frames.length) {
       this._heartbeat?.sent(nowMs);
     }
-    return [
-      ...frames.map((frame): RoomEffect => ({ do: 'send', frame })),
-      ...this._fetches(nowMs),
-    ];
+    return [...frames.map((frame): RoomEffect => ({ do: 'send', frame })), ...this._fetches(nowMs)];
   }
 
   private _fetches(nowMs: number): RoomEffect[] {

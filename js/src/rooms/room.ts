@@ -168,7 +168,11 @@ export class Room extends EventTarget implements AsyncIterable<OpenedMessage> {
   }
 
   private async _opened(message: RoomMessage): Promise<OpenedMessage> {
-    let [bytes, text, error]: [Uint8Array | null, string | null, Unsealable | null] = [null, null, null];
+    let [bytes, text, error]: [Uint8Array | null, string | null, Unsealable | null] = [
+      null,
+      null,
+      null,
+    ];
     try {
       bytes = (await this._sealing?.open(message.messageId, message.ciphertext)) ?? null;
       text = bytes && textOf(bytes);

@@ -80,9 +80,7 @@ export class RoomRunner {
     this._calls.set(messageId, call);
     const nowMs = this._nowMs;
     try {
-      this._perform(
-        this.protocol.submit(messageId, ciphertext, members, nowMs + timeoutMs, nowMs),
-      );
+      this._perform(this.protocol.submit(messageId, ciphertext, members, nowMs + timeoutMs, nowMs));
       return await until(call.promise, signal);
     } finally {
       this._calls.delete(messageId);

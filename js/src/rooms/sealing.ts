@@ -49,7 +49,11 @@ export class Sealing {
   }
 
   /** The ciphertext to send under this id; a repeat sends the same bytes again. */
-  async seal(messageId: string, plaintext: Uint8Array, nonce = randomBytes(NONCE_BYTES)): Promise<Bytes> {
+  async seal(
+    messageId: string,
+    plaintext: Uint8Array,
+    nonce = randomBytes(NONCE_BYTES),
+  ): Promise<Bytes> {
     const key = await this._cryptoKey(VERSION, 'encrypt');
     const sealed = await crypto.subtle.encrypt(
       this._cipher(VERSION, nonce, messageId),

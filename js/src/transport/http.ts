@@ -15,16 +15,18 @@ export class Origin {
 
   /** Parse any URL of a hub; the path of its WebSocket is removed. */
   constructor(url: string) {
+    const wrong: () => never = () =>
+      invalid("a hub's URL looks like wss://hub.example/ws, or begins with http, and ends there");
     let parts: URL;
     try {
       parts = new URL(url);
     } catch {
-      invalid("a hub's URL looks like http://127.0.0.1:8787 or wss://hub.example/ws");
+      wrong();
     }
     const { protocol, host, pathname, search, hash, username, password } = parts;
     const s = SECURE[protocol];
     if (s === undefined || !host || search || hash || username || password) {
-      invalid("a hub's URL looks like http://127.0.0.1:8787 or wss://hub.example/ws, without user, query or fragment");
+      wrong();
     }
     const prefix = pathname.replace(/\/+$/, '').replace(/\/ws$/, '');
     this.httpUrl = `http${s}://${host}${prefix}`;

@@ -6,6 +6,7 @@ import { Refused, Unavailable } from '../wire/errors.js';
 import { type Platform, type Socket, deferred } from './platform.js';
 
 const OPEN_MS = 10_000;
+const CLOSE_MS = 1_000;
 const POLL_MS = 20;
 const BUSY_FRAMES = 64;
 const CONGESTED_BYTES = 2 ** 20;
@@ -37,6 +38,7 @@ export class Link {
   private _isCongested = false;
   private _frames = 0;
   private _reason = '';
+  private _cancel: (() => void) | null = null;
 
   constructor(
     private _socket: Socket,
@@ -92,7 +94,7 @@ export class Link {
       this._reason ||= reason;
       // Longer reasons are not allowed.
       this._socket.close(1000, sizeOf(reason) < 120 ? reason : '');
-      this._platform.after(1_000, () => this.abort(reason));
+      this._cancel = this._platform.after(CLOSE_MS, () => this.abort(reason));
     }
   }
 
@@ -111,6 +113,7 @@ export class Link {
     if (!this._isOver) {
       this._isOver = this._isClosing = true;
       this._socket.onmessage = this._socket.onclose = null;
+      this._cancel?.();
       this._closed.resolve(this._reason || reason);
     }
   }

@@ -67,7 +67,9 @@ export class NodeWebSocket implements Socket {
     });
     this._request = request;
     request.on('upgrade', (response, socket: NetSocket, head) => {
-      const accept = createHash('sha1').update(key + GUID).digest('base64');
+      const accept = createHash('sha1')
+        .update(key + GUID)
+        .digest('base64');
       if (response.headers['sec-websocket-accept'] !== accept) {
         this._reason = 'it does not speak WebSocket';
         socket.destroy();

@@ -121,15 +121,17 @@ export function until<T>(promise: Promise<T>, signal?: AbortSignal, stop?: () =>
       return;
     }
     signal.addEventListener('abort', abort, { once: true });
-    promise
-      .then(resolve, reject)
-      .finally(() => signal.removeEventListener('abort', abort));
+    promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', abort));
   });
 }
 
 export const sleep = (platform: Platform, ms: number, signal?: AbortSignal): Promise<void> => {
   const done = deferred<void>();
-  return until(done.promise, signal, platform.after(ms, () => done.resolve()));
+  return until(
+    done.promise,
+    signal,
+    platform.after(ms, () => done.resolve()),
+  );
 };
 
 /** A token, or a function that returns one and is asked for every connection. */

@@ -1,7 +1,7 @@
 /** Runs the protocol over real links: performs its effects, and calls `tick`. */
 
 import { Arrivals } from '../arrivals.js';
-import type { Requester } from '../requester.js';
+import type { Requester } from '../replies/requester.js';
 import type { Answered, Effect, Instant, Report } from '../protocol/effects.js';
 import type { Payload, Request, RequestOptions } from '../protocol/frame.js';
 import type { Submission } from '../protocol/pending.js';
@@ -73,7 +73,6 @@ export class ClientRunner {
   /** The last one of the replays, which are fetched one at a time. */
   replaying: Promise<unknown> = Promise.resolve();
   replying: Requester | null = null;
-  private _ended = deferred<ClientError>();
   private _calls = new Map<string, Deferred<Answered>>();
   private _link: Pick<Link, 'send' | 'close' | 'abort' | 'isBusy'> | null = null;
   private _timer: Timer;
@@ -107,11 +106,6 @@ export class ClientRunner {
     return this.protocol.phase === 'leaving' || this.protocol.phase === 'stopped';
   }
 
-  /** Fulfilled with the reason when it stops. */
-  get ended(): Promise<ClientError> {
-    return this._ended.promise;
-  }
-
   now(): Instant {
     return this.platform.now();
   }
@@ -135,7 +129,10 @@ export class ClientRunner {
   }
 
   /** Send a request and wait for its answer; one that needs none is done once written. */
-  async call(request: Request, options: Submission & { signal?: AbortSignal | undefined } = {}): Promise<Answered> {
+  async call(
+    request: Request,
+    options: Submission & { signal?: AbortSignal | undefined } = {},
+  ): Promise<Answered> {
     const { signal, ...submission } = options;
     signal?.throwIfAborted();
     const effects = this.protocol.submit(request, this.now(), submission);
@@ -243,7 +240,7 @@ export class ClientRunner {
           break;
         case 'stop':
           this._isStopped = true;
-          this._ended.resolve(effect.error);
+          this.replying?.stopped(effect.error);
           this.arrivals.end(effect.error instanceof GaveUp ? effect.error : undefined);
           this._events.stopped(effect.error);
           this._link?.close('goodbye');

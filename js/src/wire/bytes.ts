@@ -23,8 +23,7 @@ export function sizeOf(text: string): number {
   return size;
 }
 
-export const randomBytes = (count: number): Bytes =>
-  crypto.getRandomValues(new Uint8Array(count));
+export const randomBytes = (count: number): Bytes => crypto.getRandomValues(new Uint8Array(count));
 
 export const hex = (bytes: Uint8Array): string =>
   Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');

@@ -41,7 +41,9 @@ export function checkedType(type: string): string {
     invalid(`a message type has 1 to ${CHARS_MAX} characters`);
   }
   if (type.startsWith(HUB_TYPE_PREFIX)) {
-    invalid(`${JSON.stringify(type)} is reserved: types that begin with \`hub:\` belong to the hub`);
+    invalid(
+      `${JSON.stringify(type)} is reserved: types that begin with \`hub:\` belong to the hub`,
+    );
   }
   return type;
 }
@@ -83,7 +85,9 @@ export const checkedLifetime = (ttlMs: number | undefined): number | null =>
 export const checkedActor = (actor: string): string =>
   /^[a-z][a-z0-9_-]{0,63}\/[^\x00-\x1f\x7f-\x9f]{1,256}$/u.test(actor)
     ? actor
-    : invalid(`invalid durable actor ${JSON.stringify(actor)}; write it as kind/key, like order/17`);
+    : invalid(
+        `invalid durable actor ${JSON.stringify(actor)}; write it as kind/key, like order/17`,
+      );
 
 export function checkedHeaders(headers: Record<string, string>): Record<string, string> {
   if (!Object.values(headers).every((text) => typeof text === 'string')) {
@@ -114,7 +118,9 @@ export function wirePosition(position: Position): unknown {
   if (position instanceof Date) {
     return { time: epochMs(position) };
   }
-  const members = Object.entries(typeof position === 'number' ? { seq: position } : (position ?? {}));
+  const members = Object.entries(
+    typeof position === 'number' ? { seq: position } : (position ?? {}),
+  );
   const [name, value] = members[0] ?? [];
   if (members.length === 1) {
     if (name === 'time') {
@@ -142,7 +148,11 @@ export function checkedUrl(url: string): string {
   if (!parts || !/^wss?:$/.test(parts.protocol) || !parts.hostname) {
     invalid("a hub's URL looks like ws://127.0.0.1:8787/ws or wss://hub.example/ws");
   }
-  if (parts.username || parts.password || [...parts.searchParams.keys()].some((name) => SECRETS.includes(name.toLowerCase()))) {
+  if (
+    parts.username ||
+    parts.password ||
+    [...parts.searchParams.keys()].some((name) => SECRETS.includes(name.toLowerCase()))
+  ) {
     invalid('the URL must not carry a user name, password or token; pass `token` instead');
   }
   if (url.includes('#')) {

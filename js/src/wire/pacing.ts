@@ -72,11 +72,17 @@ export function reconnectOf(given: Reconnecting): Required<Reconnect> {
     capMs: 30_000,
     factor: 2,
     attemptsMax: null,
-    ...(given === 'interactive' ? { firstJitterMs: 3_000 } : given === null ? { attemptsMax: 0 } : given),
+    ...(given === 'interactive'
+      ? { firstJitterMs: 3_000 }
+      : given === null
+        ? { attemptsMax: 0 }
+        : given),
   };
   const { firstJitterMs, baseMs, capMs, factor, attemptsMax } = policy;
   if (firstJitterMs < 0 || baseMs <= 0 || capMs < baseMs || factor < 1 || (attemptsMax ?? 0) < 0) {
-    invalid('waits must be positive, `capMs` at least `baseMs`, `factor` at least 1, `attemptsMax` not negative');
+    invalid(
+      'waits must be positive, `capMs` at least `baseMs`, `factor` at least 1, `attemptsMax` not negative',
+    );
   }
   return policy;
 }

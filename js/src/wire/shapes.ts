@@ -41,16 +41,24 @@ function isKind(value: unknown, kind: string): boolean {
   }
 }
 
-function read(value: unknown, shape: string | Shape | [string | Shape], isLenient: boolean): unknown {
+function read(
+  value: unknown,
+  shape: string | Shape | [string | Shape],
+  isLenient: boolean,
+): unknown {
   if (Array.isArray(shape)) {
     if (value === undefined) {
       return [];
     }
-    const items = Array.isArray(value) ? value.map((one) => read(one, shape[0], isLenient)) : [WRONG];
+    const items = Array.isArray(value)
+      ? value.map((one) => read(one, shape[0], isLenient))
+      : [WRONG];
     return items.includes(WRONG) ? WRONG : items;
   }
   if (typeof shape !== 'string') {
-    return value === undefined || value === null ? null : (members(value, shape, isLenient) ?? WRONG);
+    return value === undefined || value === null
+      ? null
+      : (members(value, shape, isLenient) ?? WRONG);
   }
   const [kind, mark] = [shape[0]!, shape[1]];
   if (value === undefined || (value === null && mark === '?')) {

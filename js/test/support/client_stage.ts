@@ -194,7 +194,12 @@ class Stage {
     const hello = this._next();
     assert.equal(hello.type, 'hub:connect');
     const { metadata, ...facts } = this._kept.filled(given);
-    this._answer(hello, 'hub:connected', { sessionId: 's-1', capabilities: {}, ...facts }, metadata);
+    this._answer(
+      hello,
+      'hub:connected',
+      { sessionId: 's-1', capabilities: {}, ...facts },
+      metadata,
+    );
   }
 
   private _restore({ seats = {}, ...facts }: Json): void {

@@ -9,10 +9,10 @@ import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 
 export const root = fileURLToPath(new URL('../../../', import.meta.url));
-export const command = process.env.SIGNALHUB_COMMAND ?? join(root, '.venv', 'bin', 'signalhub');
-export const python = process.env.SIGNALHUB_PYTHON ?? join(root, '.venv', 'bin', 'python');
+export const command = process.env.HUB_COMMAND ?? join(root, '.venv', 'bin', 'signalhub');
+export const python = process.env.HUB_PYTHON ?? join(root, '.venv', 'bin', 'python');
 
-export const soak = process.env.SOAK === '1';
+export const soak = 'SOAK' in process.env;
 
 export class TestHub {
   port = 0;

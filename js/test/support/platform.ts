@@ -16,8 +16,7 @@ export class StagedPlatform implements Platform {
 
   constructor(private _numbers: number[] = []) {}
 
-  random = (): number =>
-    (this._numbers.length > 1 ? this._numbers.shift() : this._numbers[0]) ?? 0;
+  random = (): number => (this._numbers.length > 1 ? this._numbers.shift() : this._numbers[0]) ?? 0;
 
   newId = (): string => `id-${++this._ids}`;
 

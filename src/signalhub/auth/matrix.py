@@ -289,6 +289,31 @@ ROUTES: Final = (
         )
     ),
     Access("/api/hub/v1/actors", "the actors shown: `discover`"),
+    # The past; contents are shown to those who may read them.
+    *(
+        Access(f"{_ADMIN}{path}", "", _VIEW)
+        for path in (
+            *("/history", "/history/counts", "/history/series", "/history/{}/{}"),
+            *("/history/{}/{}/{}", "/letters", "/letters/topics", "/actions"),
+            *("/lake", "/lake/tables/{}", "/lake/proof.json"),
+        )
+    ),
+    Access(f"{_ADMIN}/lake/audit", "GET", _VIEW),
+    Access(f"{_ADMIN}/lake/audit", "POST", ("admin:audit",)),
+    Access(f"{_ADMIN}/replay", "", ("admin:republish",)),
+    # Hosts of durable actors; of several, those are asked that one may control.
+    *(
+        Access(f"{_ADMIN}{path}", "", _VIEW)
+        for path in ("/hosts", "/calls", "/calls/{}", "/alarms", "/host-letters")
+    ),
+    *(
+        Access(f"{_ADMIN}{path}", "", ("admin:view + control",))
+        for path in (
+            *("/hosts/{}/actors", "/hosts/{}/actors/{}", "/host-letters/{}/{}"),
+            *("/hosts/{}/redrive", "/hosts/{}/move"),
+        )
+    ),
+    Access(f"{_ADMIN}/hosts/{{}}/purge", "", ("admin:view + control + delete",), explicit=_DELETE),
 )
 
 _ENOUGH, _OLDER, _TOGETHER = "●", "○", "+"

@@ -14,7 +14,7 @@ import logging
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,9 +88,14 @@ class App:
         *,
         config: str | None = None,
         pipeline: Sequence[str] | None = None,
+        sources: Mapping[str, str] | None = None,
     ) -> None:
-        """A pipeline beside the hub gets the file `config`; `pipeline` replaces its command."""
+        """A pipeline beside the hub gets the file `config`; `pipeline` replaces its command.
+
+        `sources` says where each setting is from.
+        """
         self.settings = settings
+        self._sources = sources or {}
         self._config = config
         self._pipeline_command = pipeline
         self._lakeside: Lakeside | None = None
@@ -307,6 +312,7 @@ class App:
             self._lakeside,
             sockets=lambda: self._listener.usage(),
             details=lambda: (self._details(), self._storage()),
+            sources=self._sources,
         )
         return self.desk
 
@@ -625,10 +631,16 @@ def _described(fault: LogFailed | LogDamaged) -> dict[str, object]:
     }
 
 
-def serve(settings: Settings, announce: Callable[[int], None], config: str | None = None) -> int:
+def serve(
+    settings: Settings,
+    announce: Callable[[int], None],
+    config: str | None = None,
+    sources: Mapping[str, str] | None = None,
+) -> int:
     """Run a hub until SIGTERM or SIGINT; return the exit code of the process.
 
-    `config` is the settings file, which is passed to the pipeline beside the hub.
+    `config` is the settings file, which is passed to the pipeline beside the hub; `sources` says
+    where each setting is from, for those who look at them.
     """
     # Most objects are either long-lived or freed by reference counts, so collect less often.
     gc.freeze()
@@ -636,15 +648,20 @@ def serve(settings: Settings, announce: Callable[[int], None], config: str | Non
     descriptors.raise_limit()
     # So that the commit thread gets the interpreter lock quickly while the loop is busy.
     sys.setswitchinterval(_SWITCH_S)
-    return uvloop.run(_serve(settings, announce, config))
+    return uvloop.run(_serve(settings, announce, config, sources))
 
 
-async def _serve(settings: Settings, announce: Callable[[int], None], config: str | None) -> int:
+async def _serve(
+    settings: Settings,
+    announce: Callable[[int], None],
+    config: str | None,
+    sources: Mapping[str, str] | None,
+) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    app = App(settings, config=config)
+    app = App(settings, config=config, sources=sources)
     await app.start()
     announce(app.port)
     await stop.wait()

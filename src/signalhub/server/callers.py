@@ -49,6 +49,9 @@ RECIPIENT_LEFT: Final = "recipient_left"
 CALLERS_MAX: Final = 4_096
 IDLE_S: Final = 60.0
 ANSWER_S: Final = 30.0
+REPLIES_BYTES_MAX: Final = 2**23
+# What Python needs for one of them.
+_REPLY_BYTES: Final = 1_024
 # How often a request looks whether whoever has it is still there.
 _LOOK_S: Final = 0.5
 _PAUSED_MAX: Final = 1_000
@@ -350,6 +353,11 @@ class Caller:
         """Has its session ended?"""
         return self._link.is_closing or self.session.is_over
 
+    def check_open(self) -> None:
+        """Raise `CallRefused` if its session has ended."""
+        if self.is_over:
+            raise _ended(self.end_reason or "idle")
+
     @property
     def is_idle(self) -> bool:
         """May it end without anybody noticing?"""
@@ -460,9 +468,18 @@ class Caller:
     ) -> Answer:
         """Ask an actor and return its reply, which may be a failure; raises `CallRefused`.
 
-        It ends at once if the message cannot be delivered, or if the actor disconnects.
+        It ends at once if the message cannot be delivered, or if the actor disconnects. A repeat
+        with the same id gets the same reply, as long as that is remembered.
         """
-        message_id = message_id or self._callers.next_id()
+        replies = self._callers.replies
+        if message_id is None:
+            message_id = self._callers.next_id()
+            is_own = False
+        else:
+            is_own = True
+            known = replies.find(self.reply_address, message_id)
+            if known is not None:
+                return known
 
         def is_reply(answer: Answer) -> bool:
             return _refers_to(answer) == message_id
@@ -486,7 +503,10 @@ class Caller:
                     if refusal.code == Code.MESSAGE_EXPIRED:
                         raise _no_reply(to, timeout_s) from None
                     raise
-                return await self._reply(to, reply)
+                answer = await self._reply(to, reply)
+                if is_own:
+                    replies.remember(self.reply_address, message_id, answer)
+                return answer
 
     async def _reply(self, to: str, reply: asyncio.Future[Answer]) -> Answer:
         """Wait for the reply as long as somebody can send it."""
@@ -495,9 +515,12 @@ class Caller:
         # Whoever has a mailbox gets the request again after a reconnect.
         is_durable = to in hub.streams.mailboxes
         while True:
-            done, _ = await asyncio.wait((reply,), timeout=None if is_durable else _LOOK_S)
+            done, _ = await asyncio.wait((reply,), timeout=_LOOK_S)
             if done:
                 return reply.result()
+            self.check_open()
+            if is_durable:
+                continue
             if registration is None or registration.session.is_over:
                 raise CallRefused(
                     502,
@@ -574,8 +597,7 @@ class Caller:
         ttl_ms: float | None,
         pattern: str,
     ) -> None:
-        if self.is_over:
-            raise _ended(self.end_reason or "idle")
+        self.check_open()
         frame = wire.encode(
             {
                 "id": message_id,
@@ -648,6 +670,33 @@ class Caller:
         self._callers.ended(self)
 
 
+class Replies:
+    """The last replies to requests whose ids were chosen by callers, in bounded memory."""
+
+    def __init__(self, bytes_max: int = REPLIES_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._known: dict[tuple[str, str], Answer] = {}
+        self._bytes = 0
+
+    def find(self, address: str, message_id: str) -> Answer | None:
+        """The reply to a request that was sent from an address."""
+        return self._known.get((address, message_id))
+
+    def remember(self, address: str, message_id: str, answer: Answer) -> None:
+        """Keep a reply; the oldest ones make room."""
+        key = (address, message_id)
+        if key in self._known:
+            return
+        self._known[key] = answer
+        self._bytes += _size_of(answer)
+        while self._bytes > self._bytes_max:
+            self._bytes -= _size_of(self._known.pop(next(iter(self._known))))
+
+
+def _size_of(answer: Answer) -> int:
+    return len(answer.payload) + len(answer.metadata) + _REPLY_BYTES
+
+
 class Callers:
     """The sessions of those who come by HTTP, each kept for its next request."""
 
@@ -668,6 +717,7 @@ class Callers:
         # The one that was used last is the last.
         self._callers: dict[tuple[str, str, str], Caller] = {}
         self._expected: dict[str, list[Expectation]] = {}
+        self.replies = Replies()
 
     def __len__(self) -> int:
         return len(self._callers)

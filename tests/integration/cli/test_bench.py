@@ -28,6 +28,7 @@ async def test_a_load_is_measured_compared_and_leaves_nothing(
     assert (first.code, first.err) == (0, "")
     assert (facts["sent"], facts["received"], facts["missing"]) == (20, 20, 0)
     assert facts["hub_cpu_us"] > 0
+    assert {"rate", "latency_ms", "lag_ms", "failed", "machine", "notes"} <= facts.keys()
     assert facts["plan"]["processes"] == 2
     lines = {line.split("\t")[0]: line.split("\t")[1:] for line in again.out.splitlines()}
     assert lines["sent"] == ["", "20", ""]
@@ -42,11 +43,13 @@ async def test_a_hub_that_others_use_is_not_loaded_without_being_told_to() -> No
         token = token_for("bench/anna", hub.clock, permissions=permissions)
         run = partial(command, hub.url, variables={"SIGNALHUB_TOKEN": token})
         refused = await run("bench", "tell", *SHORT)
+        forbidden = await run("bench", "fanout", "--yes", *SHORT, "--clients", "2")
         measured = await run("bench", "tell", "--yes", *SHORT)
 
     assert (refused.code, refused.out) == (2, "")
     assert "use --yes" in refused.err
-    assert measured.code == 0
+    assert (forbidden.code, measured.code) == (1, 0)
+    assert "unauthorized" in forbidden.err or "not permit" in forbidden.err
     assert sheet(measured)["received"] == "20"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from signalhub import Client
 from signalhub.cli.hub.top import SORTS, TopView, keys_of
-from signalhub.operate.overview import Picture, pictures
+from signalhub.client.transport.live import Picture, pictures
 from signalhub.testing import RunningHub, run_hub
 from tests.support.process.command import Run, command, unused_url
 from tests.support.socket.http import Web

@@ -216,7 +216,10 @@ _MESSAGE = (
     *("original_id", "key", "headers", "dead_letter", "is_replay", "original"),
     *("expects_reply", "in_reply_to", "failure"),
 )
-_CONSUMER = ("subscription_id", "epoch", "next", "head", "lag", "recovered", "lost", "kept")
+_CONSUMER = (
+    *("subscription_id", "epoch", "next", "head", "lag", "recovered", "lost", "kept"),
+    "losses",
+)
 _FACTS: dict[type, tuple[str, ...]] = {
     Client: ("is_connected", "session_id", "durability", "dropped", "late_replies"),
     Consumer: ("topic", "subscription", "name", *_CONSUMER, "is_closed"),
@@ -242,6 +245,8 @@ def plain(value: Any) -> Any:
             return [plain(each) for each in value]
         case frozenset():
             return sorted(value)
+        case dict() if any(isinstance(each, tuple) for each in value.values()):
+            return {name: plain(each) for name, each in value.items()}
     return value
 
 

@@ -24,7 +24,7 @@ from signalhub import native
 
 FILE_BYTES_MAX = 60_000
 # The memory of one cannot be told when there are so few.
-TOO_FEW = {"connections-memory", "subscriptions-memory"}
+TOO_FEW = {"connections-memory", "patterns-memory", "subscriptions-memory"}
 SVG = "{http://www.w3.org/2000/svg}"
 BOTH = Plot(
     name="both",

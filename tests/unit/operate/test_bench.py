@@ -138,7 +138,7 @@ def test_results_of_processes_are_added_and_survive_being_written() -> None:
     assert (found.sent, found.received, found.failed) == (40, 34, {"queue_full": 4})
     assert (found.missing, found.rate, found.clients_cpu_s) == (2, 34.0, 0.2)
     assert found.latency_ms["p99"] == 1.0
-    assert "2 of 40 did not arrive" in found.notes[0]
+    assert found.notes == ["4 of 40 failed: 4 queue_full", "2 of 40 did not arrive in time"]
     assert read_report(b"\n" + msgspec.json.encode(found) + b"\n", "x") == found
 
 

@@ -210,6 +210,40 @@ async def test_callers_share_an_internal_address_and_each_gets_its_own_answers()
             assert read(await two) == 2
 
 
+async def test_from_an_address_of_the_hub_commands_to_hosts_need_control_only() -> None:
+    async with guarded() as stage:
+        host = "@(actors/shop)"
+        token = token_for("actors/shop", stage.clock, permissions={"host": ["*"]})
+        peer = await registered(await stage.connect(host, authToken=token), host)
+        command = {"id": "1", "name": "stats", "arguments": {}}
+        operator = eve(stage, control=["actors/*"], send=[])
+        caller_of(stage, operator, address="@(hub/admin.0)").tell(host, "actors:control", command)
+        assert (await peer.receive("actors:control"))["from"] == "@(hub/admin.0)"
+        for address, grants, type in (
+            ("@(hub/admin.0)", {"send": []}, "actors:control"),
+            ("@(hub/admin.0)", {"control": ["*"], "send": []}, "hello"),
+            ("", {"control": ["*"], "send": []}, "actors:control"),
+        ):
+            caller = caller_of(stage, eve(stage, **grants), address=address)
+            with pytest.raises(CallRefused) as refusal:
+                caller.tell(host, type, command)
+            assert refusal.value.status == 403
+
+
+async def test_tells_to_somebody_slow_are_refused_until_the_hub_says_so() -> None:
+    async with run_stage() as stage:
+        bob = await stage.join("@(demo/bob)", "tell")
+        caller = caller_of(stage)
+        app = stage.hub.app
+        app.runner.run(lambda now: app.hub.hold(caller.session, "@(demo/bob)", now))
+        with pytest.raises(CallRefused) as refusal:
+            caller.tell("@(demo/bob)", "hello", 1)
+        assert (refusal.value.status, refusal.value.retryable) == (429, True)
+        app.runner.run(lambda now: app.hub.resume([(caller.session, "@(demo/bob)")], now))
+        caller.tell("@(demo/bob)", "hello", 2)
+        assert (await bob.receive("hello"))["payload"] == 2
+
+
 async def test_requests_need_a_valid_token_and_what_it_allows() -> None:
     async with guarded() as stage:
         every = stage.hub.app.callers
@@ -314,6 +348,17 @@ async def test_who_is_idle_for_a_minute_ends_unless_something_waits_for_it() -> 
         assert list(stage.hub.app.hub.sessions) == []
 
 
+def test_replies_are_remembered_in_bounded_memory() -> None:
+    replies = callers.Replies(bytes_max=10_000)
+    answer = Answer("id", PRICES, "get.reply", payload=msgspec.Raw(b"1" * 3_000))
+    for number in range(5):
+        replies.remember("@(http/a)", str(number), answer)
+        replies.remember("@(http/a)", str(number), answer)
+    known = [number for number in range(5) if replies.find("@(http/a)", str(number))]
+    assert known == [3, 4]
+    assert replies.find("@(http/b)", "4") is None
+
+
 async def test_a_stop_ends_what_waits() -> None:
     async with run_stage() as stage:
         shop = await stage.join(PRICES, "tell")
@@ -329,7 +374,7 @@ async def test_a_stop_ends_what_waits() -> None:
         assert (refusal.value.status, refusal.value.retryable) == (503, True)
         with pytest.raises(CallRefused) as refusal:
             await asked
-        assert refusal.value.status == 502
+        assert refusal.value.status == 503
         with pytest.raises(CallRefused) as refusal:
             caller_of(stage)
         assert refusal.value.status == 503

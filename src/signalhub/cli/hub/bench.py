@@ -100,6 +100,9 @@ def bench(
     for note in report.notes:
         connection.note(f"note: {note}")
     _show(connection, report, rows)
+    if not report.received:
+        advice = "see the codes under failed, and the hub's log; a lower --rate may help"
+        raise Failure(Exit.FAILED, "nothing_arrived", "no message arrived", advice)
 
 
 def _show(connection: HubConnection, report: BenchReport, rows: list[Change] | None) -> None:
@@ -132,7 +135,7 @@ def _begin(plan: LoadPlan) -> str:
 def _facts(report: BenchReport) -> dict[str, Any]:
     from msgspec.structs import asdict
 
-    return asdict(report) | {"missing": report.missing}
+    return asdict(report) | {"missing": report.missing, "notes": report.notes}
 
 
 def _figures(report: BenchReport) -> list[tuple[str, str]]:

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import shutil
-import signal
-import tempfile
-import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,6 +38,10 @@ def demo(
     who order, and consumers of their orders. The page has buttons to kill any of
     them. Ctrl-C ends everything and removes the folder, and prints the books.
     """
+    import asyncio
+    import shutil
+    import tempfile
+
     output = Output(as_json)
     if not 0 < rate <= RATE_MAX_S:
         raise usage(f"invalid rate {rate:g}", f"give orders per second, up to {RATE_MAX_S:g}")
@@ -62,6 +60,11 @@ def demo(
 async def _run(
     folder: Path, port: int, rate: float, browser: bool, for_s: float | None, output: Output
 ) -> int:
+    import asyncio
+    import contextlib
+    import signal
+    import webbrowser
+
     from signalhub.operate.demo.supervisor import Demo
 
     shop = _shop_folder()

@@ -44,7 +44,8 @@ def serve(
 
     run = None if pipeline is None else "beside" if pipeline else "off"
     overrides = {"host": host, "port": port, "data": data, "pipeline.run": run}
-    settings = loaded_settings(config, overrides).settings
+    loaded = loaded_settings(config, overrides)
+    settings = loaded.settings
     _check_native()
     logs.configure(settings.log_level, settings.log_format)
 
@@ -64,7 +65,7 @@ def serve(
         _notify("READY=1")
 
     try:
-        return app.serve(settings, announce, config)
+        return app.serve(settings, announce, config, loaded.sources)
     except OSError as error:
         raise start_failure(error, settings.host, settings.port) from error
     except SettingsError as error:

@@ -19,7 +19,7 @@ from signalhub.wire.errors import ClientError
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
-    from signalhub.operate.overview import Picture
+    from signalhub.client.transport.live import Picture
 
 SORTS: Final = ("lag", "rate", "name")
 _ROWS_LEAST: Final = 3
@@ -71,7 +71,7 @@ def top(
 
 
 def _pictures(connection: HubConnection) -> AsyncIterator[Picture]:
-    from signalhub.operate.overview import pictures
+    from signalhub.client.transport.live import pictures
 
     options = connection.hub_options()
     return pictures(options["url"], options["token"])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from signalhub.cli.hub.settings import Config
 from signalhub.cli.lake.lake import (
@@ -13,7 +16,7 @@ from signalhub.cli.lake.lake import (
     operation_errors,
     spark_session,
 )
-from signalhub.cli.terminal.failures import Exit
+from signalhub.cli.terminal.failures import Exit, usage
 from signalhub.cli.terminal.output import AsJson, Output, OutputColumn, counted
 from signalhub.cli.terminal.progress import bar
 from signalhub.cli.terminal.quantities import moment, option, seconds
@@ -51,6 +54,10 @@ def audit(
     wait: Annotated[
         float, option(seconds, "How long to wait for a running pipeline to catch up; default: 2m.")
     ] = 120.0,
+    check: Annotated[
+        Path | None,
+        Parameter(help="Compare this proof.json with the log instead; needs no lake."),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Prove, hour by hour, that the lake contains what the log acknowledged.
@@ -62,6 +69,8 @@ def audit(
     """
     settings = lake_settings(config, data, lake)
     output = Output(as_json)
+    if check is not None:
+        return _checked(check, Path(settings.data), output)
     with operation_errors(), bar("auditing", output) as show:
         from signalhub.operate import audit as operation
 
@@ -75,6 +84,35 @@ def audit(
         )
     _print(findings, output)
     return _EXITS[findings.verdict]
+
+
+def _checked(proof: Path, data: Path, output: Output) -> int:
+    """Compare a proof with the log it was made of."""
+    try:
+        content = proof.read_bytes()
+    except OSError as error:
+        raise usage(f"cannot read {proof}: {error.strerror}", "give a proof.json") from None
+    with operation_errors():
+        from signalhub.operate import audit as operation
+
+        found = operation.check_proof(data, content)
+    segments, hours = counted(found.segments, "segment"), counted(found.hours, "hour")
+    sentence = f"{segments} and {hours} fit the log"
+    if found.missing:
+        sentence += f"; {counted(found.missing, 'segment')} of the proof are gone from it"
+    if found.faults:
+        sentence = f"The proof does not fit the log: {found.faults[0]}"
+    facts = {
+        "good": found.is_good,
+        "segments": found.segments,
+        "missing": found.missing,
+        "hours": found.hours,
+        "faults": found.faults,
+    }
+    output.fact(facts, sentence)
+    for text in found.faults[1:] if not output.as_json else ():
+        output.line({}, [("fault", "red"), (text, "")])
+    return Exit.DONE if found.is_good else Exit.FAILED
 
 
 def _print(findings: Findings, output: Output) -> None:

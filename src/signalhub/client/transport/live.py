@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from ssl import SSLContext, create_default_context
 from typing import Any, Final
 
+import msgspec
+
 from signalhub.client.transport.http import Origin
 from signalhub.client.transport.link import Link, open_link
 from signalhub.wire.errors import Refused, Unavailable
@@ -17,6 +19,15 @@ PATH: Final = "/api/admin/v1/live"
 ANSWER_S: Final = 10.0
 
 Facts = dict[str, Any]
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """A hub at a moment."""
+
+    me: Facts
+    overview: Facts
+    subscriptions: dict[str, Facts]
+    """Those furthest behind, by `topic/name`."""
 
 
 class LiveFeed:
@@ -114,6 +125,21 @@ async def open_feed(
     finally:
         link.close("done")
         await watching
+
+
+async def pictures(url: str, token: str | None = None) -> AsyncIterator[Picture]:
+    """Yield a picture whenever something has changed, the first one at once.
+
+    Raises `Unavailable` when the hub cannot be reached (any more), and `Refused` without the
+    permission `admin: view`.
+    """
+    async with open_feed(url, token) as feed:
+        feed.watch("overview", "overview")
+        feed.watch("subscriptions", "subscriptions")
+        async for _ in feed.changes():
+            if len(feed.shown) == 2:
+                rows = {name: row for name, row in feed.shown["subscriptions"].items() if row}
+                yield Picture(feed.me, feed.shown["overview"], rows)
 
 
 async def _until_closed(link: Link, feed: LiveFeed) -> None:

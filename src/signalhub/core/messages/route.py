@@ -140,9 +140,7 @@ class Router:
         target = request.to or message.to
         if session.allowance is not EVERYTHING:
             _check_sender(session, message.sender)
-            if not session.allowance.may_send(target) and not self._registry.is_awaited(
-                target, message.sender
-            ):
+            if not self._may_send(session, message.sender, target, type):
                 raise refusals.unauthorized("send", target)
             if type in _OF_HOSTS:
                 self._check_host(session, type, request.data, target, now)
@@ -188,6 +186,14 @@ class Router:
         if session.unsynced and (ask := session.waits_for(target)) is not None:
             return wait_behind(ask, deliver)
         return [deliver]
+
+    def _may_send(self, session: Session, sender: str, target: str, type: str) -> bool:
+        if session.allowance.may_send(target):
+            return True
+        # Who is asked may answer. A command from an address of the hub's own needs `control` only.
+        own = session.internal_address
+        is_command = type == CONTROL and own is not None and is_reserved(own)
+        return is_command or self._registry.is_awaited(target, sender)
 
     def run_handlers(self) -> dict[str, RunHandler]:
         """Those of runs, by what they are."""

@@ -93,7 +93,7 @@ class PatternConsumer:
         self.portion = 0
 
     @property
-    def place(self) -> dict[str, object]:
+    def place(self) -> dict[str, str]:
         """What it consumes, by name."""
         text = self.pattern.text
         return {"topic": text, "pattern": text, "subscription": self.pattern.name}

@@ -88,7 +88,7 @@ class Consumer:
             self.bytes_max = bytes_max
 
     @property
-    def place(self) -> dict[str, object]:
+    def place(self) -> dict[str, str]:
         """What it consumes, by name."""
         subscription = self.subscription
         return {"topic": subscription.stream.name, "subscription": subscription.name}

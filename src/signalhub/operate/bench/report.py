@@ -43,6 +43,9 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     def notes(self) -> list[str]:
         """What a reader of the figures should know."""
         found = []
+        if self.failed:
+            codes = ", ".join(f"{count} {code}" for code, count in sorted(self.failed.items()))
+            found.append(f"{sum(self.failed.values())} of {self.sent} failed: {codes}")
         if self.missing:
             found.append(f"{self.missing} of {self.expected} did not arrive in time")
         if self.lag_ms.get("p99", 0.0) > _LAG_MAX_MS:

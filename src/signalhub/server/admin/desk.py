@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,14 +47,18 @@ class Desk:
         *,
         sockets: Callable[[], SocketUsage],
         details: Callable[[], tuple[dict[str, object], dict[str, object] | None]],
+        sources: Mapping[str, str],
     ) -> None:
-        """`sockets` counts open ones; `details` says more of degradations and of a broken log."""
+        """`sockets` counts open ones; `details` says more of degradations and of a broken log.
+
+        `sources` says where each setting is from.
+        """
         visitors = Visitors(callers, hub.settings, authenticator)
         self.api = api = AdminApi(visitors, clock.now_ms, hub.wall.shown)
         self.sampler = sampler = Sampler(hub, runner, engine, clock, data, lakeside)
         self._condition = condition = Condition(hub.wall.shown)
         self._warnings = warnings = Warnings()
-        facts = Facts(hub, engine, sampler, condition, warnings, details, data, lakeside)
+        facts = Facts(hub, engine, sampler, condition, warnings, details, data, lakeside, sources)
         overview = Overview(hub, engine, sampler, condition, sockets, lakeside)
         streams, actors = Streams(hub, sampler), Actors(hub)
         self.jobs = jobs = Jobs(hub, visitors, clock.now_ms)

@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -122,6 +122,7 @@ class Facts:
         details: Callable[[], tuple[dict[str, object], dict[str, object] | None]],
         data: Path,
         lakeside: Lakeside | None,
+        sources: Mapping[str, str],
     ) -> None:
         """`details` returns what degradations are about, and what is wrong with the log."""
         self._hub = hub
@@ -131,6 +132,7 @@ class Facts:
         self._warnings = warnings
         self._details = details
         self._lakeside = lakeside
+        self._sources = sources
         name = f"{platform.node()}:{data.resolve()}"
         self._id = hashlib.sha256(name.encode()).hexdigest()[:12]
 
@@ -207,7 +209,10 @@ class Facts:
     def settings(self, asked: Asked) -> SettingsAnswer:
         """Every setting; secrets are hidden."""
         return SettingsAnswer(
-            rows=[_setting(leaf, self._hub.settings) for leaf in leaves().values()]
+            rows=[
+                _setting(leaf, self._hub.settings, self._sources.get(leaf.path))
+                for leaf in leaves().values()
+            ]
         )
 
     def health(self, asked: Asked) -> HealthAnswer:
@@ -302,7 +307,7 @@ class Facts:
         )
 
 
-def _setting(leaf: Leaf, settings: object) -> SettingRow:
+def _setting(leaf: Leaf, settings: object, source: str | None) -> SettingRow:
     value = settings
     for name in leaf.path.split("."):
         value = getattr(value, name)
@@ -311,7 +316,7 @@ def _setting(leaf: Leaf, settings: object) -> SettingRow:
         value=_shown(leaf, value),
         default=_shown(leaf, leaf.default),
         changed=bool(value != leaf.default),
-        source=None,
+        source=source,
         text=leaf.about,
     )
 

@@ -72,6 +72,8 @@ TAIL_PAYLOAD_BYTES: Final = 1_024
 # What a page may send in a second before it is closed.
 FRAMES_MAX: Final = 60
 TOKEN_ENDED: Final = 4401
+# For how long what was computed may be shown.
+KEPT_MS: Final = 1_500
 # How often tokens are verified again, since one may have been revoked.
 _VERIFIED_TICKS: Final = 5
 _METADATA_CHARS: Final = 256
@@ -393,6 +395,7 @@ class Live:
         # What was computed in this second, and how it was encoded, by what was sent before.
         self._computed: dict[tuple[Any, ...], Facts_] = {}
         self._encoded: dict[tuple[int, int], list[bytes]] = {}
+        self._computed_ms = 0
         self.computations = 0
 
     def __len__(self) -> int:
@@ -589,8 +592,7 @@ class Live:
         return self._ticks % _VERIFIED_TICKS != 0 or self.api.visitors.is_welcome(visitor)
 
     async def _push(self, now: int) -> None:
-        self._computed.clear()
-        self._encoded.clear()
+        self._forget(self.now_ms())
         for socket in list(self._sockets):
             for watch in list(socket.watches.values()):
                 if socket.is_blocked or watch.id not in socket.watches:
@@ -600,6 +602,12 @@ class Live:
                 except Exception:
                     log.exception("a watch failed")
                 await asyncio.sleep(0)
+
+    def _forget(self, now: int) -> None:
+        """What was computed is out of date."""
+        self._computed_ms = now
+        self._computed.clear()
+        self._encoded.clear()
 
     def _look(self, socket: LiveSocket, watch: Watch, now: int) -> None:
         if watch.tail is not None:
@@ -619,9 +627,13 @@ class Live:
 
     def _compute(self, watch: Watch) -> Facts_:
         assert watch.compute is not None
+        now = self.now_ms()
+        if now - self._computed_ms >= KEPT_MS:
+            # Nobody has looked for a while, or only this page does.
+            self._forget(now)
         found = self._computed.get(watch.key)
         if found is None:
-            found = self._computed[watch.key] = watch.compute(self.now_ms())
+            found = self._computed[watch.key] = watch.compute(now)
             self.computations += 1
         return found
 

@@ -454,6 +454,8 @@ class HostRows(Answer, frozen=True, kw_only=True):
     has_more: bool
     silent: list[str]
     away: list[str]
+    denied: list[str] = msgspec.field(default_factory=list)
+    """Hosts that were not asked, because the token does not permit to control them."""
 
 
 class CallRow(Answer, frozen=True, kw_only=True):
@@ -481,6 +483,8 @@ class Calls(Answer, frozen=True, kw_only=True):
     next: str | None
     silent: list[str]
     away: list[str]
+    denied: list[str] = msgspec.field(default_factory=list)
+    """Hosts that were not asked, because the token does not permit to control them."""
     searched_to: Place | None = None
     reason: str | None = None
 

@@ -111,7 +111,12 @@ class HostDesk:
     # Which hosts there are.
 
     async def _hosts(self, asked: Asked, only: str | None = None) -> tuple[list[str], list[str]]:
-        """The addresses of hosts that are there, and of those that are away."""
+        """The addresses of hosts that are there, and of those that are away.
+
+        With `only`, that one must be there, and one must be permitted to control it.
+        """
+        if only is not None:
+            asked.require("control", address_of(only))
         present: list[str] = []
         away: list[str] = []
         async for some in slices(list(self._hub.streams.mailboxes.values())):
@@ -213,6 +218,7 @@ class HostDesk:
             next=None,
             silent=found.silent,
             away=found.away,
+            denied=found.denied,
         )
 
     async def show_call(self, asked: Asked, call: str) -> Call:
@@ -248,11 +254,7 @@ class HostDesk:
     ) -> HostRows:
         """Rows of one host or all, merged."""
         present, away = await self._hosts(asked, host)
-        if host is not None:
-            asked.require("control", present[0])
         allowed = [one for one in present if asked.may("control", one)]
-        if present and not allowed:
-            asked.require("control", present[0])
         limit = asked.limit()
         given = {name: value for name, value in arguments.items() if value is not None}
         given |= {"limit": limit + 1, "offset": asked.number("offset", 0)}
@@ -272,11 +274,11 @@ class HostDesk:
             has_more=has_more or len(rows) > limit,
             silent=[name_of(one) for one in silent],
             away=[name_of(one) for one in away],
+            denied=[name_of(one) for one in present if one not in allowed],
         )
 
     async def _one(self, asked: Asked, command: str, host: str, **arguments: Any) -> HostRows:
         (address,), away = await self._hosts(asked, host)
-        asked.require("control", address)
         found, silent = await self._each(asked, [address], command, arguments)
         facts = found.get(address)
         if facts is None and not silent:
@@ -303,8 +305,9 @@ class HostDesk:
     async def move(self, asked: Asked, host: str) -> Done | Planned:
         """Move an actor of this host to another one."""
         body = asked.parsed(MoveBody)
-        to = body.to if names.is_address(body.to) else f"{HOST_PREFIX}{body.to})"
-        arguments = {"actor": body.actor, "to": to} | ({"again": True} if body.again else {})
+        arguments = {"actor": body.actor, "to": address_of(body.to)} | (
+            {"again": True} if body.again else {}
+        )
         return await self._act(asked, host, "move", "control", arguments, body.dry_run)
 
     async def _act(
@@ -316,15 +319,15 @@ class HostDesk:
         arguments: dict[str, Any],
         is_preview: bool,
     ) -> Done | Planned:
-        (address,), _ = await self._hosts(asked, host)
+        address = address_of(host)
         operation, target = f"hosts.{command}", f"{name_of(address)}: {arguments['actor']}"
-        allowed = asked.may("control", address) and asked.may(verb, address)
         if is_preview:
+            allowed = asked.may("control", address) and asked.may(verb, address)
             return Planned(
                 operation=operation, target=target, needs=f"{verb}: {address}", allowed=allowed
             )
-        asked.require("control", address)
         asked.require(verb, address)
+        await self._hosts(asked, host)
         try:
             result = await self._command(asked, address, command, arguments)
         except HostSilent:
@@ -386,6 +389,11 @@ def _id_of(answer: Answer) -> str:
         return _decode_reply(answer.payload).id
     except (ValueError, RecursionError):
         return ""
+
+
+def address_of(host: str) -> str:
+    """The address of a host, given as name or address."""
+    return host if names.is_address(host) else f"{HOST_PREFIX}{host})"
 
 
 def name_of(host: str) -> str:

@@ -68,7 +68,8 @@ class HistoryDesk:
         self._work = LakeWork(hub, runner, api.visitors, desk.jobs, data, config, port)
         self._add_to(api)
         self._work.add_to(api)
-        HostDesk(hub, self._asking).add_to(api)
+        self.hosts = HostDesk(hub, self._asking)
+        self.hosts.add_to(api)
 
     async def stop(self) -> None:
         """The hub stops."""

@@ -7,6 +7,7 @@ what it costs and what is recorded is decided by the same handlers as for a sock
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -42,11 +43,11 @@ from signalhub.server.messages.bodies import (
 from signalhub.server.messages.pages import Pages, actors_query, bad_request, delivered
 from signalhub.server.messages.pulls import Pulls
 from signalhub.server.port.door import ORIGIN_REFUSED
-from signalhub.server.port.http import HttpRequest, Response, Routes
-from signalhub.server.rooms.answers import JSON
+from signalhub.server.port.http import HttpRequest, Later, Response, Routes
+from signalhub.server.rooms.answers import INTERNAL_ERROR, JSON
 from signalhub.server.rooms.api import Cors
 from signalhub.server.rooms.openapi import DESCRIPTION
-from signalhub.wire.errors import RoomCode
+from signalhub.wire.errors import RoomCode, unworded
 from signalhub.wire.frames import is_text
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from signalhub.core.hub import Hub
     from signalhub.server.callers import Callers
     from signalhub.server.runner import HubRunner
+
+log = logging.getLogger("signalhub.server")
 
 T = TypeVar("T")
 
@@ -111,6 +114,31 @@ _decode_items = msgspec.json.Decoder(list[Raw]).decode
 Serve = Callable[..., Coroutine[Any, Any, Response]]
 
 
+class Waiting(Later):
+    """An answer that nobody needs once the client is gone."""
+
+    __slots__ = ("gone",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def abandon(self) -> None:
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def done(self, task: asyncio.Task[Response]) -> None:
+        """Respond with what it has come to."""
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self.respond(task.result())
+            return
+        log.error("a pull failed", exc_info=unworded(error))
+        self.respond(INTERNAL_ERROR)
+
+
 class MessagesApi:
     """All endpoints below `/api/hub/v1`."""
 
@@ -120,6 +148,7 @@ class MessagesApi:
         self._is_checked = hub.settings.auth.enabled
         self._pulls = Pulls(hub, clock)
         self._pages = Pages(hub, runner)
+        self._tasks: set[asyncio.Task[Response]] = set()
 
     def add_to(self, routes: Routes, described: openapi.Json | None = None) -> None:
         """Register the routes, and the document that has `described`, too."""
@@ -134,7 +163,7 @@ class MessagesApi:
         routes.add(openapi.ASK, partial(self._serve, self._ask), "POST")
         routes.add(openapi.REQUEST, partial(self._serve, self._request), "POST")
         routes.add(_pattern(openapi.MESSAGES), partial(self._serve, self._read), "GET")
-        routes.add(_pattern(openapi.PULL), partial(self._serve, self._pull), "POST")
+        routes.add(_pattern(openapi.PULL), self._wait, "POST")
         for name in _SETTLING:
             settle = partial(self._settle, name)
             path = _pattern(f"{openapi.SUBSCRIPTION}/{name}")
@@ -153,6 +182,18 @@ class MessagesApi:
         except CallRefused as error:
             return self._cors.dress(answers.refusal(error), origin)
         return self._answered(serve(caller, request, *parts), origin)
+
+    def _wait(self, request: HttpRequest, *parts: str) -> Response | Later:
+        """Serve a pull for as long as its client is there."""
+        waiting = Waiting()
+        answer = self._serve(partial(self._pull, waiting.gone), request, *parts)
+        if isinstance(answer, Response):
+            return answer
+        task = asyncio.create_task(answer)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(waiting.done)
+        return waiting
 
     async def _answered(
         self, answer: Coroutine[Any, Any, Response], origin: str | None
@@ -247,10 +288,15 @@ class MessagesApi:
     # Pulling.
 
     async def _pull(
-        self, caller: Caller, request: HttpRequest, topic: str, subscription: str
+        self,
+        gone: asyncio.Future[None],
+        caller: Caller,
+        request: HttpRequest,
+        topic: str,
+        subscription: str,
     ) -> Response:
         body = _decoded(request, PullBody)
-        found = await self._pulls.pull(caller, (topic, subscription), body)
+        found = await self._pulls.pull(caller, (topic, subscription), body, gone)
         return answers.answered(200, Pulled(topic, subscription, [delivered(one) for one in found]))
 
     async def _settle(

@@ -214,8 +214,8 @@ def _request() -> Json:
         "operationId": "request",
         "summary": "Ask an actor and wait for its reply",
         "description": "The actor gets the message with `metadata.expectsReply`, and replies with "
-        "one whose `metadata.inReplyTo` is its id. Two requests with one id at the same time reach "
-        "the actor once.",
+        "one whose `metadata.inReplyTo` is its id. A repeat with the same id reaches the actor "
+        "once, and gets the same reply as long as the hub remembers it.",
         "parameters": [_key()],
         "requestBody": _body(RequestBody),
         "responses": {
@@ -229,8 +229,8 @@ def _read() -> Json:
     return {
         "operationId": "readTopic",
         "summary": "Read messages of a durable topic",
-        "description": "Oldest first, without taking them from anybody. Continue with `after` one "
-        "less than `next` until a page is `complete`.",
+        "description": "Oldest first, without taking them from anybody. Continue with `from` set "
+        "to `next` until a page is `complete`.",
         "parameters": [
             _topic(),
             _query("after", {"type": "integer", "minimum": 0, "maximum": NUMBER_MAX - 1}, 0),

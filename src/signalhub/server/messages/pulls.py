@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from signalhub.core.subscriptions.consumers import Consumer
 from signalhub.server.callers import Answer, Caller, CallRefused
 from signalhub.server.messages.bodies import PullBody
 from signalhub.wire.errors import Code, Refusal
 
 if TYPE_CHECKING:
     from signalhub.clock import Clock
-    from signalhub.core.subscriptions.consumers import Consumer
-from signalhub.core.hub import Hub
+    from signalhub.core.hub import Hub
 
 Name = tuple[str, str]
 
@@ -98,10 +98,12 @@ class _Puller:
         self._left = ""
         await self._caller.call("hub:subscribe", payload, at_once=joined)
 
-    async def pull(self, body: PullBody) -> list[Answer]:
-        """Take messages; the first one is waited for."""
+    async def pull(self, body: PullBody, gone: asyncio.Future[None]) -> list[Answer]:
+        """Take messages; the first one is waited for, unless nobody is there to get it."""
         consumer = self._consumer
         assert consumer is not None
+        if gone.done():
+            return []
         window = self._window if body.window is None else body.window
         self._found = []
         credit = min(window, consumer.flights + body.max)
@@ -114,11 +116,16 @@ class _Puller:
                 # What is there may still have to be read.
                 wait_ms = max(wait_ms, _READ_MS)
             if wait_ms and not self._found and not self._left:
-                await asyncio.wait((self._arrived,), timeout=wait_ms / 1000)
+                await asyncio.wait(
+                    (self._arrived, gone),
+                    timeout=wait_ms / 1000,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
         finally:
             consumer.grant(0)
             self._arrived = None
         if self._left and not self._found:
+            self._caller.check_open()
             raise CallRefused(
                 409,
                 Code.NOT_A_CONSUMER,
@@ -151,8 +158,13 @@ class Pulls:
         self._now_ms = clock.now_ms
         self._pullers: dict[Caller, dict[Name, _Puller]] = {}
 
-    async def pull(self, caller: Caller, name: Name, body: PullBody) -> list[Answer]:
-        """Take messages of a subscription, which is made if there is none."""
+    async def pull(
+        self, caller: Caller, name: Name, body: PullBody, gone: asyncio.Future[None]
+    ) -> list[Answer]:
+        """Take messages of a subscription, which is made if there is none.
+
+        Once its client is `gone`, nothing more is taken.
+        """
         with caller.in_use():
             puller = self._puller(caller, name)
             try:
@@ -161,7 +173,7 @@ class Pulls:
                         await puller.join(self._hub, body)
                     else:
                         self._charge(caller)
-                    return await puller.pull(body)
+                    return await puller.pull(body, gone)
             finally:
                 self._forget_unless_joined(caller, name, puller)
 
@@ -192,11 +204,15 @@ class Pulls:
             mine: dict[Name, _Puller] = {}
             pullers = self._pullers[caller] = mine
             caller.listeners.append(lambda answer: _passed_on(mine, answer))
-            caller.on_end.append(lambda: self._pullers.pop(caller, None))
+            caller.on_end.append(lambda: self._ended(caller))
         puller = pullers.get(name)
         if puller is None:
             puller = pullers[name] = _Puller(caller, name)
         return puller
+
+    def _ended(self, caller: Caller) -> None:
+        for puller in self._pullers.pop(caller, {}).values():
+            puller.left("its session has ended")
 
     def _forget_unless_joined(self, caller: Caller, name: Name, puller: _Puller) -> None:
         pullers = self._pullers.get(caller, {})

@@ -146,6 +146,7 @@ class Door(asyncio.BufferedProtocol):
         "_is_new",
         "_is_open",
         "_is_paused",
+        "_later",
         "_listener",
         "_pending",
         "_queue",
@@ -168,6 +169,7 @@ class Door(asyncio.BufferedProtocol):
         self._queue: deque[HttpRequest] | None = None
         # The request that is being answered, if any.
         self._pending: tuple[HttpRequest, Route] | None = None
+        self._later: Later | None = None
         self._websocket: Any = None
         # The network address of the client, without its port.
         self.source = ""
@@ -241,6 +243,8 @@ class Door(asyncio.BufferedProtocol):
         self._listener.unfinished.hold(self, 0)
         self._listener.relieved(self)
         self._is_leaving = True
+        if self._later is not None:
+            self._later.abandon()
         if self._websocket is not None:
             self._websocket.connection_lost(exc)
             return
@@ -251,6 +255,8 @@ class Door(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Keep the connection while answers are pending: the client has only closed its side."""
         self._is_half_closed = True
+        if self._later is not None:
+            self._later.abandon()
         return self._pending is not None or bool(self._queue)
 
     def pause_writing(self) -> None:
@@ -403,6 +409,8 @@ class Door(asyncio.BufferedProtocol):
         elif (response := answer.wait(self.deliver)) is not None:
             self._pending = None
             self._send(request, response, route)
+        else:
+            self._later = answer
 
     async def _wait(self, route: Route, answer: Awaitable[Response]) -> None:
         try:
@@ -443,6 +451,7 @@ class Door(asyncio.BufferedProtocol):
         """Send the pending answer, unless the client has disconnected."""
         assert self._pending is not None
         (request, route), self._pending = self._pending, None
+        self._later = None
         if self._transport.is_closing():
             return
         self._send(request, response, route, self._is_leaving)

@@ -198,6 +198,9 @@ class Later:
         if self._deliver is not None:
             self._deliver(response)
 
+    def abandon(self) -> None:
+        """Its client has disconnected, or sends nothing more: what only waits for it may end."""
+
     def wait(self, deliver: Callable[[Response], None]) -> Response | None:
         """Return the answer if it is set; otherwise pass it to `deliver` later."""
         if self._response is None:

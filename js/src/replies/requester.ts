@@ -7,20 +7,28 @@
  * reconnecting as well, or our token may not see it. Then it must be found once before.
  */
 
-import type { BroadcastResult, Found, Published, Receipt } from './answers.js';
-import type { Handler } from './arrivals.js';
-import { iterate } from './consumers.js';
-import type { Message, Replying } from './message.js';
-import type { Payload } from './protocol/frame.js';
-import { Exchange, Exchanges } from './protocol/exchanges.js';
-import { REQUEST_PREFIX } from './protocol/incoming.js';
-import { Replies } from './protocol/replies.js';
-import { asking, broadcasting, discovering, publishing, telling } from './requests.js';
-import { type Deferred, deferred, until } from './transport/platform.js';
-import type { ClientRunner } from './transport/runner.js';
-import { ClientError, NoReply, Refused, Reject, RequestFailed, Unavailable, sentence } from './wire/errors.js';
-import { checkedType, invalid } from './wire/names.js';
-import { Queue } from './wire/queues.js';
+import type { BroadcastResult, Found, Published, Receipt } from '../answers.js';
+import type { Handler } from '../arrivals.js';
+import { iterate } from '../consumers.js';
+import type { Message, Replying } from '../message.js';
+import type { Payload } from '../protocol/frame.js';
+import { Exchange, Exchanges } from '../protocol/exchanges.js';
+import { REQUEST_PREFIX } from '../protocol/incoming.js';
+import { Replies } from '../protocol/replies.js';
+import { asking, broadcasting, discovering, publishing, telling } from '../requests.js';
+import { type Deferred, deferred, until } from '../transport/platform.js';
+import type { ClientRunner } from '../transport/runner.js';
+import {
+  ClientError,
+  NoReply,
+  Refused,
+  Reject,
+  RequestFailed,
+  Unavailable,
+  sentence,
+} from '../wire/errors.js';
+import { checkedType, invalid } from '../wire/names.js';
+import { Queue } from '../wire/queues.js';
 
 const REQUEST_MS = 30_000;
 const REPLY_SUFFIX = '.reply';
@@ -207,6 +215,16 @@ export class Requester implements Replying {
     return arrival === 'open' ? 'ignored' : 'dismissed';
   }
 
+  /** The client ends: so do all exchanges that were handed over; the others fail by themselves. */
+  stopped(reason: ClientError): void {
+    for (const exchange of this._exchanges.all()) {
+      if (exchange.isHandedOver) {
+        const text = `${exchange.subject}: ${reason.message} before the reply`;
+        this._exchanges.end(exchange, new NoReply(text));
+      }
+    }
+  }
+
   /** The link is lost: perhaps the hub was restarted, and recipients reconnect as well. */
   lost(): void {
     for (const watch of this._watches.values()) {
@@ -238,7 +256,12 @@ export class Requester implements Replying {
       const code = isMeant ? (error as Reject).code : 'failed';
       const name = error instanceof Error && !isMeant ? `${error.name}: ` : '';
       failure = { code, text: name + sentence(error) };
-      this._runner.report({ type: 'warning', sentence: 'A handler failed', messageType: type, error });
+      this._runner.report({
+        type: 'warning',
+        sentence: 'A handler failed',
+        messageType: type,
+        error,
+      });
     }
     if (this._replies.isAnswered(message)) {
       // The handler has done so itself.
@@ -287,7 +310,7 @@ export class Requester implements Replying {
     });
     signal?.throwIfAborted();
     const over = deferred<void>();
-    const exchange = new Exchange(request.id, to, repliesMax, {
+    const exchange = new Exchange(request, to, repliesMax, {
       replied,
       ended: (error) => (error ? over.reject(error) : over.resolve()),
     });
@@ -307,17 +330,7 @@ export class Requester implements Replying {
         exchanges.end(exchange, exchange.hasReplies ? undefined : error);
       });
     try {
-      const stopped = runner.ended.then((error) => {
-        throw new NoReply(`${request.subject}: ${error.message} before the reply`);
-      });
-      stopped.catch(() => undefined);
-      await until(Promise.race([over.promise, stopped.catch((error) => {
-        // What is pending fails by itself, and says more.
-        if (!exchange.isHandedOver) {
-          return over.promise;
-        }
-        throw error;
-      })]), signal);
+      await until(over.promise, signal);
     } finally {
       cancel();
       exchanges.end(exchange);
@@ -383,7 +396,7 @@ export class Requester implements Replying {
           watch.wasFound = true;
         } else if (wasFound && watch.wasFound) {
           for (const exchange of waited) {
-            const text = `the request to ${to} got no reply: it has left`;
+            const text = `${exchange.subject}: ${to} has left without a reply`;
             this._exchanges.end(exchange, new NoReply(text, 'recipient_left'));
           }
         }

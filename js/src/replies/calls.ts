@@ -6,14 +6,14 @@
  * Python has are objects `{$, v}` that name their type.
  */
 
-import type { Place } from './answers.js';
-import type { Client } from './client.js';
-import type { Message } from './message.js';
-import { type Deferred, type Platform, deferred, sleep, until } from './transport/platform.js';
-import { newMessageId } from './wire/bytes.js';
-import { CallError, Refused } from './wire/errors.js';
-import { checkedActor, invalid } from './wire/names.js';
-import { isObject, textIn } from './wire/shapes.js';
+import type { Place } from '../answers.js';
+import type { Client } from '../client.js';
+import type { Message } from '../message.js';
+import { type Deferred, type Platform, deferred, sleep, until } from '../transport/platform.js';
+import { newMessageId } from '../wire/bytes.js';
+import { CallError, Refused } from '../wire/errors.js';
+import { checkedActor, invalid } from '../wire/names.js';
+import { isObject, textIn } from '../wire/shapes.js';
 
 const CALL = 'actors:call';
 const RESULT = 'actors:result';
@@ -172,5 +172,9 @@ function errorOf(described: unknown, callId: string): CallError {
   if (own === 'CallTimeout') {
     facts.executed = attrs.executed === 'no' ? 'no' : 'unknown';
   }
-  return new CallError(codes[own ?? ''] ?? 'call_failed', textIn(described, 'message') ?? '', facts);
+  return new CallError(
+    codes[own ?? ''] ?? 'call_failed',
+    textIn(described, 'message') ?? '',
+    facts,
+  );
 }

@@ -1,0 +1,164 @@
+"""Hosts of durable actors, asked by the hub: their rows, their calls, and commands to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import signalhub
+from signalhub.actors.host.caller import ActorHub
+from signalhub.actors.host.host import HOST_CAPABILITY, Host
+from signalhub.testing import RunningHub
+from tests.support.actors.shop import Order, Stock
+from tests.support.socket.stage import eventually
+from tests.support.socket.visitors import Person, open_hub
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[RunningHub]:
+    async with open_hub() as running:
+        yield running
+
+
+@pytest.fixture
+async def orders(hub: RunningHub, tmp_path: Path) -> AsyncIterator[Host]:
+    """A host with orders, whose stock is on another one."""
+    folder, foreign = tmp_path / "orders", ("stock", "clerk")
+    async with Host(Order, data=folder, url=hub.url, name="orders", foreign=foreign) as running:
+        await running.is_connected.wait()
+        yield running
+
+
+@pytest.fixture
+async def stock(hub: RunningHub, tmp_path: Path) -> AsyncIterator[Host]:
+    async with Host(Stock, data=tmp_path / "stock", url=hub.url, name="stock") as running:
+        await running.is_connected.wait()
+        yield running
+
+
+async def test_hosts_say_what_is_in_them(hub: RunningHub, orders: Host, stock: Host) -> None:
+    person = Person(hub)
+    async with ActorHub(hub.url) as outside:
+        await outside.ask("order/17", "checkout", "mug")
+
+    found = await person.get("/hosts")
+    rows = {one["host"]: one for one in found["hosts"]}
+    assert {name: one["state"] for name, one in rows.items()} == {
+        "orders": "present",
+        "stock": "present",
+    }
+    assert rows["orders"]["kinds"] == ["order"]
+    assert rows["orders"]["counters"]
+    (order,) = (await person.get("/hosts/orders/actors"))["rows"]
+    assert (order["actor"], order["host"], order["status"]) == ("order/17", "orders", "here")
+    (whole,) = (await person.get("/hosts/orders/actors/order%2F17"))["rows"]
+    assert whole["actor"] == "order/17"
+    missing = await person.ask("/hosts/orders/actors/order%2F99")
+    assert missing.status == 404
+    controlled = await person.get("/actions?verb=control&limit=3")
+    assert {one["over"] for one in controlled["rows"]} <= {"@(actors/orders)", "@(actors/stock)"}
+    assert {one["address"] for one in controlled["rows"]} == {"@(ui/page)"}
+
+
+async def test_hosts_that_are_away_or_silent_are_named(
+    hub: RunningHub, orders: Host, tmp_path: Path
+) -> None:
+    async with Host(Stock, data=tmp_path / "s", url=hub.url, name="stock") as other:
+        await other.is_connected.wait()
+    await eventually(lambda: hub.app.hub.registry.find("@(actors/stock)", now(hub)) is None)
+    person = Person(hub)
+    desk = hub.app.history
+    assert desk is not None
+    desk.hosts._answer_s = 0.3
+    async with signalhub.connect(
+        hub.url,
+        "@(actors/mute)",
+        capabilities=[HOST_CAPABILITY, "actor:clerk"],
+        durable=True,
+    ):
+        found = await person.get("/hosts")
+        alarms = await person.get("/alarms")
+
+    states = {one["host"]: one["state"] for one in found["hosts"]}
+    assert states == {"orders": "present", "stock": "away", "mute": "silent"}
+    assert (alarms["silent"], alarms["away"], alarms["rows"]) == (["mute"], ["stock"], [])
+
+
+def now(hub: RunningHub) -> int:
+    return hub.app._clock.now_ms()
+
+
+async def test_an_open_call_is_what_its_host_says(hub: RunningHub, orders: Host) -> None:
+    person = Person(hub)
+    async with ActorHub(hub.url) as outside:
+        call_id = await outside.ask("order/17", "wait_for", "ann")
+
+    (call,) = (await person.get("/calls"))["rows"]
+    assert (call["call"], call["caller"], call["target"]) == (call_id, "order/17", "clerk/ann")
+    assert (call["host"], call["method"]) == ("orders", "never")
+    one = await person.get(f"/calls/{call_id}")
+    assert one["known"]["orders"]["caller"]["target"] == "clerk/ann"
+    assert one["steps"] == []
+
+
+async def test_letters_of_a_host_are_shown_tried_again_and_deleted(
+    hub: RunningHub, orders: Host, stock: Host
+) -> None:
+    person = Person(hub)
+    letters: list[dict[str, Any]] = []
+    async with ActorHub(hub.url) as outside:
+        await outside.ask("order/17", "stumble", "mug")
+        async with asyncio.timeout(20):
+            while not letters:
+                letters = (await person.get("/host-letters"))["rows"]
+    (letter,) = letters
+    assert (letter["actor"], letter["host"]) == ("order/17", "orders")
+    assert "stumbled" in letter["error"]
+    which = {"actor": "order/17", "id": letter["id"]}
+    (whole,) = (await person.get(f"/host-letters/orders/{letter['id']}?actor=order%2F17"))["rows"]
+    assert whole
+    planned = await person.ask("/hosts/orders/purge", which | {"dryRun": True})
+    assert planned.json["allowed"]
+
+    again = await person.ask("/hosts/orders/redrive", which)
+    assert again.status == 200, again.body
+    assert (again.json["operation"], again.json["target"]) == ("hosts.redrive", "orders: order/17")
+    letters = []
+    async with asyncio.timeout(20):
+        while not letters:
+            letters = (await person.get("/host-letters?host=orders"))["rows"]
+    purged = await person.ask("/hosts/orders/purge", {"actor": "order/17", "id": letters[0]["id"]})
+    assert purged.status == 200, purged.body
+    assert (await person.get("/host-letters"))["rows"] == []
+    gone = await person.ask("/hosts/orders/purge", {"actor": "order/17", "id": letters[0]["id"]})
+    assert gone.status == 404
+    done = [one["request"] for one in (await person.get("/actions?verb=delete"))["rows"]]
+    assert done[-1] == "actors:control purge"
+
+
+async def test_ended_calls_are_read_from_the_log(
+    hub: RunningHub, orders: Host, stock: Host
+) -> None:
+    person = Person(hub)
+    async with ActorHub(hub.url) as outside:
+        await outside.ask("order/17", "checkout", "mug")
+        ended: list[dict[str, Any]] = []
+        async with asyncio.timeout(20):
+            while {one["target"] for one in ended if one["endedAt"]} < {"order/17", "stock/mug"}:
+                ended = (await person.get("/calls?state=ended"))["rows"]
+
+    by_target = {one["target"]: one for one in ended}
+    inner = by_target["stock/mug"]
+    assert (inner["caller"], inner["state"]) == ("order/17", "returned")
+    assert inner["method"]
+    story = await person.get(f"/calls/{by_target['order/17']['call']}")
+    whats = [(one["what"], one["target"]) for one in story["steps"]]
+    assert ("requested", "order/17") in whats
+    assert ("requested", "stock/mug") in whats
+    assert story["steps"] == sorted(story["steps"], key=lambda one: one["at"])
+    finished = await person.get("/calls?state=finished")
+    assert {one["target"] for one in finished["rows"]} >= {"order/17"}
