@@ -122,6 +122,8 @@ def test_rooms_inboxes_and_messages_over_http(hub: RunningHub) -> None:
             assert next(room).ciphertext == b"hello"
         assert rooms.publish("jobs", "job", 1, durable=True).seq == 1
         assert [message.payload for message in rooms.messages("jobs")] == [1]
+        (job,) = rooms.pull("jobs", "workers")
+        assert job.ack(wait=True)
         inbox = rooms.inbox("A" * 43)
         inbox.append(b"later")
         assert [message.ciphertext for message in inbox.messages()] == [b"later"]
