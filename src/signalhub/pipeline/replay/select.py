@@ -69,6 +69,7 @@ class SelectionSummary(msgspec.Struct, frozen=True, kw_only=True):
 class Example(msgspec.Struct, frozen=True, kw_only=True):
     """One of the first messages, for display."""
 
+    epoch: int
     offset: int
     accepted_at: str
     stream: str
@@ -181,9 +182,10 @@ def examples(selected: DataFrame) -> list[Example]:
     """Return the first few messages that would be sent."""
     rows = selected.where(F.col("verdict") == SENDABLE).orderBy(*_ORDER).limit(EXAMPLES)
     moment = F.date_format("accepted_at", "yyyy-MM-dd HH:mm:ss").alias("accepted_at")
-    chosen = rows.select("offset", moment, "stream", "type", "key", "payload_json")
+    chosen = rows.select("epoch", "offset", moment, "stream", "type", "key", "payload_json")
     return [
         Example(
+            epoch=row.epoch,
             offset=row.offset,
             accepted_at=row.accepted_at or "",
             stream=row.stream,

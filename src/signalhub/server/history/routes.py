@@ -65,9 +65,9 @@ class HistoryDesk:
         api = desk.api
         self.reader = HistoryReader(reader_command(hub.settings, data))
         self._asking = Asking(hub, engine, api.visitors, self.reader)
-        self._work = LakeWork(hub, runner, api.visitors, desk.jobs, data, config, port)
+        self.work = LakeWork(hub, runner, api.visitors, desk.jobs, data, config, port)
         self._add_to(api)
-        self._work.add_to(api)
+        self.work.add_to(api)
         self.hosts = HostDesk(hub, self._asking)
         self.hosts.add_to(api)
 
@@ -293,7 +293,7 @@ class HistoryDesk:
             end=None if end is None else asked.number("to", 0),
         )
         found = await self._asking.ask(asked, question, answers.Audit)
-        job = self._work.audit_job
+        job = self.work.audit_job
         return msgspec.structs.replace(
             found, is_running=job is not None, job=None if job is None else job.name
         )

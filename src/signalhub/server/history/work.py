@@ -182,6 +182,14 @@ class LakeWork:
             raise bad_request("where and to must be given, without NUL characters")
         if not 0 <= body.rate <= 1e9:
             raise bad_request("rate must be 0 or more")
+        from signalhub.pipeline.quick_query import is_plain_condition
+
+        if not is_plain_condition("messages", body.where):
+            raise bad_request(
+                "where may only compare columns of the table messages with values",
+                "Join comparisons by AND, OR, NOT, IN, BETWEEN and IS NULL, such as"
+                " topic = 'orders' AND key = 'c-17'; for more run `signalhub replay`.",
+            )
         arguments = [
             *("replay", "--json", f"--where={body.where}", f"--to={body.to}"),
             *(f"--rate={body.rate:g}", f"--url=ws://{self._host()}:{self._port()}/ws"),
@@ -320,7 +328,7 @@ def _preview(found: dict[str, Any]) -> ReplayPreview:
         left_out={name: count for name, count in (found.get("left_out") or {}).items() if count},
         examples=[
             ReplayExample(
-                position=f"{one.get('epoch', 0)}.{one.get('offset', 0)}",
+                position=f"{one.get('epoch')}.{one.get('offset')}",
                 accepted_at=str(one.get("accepted_at", "")),
                 stream=one.get("stream", ""),
                 type=one.get("type"),
