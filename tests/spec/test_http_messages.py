@@ -646,6 +646,8 @@ async def test_pages_of_other_origins_are_refused_and_allowed_ones_may_read() ->
         body = {"topic": "news", "type": "a"}
         foreign = await home.post("publish", body, {"Origin": "https://evil.example.org"})
         assert foreign.status == 403
+        own = await home.post("publish", body, {"Origin": "http://localhost"})
+        assert own.status == 202
         allowed = await home.post("publish", body, {"Origin": page})
         assert allowed.header("Access-Control-Allow-Origin") == page
         described = await home.get("/openapi.json", {"Origin": page})

@@ -43,6 +43,7 @@ from signalhub.server.messages.bodies import (
 from signalhub.server.messages.pages import Pages, actors_query, bad_request, delivered
 from signalhub.server.messages.pulls import Pulls
 from signalhub.server.port.door import ORIGIN_REFUSED
+from signalhub.server.port.hosts import Proxies, is_same_origin
 from signalhub.server.port.http import HttpRequest, Later, Response, Routes
 from signalhub.server.rooms.answers import INTERNAL_ERROR, JSON
 from signalhub.server.rooms.api import Cors
@@ -145,6 +146,7 @@ class MessagesApi:
     def __init__(self, hub: Hub, runner: HubRunner, clock: Clock, callers: Callers) -> None:
         self._callers = callers
         self._cors = Cors(hub.settings.origins)
+        self._proxies = Proxies(hub.settings)
         self._is_checked = hub.settings.auth.enabled
         self._pulls = Pulls(hub, clock)
         self._pages = Pages(hub, runner)
@@ -175,13 +177,21 @@ class MessagesApi:
         self, serve: Serve, request: HttpRequest, *parts: str
     ) -> Response | Coroutine[Any, Any, Response]:
         origin = request.headers.get("origin")
-        if not self._cors.admits(origin):
+        if not self._admits(origin, request):
             return ORIGIN_REFUSED
         try:
             caller = self._callers.caller(self._callers.principal(request))
         except CallRefused as error:
             return self._cors.dress(answers.refusal(error), origin)
         return self._answered(serve(caller, request, *parts), origin)
+
+    def _admits(self, origin: str | None, request: HttpRequest) -> bool:
+        """The hub's own pages may use it, and those of the settings."""
+        return (
+            origin is None
+            or self._cors.admits(origin)
+            or is_same_origin(origin, request, self._proxies)
+        )
 
     def _wait(self, request: HttpRequest, *parts: str) -> Response | Later:
         """Serve a pull for as long as its client is there."""
