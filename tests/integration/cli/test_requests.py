@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 import sys
+from pathlib import Path
+
+import pytest
 
 from signalhub import Client, Message
 from signalhub.cli.messages.programs import run_program
 from signalhub.testing import RunningHub
-from tests.support.process.command import Run, following, hub_knows, line_of
+from tests.support.process.command import Run, following, hub_knows, line_of, started
 
 CLOCK = "@(demo/clock)"
 # Reads what it is given and writes it back, with its length.
@@ -74,6 +80,24 @@ async def test_a_command_that_cannot_run_is_refused_at_once(run: Run) -> None:
     assert (missing.code, unknown.code) == (2, 2)
     assert "COMMAND is missing" in missing.err
     assert "no such command" in unknown.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+async def test_commands_end_with_the_one_that_runs_them(
+    hub: RunningHub, me: Client, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    noted = tmp_path / "pid"
+    program = f"echo $$ > {noted}.new; mv {noted}.new {noted}; exec sleep 600"
+    async with started(hub.url, "answer", "demo/clock", "--", "sh", "-c", program) as process:
+        await hub_knows(hub, CLOCK)
+        await me.tell(CLOCK, "text")
+        while not noted.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        process.send_signal(number)
+        assert await process.wait() == code
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(noted.read_text()), 0)
 
 
 async def test_programs_are_limited_in_time_and_output() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -142,7 +145,25 @@ def answer(
         # The last reply may still be on its way.
         await me.ping()
 
-    stay(connection, work, address=own, durable=durable, acknowledge=bool(durable))
+    with _ended_by_sigterm():
+        stay(connection, work, address=own, durable=durable, acknowledge=bool(durable))
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the commands that run, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(_signal: int, _frame: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _text(payload: Any) -> str:
