@@ -214,6 +214,21 @@ def test_an_exclusive_pattern_has_one_consumer_and_a_name_takes_it_over() -> Non
     assert (told["payload"]["pattern"], told["payload"]["reason"]) == (ORDERS, "taken_over")
 
 
+def test_no_circle_keeps_the_session_of_a_consumer_that_has_left() -> None:
+    shell = MemoryShell()
+    writer, reader = people(shell)
+    consume(reader)
+    publish(writer, topic="orders/a")
+    (consumer,) = reader.session.consumers.values()
+    (share,) = consumer.parts()
+
+    reader.drop()
+
+    assert consumer.parts() == []
+    assert share not in list(pattern_of(shell).members["orders/a"].consumers)
+    assert pattern_of(shell).consumers == []
+
+
 def test_several_share_a_pattern_and_first_messages_go_round() -> None:
     shell = MemoryShell()
     writer, reader = people(shell)

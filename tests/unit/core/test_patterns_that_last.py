@@ -153,6 +153,28 @@ def test_parts_that_the_log_refused_are_made_later() -> None:
     assert sorted(came(reader)) == [(topic, 1) for topic in TOPICS]
 
 
+def test_whoever_waits_for_the_parts_is_answered_once_also_if_some_are_refused() -> None:
+    shell = MemoryShell()
+    writer, reader = people(shell)
+    for topic in TOPICS:
+        publish(writer, topic=topic)
+    shell.engine.is_prompt = False
+    reader.request("hub:subscribe", BILLING | {"from": "earliest"})
+    shell.engine.commit(1)
+    shell.settle()
+    # As if one of them had been refused while others are on their way.
+    pattern_of(shell).needs_filling = True
+    shell.tick()
+    assert [one["type"] for one in reader.take()] == ["hub:connected"]
+
+    shell.engine.is_prompt = True
+    shell.settle()
+    shell.pass_time(2)
+
+    answers = [one["type"] for one in reader.take() if one["type"].startswith("hub:")]
+    assert answers == ["hub:subscribed"]
+
+
 def test_a_refused_first_message_takes_its_parts_back() -> None:
     shell = MemoryShell()
     writer, reader = people(shell)

@@ -146,6 +146,10 @@ class PatternConsumer:
         if self.queue and self.has_room:
             self._dispatcher.serve(self)
 
+    def ended(self) -> None:
+        """It has left all parts; nothing in a circle keeps its session."""
+        self.shares.clear()
+
     def wake(self, dispatcher: Dispatcher) -> None:
         """It may have room again."""
         self.serve()

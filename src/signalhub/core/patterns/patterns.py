@@ -230,7 +230,7 @@ class Patterns:
         for pattern in self.index:
             if pattern.is_gone and not pattern.is_ending:
                 self.end(pattern)
-            elif pattern.needs_filling and not pattern.is_gone:
+            elif pattern.needs_filling and pattern.filled is None and not pattern.is_gone:
                 self.fill(pattern)
             elif pattern.is_abandonable and _is_abandoned(pattern, now):
                 facts: dict[str, object] = {"pattern": pattern.text, "subscription": pattern.name}

@@ -97,6 +97,9 @@ class Consumer:
         """The consumers of single streams that it consists of."""
         return (self,)
 
+    def ended(self) -> None:
+        """It has left all streams."""
+
     def wake(self, dispatcher: Dispatcher) -> None:
         """It may have room again."""
         dispatcher.wake(self.subscription)

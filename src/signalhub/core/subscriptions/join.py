@@ -195,6 +195,7 @@ class Subscriptions:
         for part in consumer.parts():
             part.subscription.left(part, now, self.settings.dispatch.failover_ms)
             self.dispatcher.wake(part.subscription)
+        consumer.ended()
         if not is_told or session.state is not SessionState.CONNECTED:
             return []
         payload = consumer.place | {
