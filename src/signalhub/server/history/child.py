@@ -127,8 +127,9 @@ class _Process:
 class _Search:
     """A question of somebody, which their next one ends."""
 
-    def __init__(self, id: int) -> None:
+    def __init__(self, id: int, *, is_long: bool) -> None:
         self.id = id
+        self.is_long = is_long
         self.is_replaced = False
 
 
@@ -142,8 +143,10 @@ class HistoryReader:
         answer_s: float = ANSWER_S,
         idle_s: float = IDLE_S,
         resident_bytes_max: int = RESIDENT_BYTES_MAX,
+        searches_max: int = WAITING_MAX,
     ) -> None:
         """The number of a socket is added to `command`."""
+        self._searches_max = searches_max
         self._command = command
         self._answer_s = answer_s
         self._idle_s = idle_s
@@ -164,14 +167,22 @@ class HistoryReader:
         """The process, while it runs."""
         return None if self._process is None else self._process.process.pid
 
-    async def ask(self, question: AnyQuestion, *, search_of: str = "") -> bytes:
+    async def ask(
+        self, question: AnyQuestion, *, search_of: str = "", is_long: bool = False
+    ) -> bytes:
         """The answer as JSON; raises `ReadRefused`.
 
-        `search_of` names whose search it is: of each of them only the newest goes on.
+        `search_of` names whose search it is: of each of them only the newest goes on. One that may
+        be long counts for the limit of searches.
         """
-        search = _Search(next(self._ids))
-        if search_of:
-            self._replace(search_of, search)
+        search = _Search(next(self._ids), is_long=is_long)
+        if is_long and self._others(search_of) >= self._searches_max:
+            raise ReadRefused(
+                429,
+                "too_many_searches",
+                f"{self._searches_max} others are searching.",
+                "Try again in a moment; the setting is ui.searches_max.",
+            )
         if self._waiting > WAITING_MAX:
             raise ReadRefused(
                 429,
@@ -179,6 +190,8 @@ class HistoryReader:
                 "Too many questions wait for the process that reads history.",
                 "Try again in a moment.",
             )
+        if search_of:
+            self._replace(search_of, search)
         self._waiting += 1
         try:
             async with self._turn:
@@ -196,6 +209,10 @@ class HistoryReader:
         self._drop(is_killed=True)
         if self._ending:
             await asyncio.wait(self._ending)
+
+    def _others(self, whose: str) -> int:
+        """How many others have a search that may be long."""
+        return sum(one.is_long for name, one in self._searches.items() if name != whose)
 
     def _replace(self, whose: str, search: _Search) -> None:
         earlier = self._searches.get(whose)
