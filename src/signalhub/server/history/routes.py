@@ -66,7 +66,9 @@ class HistoryDesk:
         self._lakeside = lakeside
         api = desk.api
         self.reader = HistoryReader(
-            reader_command(hub.settings, data), searches_max=hub.settings.ui.searches_max
+            reader_command(hub.settings, data),
+            searches_max=hub.settings.ui.searches_max,
+            tally=hub.tally.reader,
         )
         self._asking = Asking(hub, engine, api.visitors, self.reader)
         self.work = LakeWork(hub, runner, api.visitors, desk.jobs, data, config, port)
