@@ -265,7 +265,7 @@ function Search(): JSX.Element {
   return (
     <Dialog title={words.search} onClose={() => overlay.set(null)}>
       <div class="search" onKeyDown={onKeyDown}>
-        <input type="search" autofocus aria-label={words.search} aria-describedby="search-hint" placeholder={words.searchHint} value={text} autoComplete="off" spellcheck={false} onInput={(event) => setText(event.currentTarget.value)} />
+        <input type="text" role="searchbox" autofocus aria-label={words.search} aria-describedby="search-hint" value={text} autoComplete="off" spellcheck={false} onInput={(event) => setText(event.currentTarget.value)} />
         <p id="search-hint" class="dim">
           {answer && hits.length === 0 && text.trim() ? words.searchNothing(text.trim()) : answer && !answer.complete ? words.searchIncomplete : words.searchHint}
         </p>

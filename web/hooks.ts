@@ -53,6 +53,7 @@ export function useGet<T>(path: string | null, query: Query = {}, every = 0): Lo
   const [round, again] = useState(0);
   const key = path === null ? '' : JSON.stringify([path, query]);
   const isFrozen = useStore(frozen);
+  const loaded = useRef('');
   useEffect(() => {
     if (path === null) return undefined;
     const abort = new AbortController();
@@ -67,10 +68,12 @@ export function useGet<T>(path: string | null, query: Query = {}, every = 0): Lo
         if (isAbort(error)) return;
         set((old) => ({ data: old.of === key ? old.data : null, error: problem(error), loading: false, of: key }));
       }
-      if (!abort.signal.aborted && every > 0) timer = setTimeout(load, every);
+      if (!abort.signal.aborted && every > 0 && !frozen.value) timer = setTimeout(load, every);
     };
     set((old) => (old.of === key ? old : { data: null, error: null, loading: true, of: key }));
-    if (!isFrozen || round > 0) void load();
+    // A frozen view loads what it has not shown yet, and then no more.
+    if (!isFrozen || loaded.current !== `${key} ${round}`) void load();
+    loaded.current = `${key} ${round}`;
     return () => {
       abort.abort();
       clearTimeout(timer);

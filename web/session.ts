@@ -93,10 +93,11 @@ async function renew(): Promise<void> {
   }
 }
 
-/** Is an operation allowed, over a stream where it has one? */
-export function may(verb: string, over?: string): boolean {
+/** Is an operation allowed, over a stream where it has one? What one owns needs no permission. */
+export function may(verb: string, over?: string, owner = ''): boolean {
   const answer = me.value;
   if (!answer) return false;
+  if (owner !== '' && owner === answer.subject) return true;
   return answer.operations.some((one) => {
     if (one === verb || one === '*') return true;
     if (!one.startsWith(`${verb}:`)) return false;

@@ -361,6 +361,11 @@ export interface SubscriptionInfo {
   idleExpiryMs: number | null;
   backlogMax: number | null;
   backlogPolicy: string | null;
+  /** Of a pattern, which adds up its topics and has its own name as `topic`, and of its parts. */
+  pattern: string | null;
+  topics: number | null;
+  topicsBehind: number | null;
+  topicsBlocked: number | null;
 }
 const numbers = (kind: string, names: string): Shape =>
   Object.fromEntries(names.split(' ').map((name) => [name, kind]));
@@ -378,10 +383,10 @@ export const SUBSCRIPTION: Shape = {
   ),
   ...numbers('b', 'paused blocked'),
   ...numbers('b?', 'strict autoAck'),
-  ...numbers('s?', 'epoch poison deadLetter backlogPolicy'),
+  ...numbers('s?', 'epoch poison deadLetter backlogPolicy pattern'),
   ...numbers(
     'n?',
-    'generation first window ackTimeoutMs maxDeliveries backoffMs backoffCapMs heartbeatMs ratePerSecond idleExpiryMs backlogMax',
+    'generation first window ackTimeoutMs maxDeliveries backoffMs backoffCapMs heartbeatMs ratePerSecond idleExpiryMs backlogMax topics topicsBehind topicsBlocked',
   ),
 };
 /** Durable subscriptions, of one topic or of all. */
@@ -396,8 +401,16 @@ export interface Sought {
   next: number;
   willReplay: number;
   willSkip: number;
+  /** Of a pattern: how many are moved. */
+  topics: number | null;
 }
-export const SOUGHT: Shape = { epoch: 's?', next: 'i', willReplay: 'i', willSkip: 'i' };
+export const SOUGHT: Shape = {
+  epoch: 's?',
+  next: 'i',
+  willReplay: 'i',
+  willSkip: 'i',
+  topics: 'i?',
+};
 
 /** The end of a replay: whether the range is complete, and where to continue. */
 export interface Replayed {

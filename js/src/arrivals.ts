@@ -10,7 +10,8 @@ import type { Message } from './message.js';
 import type { Report } from './protocol/effects.js';
 import { type Deferred, deferred, until } from './transport/platform.js';
 import { ClientError, Reject, sentence } from './wire/errors.js';
-import { invalid } from './wire/names.js';
+import { readerOf } from './delivery.js';
+import { invalid, topicMatches } from './wire/names.js';
 import { Queue } from './wire/queues.js';
 
 const REASON_CHARS_MAX = 500;
@@ -162,7 +163,7 @@ export class Arrivals {
   dropped = 0;
   private _byType = new Map<string, MessageQueue>();
   private _byKey = new Map<string, MessageQueue>();
-  private _followed = new Map<object, { levels: string[]; queue: MessageQueue }>();
+  private _followed = new Map<object, { topic: string; queue: MessageQueue }>();
   private _unhandled: MessageQueue;
 
   constructor(
@@ -176,13 +177,12 @@ export class Arrivals {
   put(message: Message): void {
     const { delivery, topic, type } = message;
     if (delivery?.subscription != null) {
-      const key = `${topic ?? ''}\0${delivery.subscription}`;
-      const queue = this._byKey.get(key);
-      // Without one, its subscription was just left.
+      // Without a reader, its subscription was just left.
+      const [key, queue] = readerOf(this._byKey, topic ?? '', delivery.subscription) ?? [];
       queue?.put(message);
       if (queue && !queue.isPaused && queue.waiting.length > UNREAD_MAX) {
         queue.isPaused = true;
-        this._events.steer(key, true);
+        this._events.steer(key!, true);
       }
       return;
     }
@@ -211,7 +211,7 @@ export class Arrivals {
   /** Give what comes through a topic, or a wildcard, to a handler. */
   follow(owner: object, topic: string, handler: Handler): void {
     const queue = this._queue();
-    this._followed.set(owner, { levels: topic.split('/'), queue });
+    this._followed.set(owner, { topic, queue });
     queue.serve(handler);
   }
 
@@ -278,12 +278,8 @@ export class Arrivals {
 
   /** The handler of a topic, the first one that matches. */
   private _following(topic: string): MessageQueue | undefined {
-    const given = topic.split('/');
-    for (const { levels, queue } of this._followed.values()) {
-      const end = levels.indexOf('#');
-      const wanted = end < 0 ? levels : levels.slice(0, end);
-      const isLong = end < 0 ? wanted.length === given.length : wanted.length <= given.length;
-      if (isLong && wanted.every((level, at) => level === '+' || level === given[at])) {
+    for (const { topic: wanted, queue } of this._followed.values()) {
+      if (topicMatches(wanted, topic)) {
         return queue;
       }
     }

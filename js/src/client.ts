@@ -47,7 +47,7 @@ import { type ClientError, GaveUp, Unavailable, sentence } from './wire/errors.j
 import {
   type Position,
   checkedName,
-  checkedTopic,
+  checkedPattern,
   checkedUrl,
   invalid,
   pathOf,
@@ -499,7 +499,11 @@ export class Client<M extends Payloads = Payloads> extends Management {
     return refreshed;
   }
 
-  /** Read a durable subscription, which is created if it does not exist. */
+  /**
+   * Read a durable subscription, which is created if it does not exist. A topic with a wildcard is a
+   * pattern: `orders/#` reads all durable topics that match, also those made later; `message.topic`
+   * says which. Order holds within each of them.
+   */
   async consume<P = any>(
     topic: string,
     subscription: string,
@@ -514,7 +518,7 @@ export class Client<M extends Payloads = Payloads> extends Management {
       signal,
       ...serving
     } = options;
-    checkedTopic(topic);
+    checkedPattern(topic);
     checkedName(subscription, 'the name of a subscription');
     const address = sender ?? this.address;
     // A generated name lets this consumer take over from its own broken connection.

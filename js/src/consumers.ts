@@ -6,7 +6,7 @@ import type { Settled } from './delivery.js';
 import type { Message, SettleOptions } from './message.js';
 import type { Request } from './protocol/frame.js';
 import type { Seat } from './protocol/restore.js';
-import type { DeliverySettler } from './settle.js';
+import { type DeliverySettler, PatternSettler } from './settle.js';
 import { crediting, leaving } from './stream_requests.js';
 import type { ClientRunner } from './transport/runner.js';
 import { OutcomeUnknown, Refused, Unavailable } from './wire/errors.js';
@@ -46,7 +46,7 @@ export class HubEvent extends Event {
  * ends when the consumer or its client is closed, or throws what else ended it: `Unsubscribed` if the
  * hub ended it, `Refused` if it could not join again, `GaveUp` if the client has given up.
  *
- * Events: `lost` (`from`, `to`), when messages were deleted unread.
+ * Events: `lost` (`topic`, `from`, `to`), when messages were deleted unread.
  */
 export class Consumer<P = any> extends EventTarget implements AsyncIterable<Message<P>> {
   private _isServing = false;
@@ -55,13 +55,13 @@ export class Consumer<P = any> extends EventTarget implements AsyncIterable<Mess
   constructor(
     private _runner: ClientRunner,
     private _seat: Seat,
-    private _settler: DeliverySettler,
+    private _settler: DeliverySettler | PatternSettler,
     private _queue: MessageQueue,
   ) {
     super();
     // Later, so that whoever has just joined can listen.
-    _seat.onLost = ({ first: from, last: to }) =>
-      _runner.soon(() => this.dispatchEvent(new HubEvent('lost', { from, to })));
+    _seat.onLost = ({ first: from, last: to }, topic) =>
+      _runner.soon(() => this.dispatchEvent(new HubEvent('lost', { topic, from, to })));
   }
 
   [Symbol.asyncIterator](): AsyncIterator<Message<P>, undefined> {
@@ -76,6 +76,7 @@ export class Consumer<P = any> extends EventTarget implements AsyncIterable<Mess
     return this._queue.next(signal);
   }
 
+  /** The topic, or the pattern of all topics; `message.topic` has that of a message. */
   get topic(): string {
     return this._seat.topic;
   }
@@ -124,6 +125,11 @@ export class Consumer<P = any> extends EventTarget implements AsyncIterable<Mess
     return this._seat.lost;
   }
 
+  /** The same by topic, also for a pattern. */
+  get losses(): Readonly<Record<string, Lost>> {
+    return this._seat.losses;
+  }
+
   /** Options whose values this consumer asked to change, in vain: it may not manage the subscription. */
   get kept(): ReadonlySet<string> {
     return this._seat.kept;
@@ -148,9 +154,20 @@ export class Consumer<P = any> extends EventTarget implements AsyncIterable<Mess
     await this._runner.call(this._runner.request(credit));
   }
 
-  /** Acknowledge everything up to a position; only in modes `exclusive` and `failover`. */
-  ackUpTo(seq: number, options: SettleOptions = {}): Promise<Settled | null> {
-    return this._settler.ackUpTo(this.epoch, seq, options);
+  /**
+   * Acknowledge everything up to a position; only in modes `exclusive` and `failover`. With a pattern,
+   * `topic` says which topic is meant.
+   */
+  async ackUpTo(
+    seq: number,
+    { topic, ...options }: SettleOptions & { topic?: string } = {},
+  ): Promise<Settled | null> {
+    const { _settler: settler, _seat: seat } = this;
+    if (!(settler instanceof PatternSettler)) {
+      return settler.ackUpTo(this.epoch, seq, options);
+    }
+    const named = topic ?? invalid('this consumer reads many topics; name one with `topic`');
+    return settler.of(named).ackUpTo(seat.progressOf(named).epoch ?? '', seq, options);
   }
 
   /** Wait until the consumer ends; throws the error that ended it, unless it was closed. */

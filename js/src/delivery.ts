@@ -5,6 +5,7 @@
  * that must not lose the message.
  */
 
+import { hasWildcard, topicMatches } from './wire/names.js';
 import type { Shape } from './wire/shapes.js';
 
 /**
@@ -70,6 +71,22 @@ export interface Settled {
   ignored: number[];
 }
 export const SETTLED: Shape = { floor: 'i', accepted: 'i', ignored: ['i'] };
+
+/** What reads a subscription of a topic, alone or with all topics of a pattern, and its key. */
+export function readerOf<T>(
+  readers: Map<string, T>,
+  topic: string,
+  subscription: string,
+): [string, T] | undefined {
+  const own = `${topic}\0${subscription}`;
+  if (readers.has(own)) {
+    return [own, readers.get(own)!];
+  }
+  return [...readers].find(([key]) => {
+    const [pattern, name] = key.split('\0') as [string, string];
+    return name === subscription && hasWildcard(pattern) && topicMatches(pattern, topic);
+  });
+}
 
 /** More than any window holds. */
 export const RETURNED_MAX = 16_384;

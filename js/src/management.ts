@@ -128,12 +128,16 @@ export abstract class Management extends EventTarget {
     return this._answer(streams.aboutSubscription('info', topic, name), { signal });
   }
 
-  /** A page of the durable subscriptions of a topic, or of all topics. */
+  /**
+   * A page of the durable subscriptions of a topic, of a pattern, or of all topics. With `patterns`, of
+   * the patterns instead, each with its topics added up.
+   */
   subscriptions(
     topic?: string,
-    { offset = 0, limit = 100, signal }: PageOptions = {},
+    { offset = 0, limit = 100, patterns, signal }: PageOptions & { patterns?: boolean } = {},
   ): Promise<SubscriptionPage> {
-    return this._answer(streams.listingSubscriptions(topic, offset, limit), { signal });
+    const listing = streams.listingSubscriptions(topic, offset, limit, patterns);
+    return this._answer(listing, { signal });
   }
 
   /** Change the options of a durable subscription immediately; see `consume`. */

@@ -8,11 +8,11 @@
  * learn of the settlement or has lost it, is not handed out again, but gets the same verdict.
  */
 
-import { type Delivery, Progress, type Settled } from './delivery.js';
+import { type Delivery, Progress, type Settled, readerOf } from './delivery.js';
 import type { Message, SettleOptions, Settles } from './message.js';
 import type { Answered } from './protocol/effects.js';
 import type { Payload, Request, RequestOptions } from './protocol/frame.js';
-import { type Seat, keyOf } from './protocol/restore.js';
+import type { Seat } from './protocol/restore.js';
 import { type Source, type Verdict, settling, settlingEach } from './stream_requests.js';
 import { StaleDelivery, Unavailable } from './wire/errors.js';
 
@@ -89,6 +89,11 @@ export class DeliverySettler implements Settles {
     }
     message._settler = this;
     return message;
+  }
+
+  /** Itself; the one of a pattern has several. */
+  every(): DeliverySettler[] {
+    return [this];
   }
 
   isOpen(delivery: Delivery): boolean {
@@ -250,10 +255,37 @@ export class DeliverySettler implements Settles {
   }
 }
 
+/** Settles the messages of a pattern, those of each topic apart. */
+export class PatternSettler {
+  private _topics = new Map<string, DeliverySettler>();
+
+  constructor(
+    private _seat: Seat,
+    private _outlet: Outlet,
+  ) {}
+
+  /** The settler of one topic. */
+  of(topic: string): DeliverySettler {
+    const { subscription } = this._seat;
+    const progress = this._seat.progressOf(topic);
+    let settler = this._topics.get(topic);
+    if (!settler) {
+      const source = { topic, subscription };
+      settler = new DeliverySettler(source, progress, this._outlet, this._seat);
+      this._topics.set(topic, settler);
+    }
+    return settler;
+  }
+
+  every(): DeliverySettler[] {
+    return [...this._topics.values()];
+  }
+}
+
 /** The settlers of one client, by stream. */
 export class Settlers {
   private _mailboxes = new Map<string, DeliverySettler>();
-  private _seats = new Map<string, DeliverySettler>();
+  private _seats = new Map<string, DeliverySettler | PatternSettler>();
 
   constructor(
     private _outlet: Outlet,
@@ -277,18 +309,20 @@ export class Settlers {
   }
 
   /** Add the settler of a consumer that joins. */
-  add(seat: Seat): DeliverySettler {
+  add(seat: Seat): DeliverySettler | PatternSettler {
     const { topic, subscription, progress } = seat;
-    const settler = new DeliverySettler({ topic, subscription }, progress, this._outlet, seat);
+    const settler = seat.isPattern
+      ? new PatternSettler(seat, this._outlet)
+      : new DeliverySettler({ topic, subscription }, progress, this._outlet, seat);
     this._seats.set(seat.key, settler);
     return settler;
   }
 
   /** Remove the settler of a consumer that leaves, after sending its acknowledgements. */
   remove(key: string): void {
-    const settler = this._seats.get(key);
-    if (settler) {
-      this._seats.delete(key);
+    const settlers = this._seats.get(key)?.every() ?? [];
+    this._seats.delete(key);
+    for (const settler of settlers) {
       settler.flush();
       settler.isClosed = true;
     }
@@ -309,13 +343,15 @@ export class Settlers {
   }
 
   private _all(): DeliverySettler[] {
-    return [...this._mailboxes.values(), ...this._seats.values()];
+    const ofSeats = [...this._seats.values()].flatMap((one) => one.every());
+    return [...this._mailboxes.values(), ...ofSeats];
   }
 
   private _settler(topic: string, delivery: Delivery): DeliverySettler | undefined {
     const { subscription, stream } = delivery;
     if (subscription !== null) {
-      return this._seats.get(keyOf(topic, subscription));
+      const [, found] = readerOf(this._seats, topic, subscription) ?? [];
+      return found instanceof PatternSettler ? found.of(topic) : found;
     }
     if (stream === null || !this._acknowledges) {
       return undefined;

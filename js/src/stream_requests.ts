@@ -35,8 +35,10 @@ import {
   checkedActor,
   checkedAddress,
   checkedName,
+  checkedPattern,
   checkedTopic,
   epochMs,
+  hasWildcard,
   invalid,
   wirePosition,
 } from './wire/names.js';
@@ -221,7 +223,8 @@ function ofSubscription<A>(
   others: Partial<Payload<A>> = {},
 ): Payload<A> {
   const content = {
-    topic: checkedTopic(topic),
+    // A topic with a wildcard is a pattern.
+    [hasWildcard(checkedPattern(topic)) ? 'pattern' : 'topic']: topic,
     subscription: checkedName(subscription, 'the name of a subscription'),
     ...more,
   };
@@ -257,11 +260,19 @@ export const listingSubscriptions = (
   topic: string | undefined,
   offset: number,
   limit: number,
+  patterns?: boolean,
 ): Payload<SubscriptionPage> =>
   declared(
     'hub:list_subs',
     'hub:sub_list',
-    { topic: topic === undefined ? topic : checkedTopic(topic), offset, limit },
+    {
+      ...(topic === undefined
+        ? {}
+        : { [hasWildcard(checkedPattern(topic)) ? 'pattern' : 'topic']: topic }),
+      offset,
+      limit,
+      patterns: patterns || undefined,
+    },
     as(SUBSCRIPTION_PAGE),
     { alias: 'hub:sub_info_response' },
   );

@@ -131,6 +131,25 @@ describe('a client of a running hub', () => {
     assert.deepEqual(letters, ['never']);
   });
 
+  test('a pattern is one subscription to all topics that match, also to later ones', async () => {
+    await alice.publish('returns/eu', 'return', 1, { durable: true });
+    const returns = await bob.consume<number>('returns/#', 'desk');
+    await alice.publish('returns/us', 'return', 2, { durable: true });
+    const seen = [];
+    for await (const message of returns) {
+      seen.push(`${message.topic} ${message.payload}`);
+      await message.ack({ wait: true });
+      if (seen.length === 2) {
+        break;
+      }
+    }
+    await returns.close();
+    const { pattern, topics, lag } = await alice.subscription('returns/#', 'desk');
+
+    assert.deepEqual(seen.sort(), ['returns/eu 1', 'returns/us 2']);
+    assert.deepEqual([pattern, topics, lag], ['returns/#', 2, 0]);
+  });
+
   test('a replay reads a range in pages', async () => {
     const replay = alice.replay('orders', 5, 9);
     const seqs: number[] = [];

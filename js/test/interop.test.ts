@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { after, before, test } from 'node:test';
-import { Sealing, connect } from '../src/node.js';
+import { RequestFailed, Sealing, connect } from '../src/node.js';
 import { hex } from '../src/wire/bytes.js';
 import { TestHub, python, root } from './support/hub.js';
 
@@ -85,4 +85,64 @@ asyncio.run(main())
 
   assert.deepEqual(ours, ['1 one', '2 two']);
   assert.deepEqual(theirs, ours);
+});
+
+test('requests are answered across languages, one to one and one to many', async () => {
+  await using me = await connect(hub.url, '@(demo/js)', { capabilities: ['both'] });
+  me.answer('double', ({ payload }) => payload * 2);
+  me.answer('bad', () => {
+    throw new RequestFailed('not_found', 'no such sku');
+  });
+  me.answer('who', () => 'JavaScript');
+  const asked = (async () => {
+    const { payload } = await me
+      .messages()
+      .next()
+      .then((ready) => ready!);
+    const reply = await me.request('@(demo/py)', 'triple', payload);
+    const failure = await me.request('@(demo/py)', 'bad').catch((error) => error);
+    const many = me.requestMany<string>('who', null, { capability: 'both' });
+    const names = [];
+    for await (const one of many) {
+      names.push(one.payload);
+    }
+    await me.tell('@(demo/py)', 'done');
+    return [reply.payload, failure.name, failure.code, failure.message, names];
+  })();
+  const theirs = await ran(
+    `
+import asyncio, sys
+import signalhub
+
+async def main():
+    async with signalhub.connect(sys.argv[1], "@(demo/py)", capabilities=("both",)) as me:
+        @me.answers("triple")
+        def triple(message):
+            return message.payload * 3
+
+        @me.answers("bad")
+        def bad(message):
+            raise signalhub.RequestFailed("no such sku", code="not_found")
+
+        @me.answers("who")
+        def who(message):
+            return "Python"
+
+        print((await me.request("@(demo/js)", "double", 21)).payload)
+        try:
+            await me.request("@(demo/js)", "bad")
+        except signalhub.RequestFailed as error:
+            print(error.code, error.text)
+        print([reply.payload async for reply in me.request_many("who", capability="both")])
+        await me.tell("@(demo/js)", "ready", 5)
+        async for message in me.messages():
+            break
+
+asyncio.run(main())
+`,
+    hub.url,
+  );
+
+  assert.deepEqual(theirs, ['42', 'not_found no such sku', "['JavaScript']"]);
+  assert.deepEqual(await asked, [15, 'RequestFailed', 'not_found', 'no such sku', ['Python']]);
 });

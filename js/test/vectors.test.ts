@@ -32,7 +32,7 @@ async function playFunction(one: Case): Promise<void> {
   }
 }
 
-const ABILITIES: string[] = [];
+const ABILITIES = ['requests', 'patterns'];
 
 for (const [name, one] of cases('client')) {
   const lacking = one.needs?.filter((need) => !ABILITIES.includes(need)) ?? [];

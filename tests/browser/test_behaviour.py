@@ -117,6 +117,22 @@ def test_an_operator_needs_no_mouse(look: Look, stage: Stage) -> None:
     assert seen.is_clean()
 
 
+def test_escape_closes_what_is_above_and_the_focus_returns(look: Look, stage: Stage) -> None:
+    page = look(stage(scenes.busy()).url).open("topics")
+    page.locator("[role=row][tabindex='0']").focus()
+    before = focused(page)
+
+    for key, name in (("/", "Search"), ("?", "Keyboard")):
+        page.keyboard.press(key)
+        dialog = page.get_by_role("dialog", name=name)
+        expect(dialog).to_be_visible()
+        if name == "Search":
+            page.keyboard.type("ord")
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
+        assert focused(page) == before
+
+
 def test_a_token_in_the_address_is_used_and_taken_out(look: Look, stage: Stage) -> None:
     hub = stage(signed_out())
     seen = look(hub.url)
@@ -270,7 +286,7 @@ def test_deleting_asks_for_the_name(look: Look, stage: Stage) -> None:
     page.get_by_label("Type orders to confirm").fill("orders")
     act.click()
 
-    expect(page.get_by_role("heading", name="Topics", level=1)).to_be_visible()
+    expect(page.get_by_role("table", name="Topics")).to_be_visible()
     assert [one.path for one in hub.asked if one.method == "DELETE"] == ["/topics/orders"]
 
 
@@ -306,6 +322,27 @@ def test_a_refused_action_says_why_and_stays_open(look: Look, stage: Stage) -> N
     assert focused(page) == "Pause…"
 
 
+def test_a_message_is_found_by_its_id_far_back(look: Look, stage: Stage) -> None:
+    hub = stage(scenes.busy())
+    wanted = scenes.entry(92_000)["id"]
+    page = look(hub.url).open(f"log?id={wanted}")
+
+    expect(page.locator("[data-index]")).to_have_count(1)
+    expect(page.get_by_text("customer-0", exact=True)).to_be_visible()
+    assert len([one for one in hub.asked if one.path == "/history"]) == 4
+
+
+def test_a_link_to_a_time_shows_that_time(look: Look, stage: Stage) -> None:
+    hub = stage(scenes.busy())
+    look(hub.url).open("?range=1h&until=2026-11-16%2017:00:00Z")
+
+    asked = [one.query for one in hub.asked if one.path == "/series"]
+    end = datetime(2026, 11, 16, 17, tzinfo=UTC).timestamp() * 1000
+    assert {(one["from"], one["to"]) for one in asked} == {
+        (str(round(end - 3_600_000)), str(round(end)))
+    }
+
+
 def test_a_frozen_view_counts_what_came(look: Look, stage: Stage) -> None:
     scene = scenes.busy()
     numbers = iter(range(1_000))
@@ -323,6 +360,11 @@ def test_a_frozen_view_counts_what_came(look: Look, stage: Stage) -> None:
     before = page.get_by_text(re.compile("70\u202f0")).inner_text()
     expect(freeze).to_have_attribute("title", re.compile("Frozen; [3-9]"), timeout=5_000)
     assert page.get_by_text(re.compile("70\u202f0")).inner_text() == before
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    expect(page.get_by_role("table", name="Topics")).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("o")
     page.keyboard.press(".")
 
     expect(page.get_by_text(before, exact=True)).to_have_count(0, timeout=5_000)

@@ -9,6 +9,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,32 +23,37 @@ from tests.browser.scripted_hub import HEADERS, STATIC
 
 MESSAGES: Final = 40
 LETTERS: Final = 4
+COMMAND: Final = (sys.executable, "-m", "signalhub")
 
 
-@pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a hub without authentication, with messages, a consumer and dead letters."""
-    data = tmp_path_factory.mktemp("hub") / "data"
-    command = [sys.executable, "-m", "signalhub", "serve", "--port", "0", "--data", str(data)]
+@contextmanager
+def serving(*options: str) -> Iterator[str]:
+    """A hub as a process of its own; the address of its page, without the path."""
+    command = [*COMMAND, "serve", "--port", "0", *options]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
-        port = next(
-            found[1]
-            for line in process.stdout
-            if (found := re.search(r"127\.0\.0\.1:(\d+)/", line))
-        )
-        filling = threading.Thread(target=asyncio.run, args=(fill(f"ws://127.0.0.1:{port}/ws"),))
-        filling.start()
-        filling.join()
+        found = (re.search(r"127\.0\.0\.1:(\d+)/", line) for line in process.stdout)
+        port = next(one[1] for one in found if one)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(timeout=20)
-        if process.stdout is not None:
-            process.stdout.close()
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A hub without authentication, with messages, a consumer and dead letters."""
+    data = tmp_path_factory.mktemp("hub") / "data"
+    with serving("--data", str(data)) as address:
+        url = f"{address.replace('http', 'ws')}/ws"
+        filling = threading.Thread(target=asyncio.run, args=(fill(url),))
+        filling.start()
+        filling.join()
+        yield address
 
 
 async def fill(url: str) -> None:
@@ -158,6 +164,48 @@ def test_somebody_can_try_it(hub: str, look: Look) -> None:
     page.get_by_role("button", name="Disconnect").click()
     expect(page.get_by_role("button", name="Connect")).to_be_visible()
     assert seen.is_clean()
+
+
+def test_a_role_sees_and_does_what_it_may(tmp_path: Path, look: Look) -> None:
+    settings = tmp_path / "hub.toml"
+    settings.write_text(f'[auth]\nenabled = true\nsecret = "{"s" * 44}"\n')
+    settings.chmod(0o600)
+    given = ("--config", str(settings))
+
+    def token(role: str, name: str) -> str:
+        mint = [*COMMAND, "token", "mint", name, "--role", role, *given]
+        done = subprocess.run(mint, stdout=subprocess.PIPE, text=True, check=True)
+        return done.stdout.strip()
+
+    with serving("--data", str(tmp_path / "data"), *given) as address:
+        stranger = look(address, allowed_errors=("401",))
+        stranger.page.goto(f"{address}/ui/#/topics")
+        expect(stranger.page.get_by_role("textbox", name="Token")).to_be_visible()
+
+        operator = look(address)
+        operator.page.goto(f"{address}/ui/#/topics?t={token('operator', 'ui/anna')}")
+        operator.page.get_by_role("button", name="Create topic…").click()
+        operator.page.get_by_label("Name", exact=True).fill("orders")
+        operator.page.get_by_role("button", name="Create topic", exact=True).click()
+        expect(operator.page.get_by_role("heading", name="orders", level=1)).to_be_visible()
+        # Operators delete nothing of others, but this topic is theirs.
+        expect(operator.page.get_by_role("button", name="Delete topic…")).to_be_enabled()
+        assert operator.is_clean()
+
+        viewer = look(address, allowed_errors=("403",))
+        viewer.page.goto(f"{address}/ui/#/topics/orders?t={token('viewer', 'ui/otto')}")
+        expect(viewer.page.get_by_role("button", name="Change topic…")).to_be_disabled()
+        expect(viewer.page.get_by_role("button", name="Delete topic…")).to_be_disabled()
+        # The hub decides, whatever the page shows.
+        status = viewer.page.evaluate(
+            """() => fetch('../api/admin/v1/topics/orders', {
+                method: 'DELETE',
+                headers: {authorization: `Bearer ${sessionStorage.getItem('signalhub.token')}`},
+            }).then((answer) => answer.status)"""
+        )
+        assert status == 403
+        expect(viewer.page.get_by_text("● live")).to_be_visible()
+        assert viewer.violations() == []
 
 
 def test_the_built_page_is_part_of_the_package() -> None:

@@ -18,7 +18,7 @@ from tests.support.socket.desk import ADMIN, BILLING
 from tests.support.socket.http import HungUp, Web
 from tests.support.volume import volume
 
-KILLS = volume(3, 1_000)
+KILLS = volume(2, 1_000)
 # As long as a few actions take.
 LATEST_S = 0.02
 

@@ -15,7 +15,7 @@ from tests.support.volume import volume
 
 ROOT = Path(__file__).resolve().parents[2]
 # Of each operation.
-EXAMPLES = volume(3, 300)
+EXAMPLES = volume(2, 300)
 
 # What is named may not be there, or may be otherwise than its sender thought; a text in the query
 # may be no number.

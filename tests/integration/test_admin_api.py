@@ -547,6 +547,13 @@ async def test_warnings_segments_and_rooms_are_shown_in_numbers() -> None:
         segments = await ann.get("/segments")
         assert segments["head"] == segments["rows"][0]["last"] + 1
         assert (await ann.get("/rooms"))["rooms"] == 0
+        for room, number in (("a", 1), ("b", 1), ("b", 2)):
+            names = {"X-Room-ID": f"secret-{room}", "X-Pseudonym-ID": f"p-{number}"}
+            await office.stage.dial("/room", headers=names)
+        answer = await ann.ask("GET", "/rooms")
+        assert answer.json["sizes"] == {"one": 1, "few": 1, "many": 0, "more": 0}
+        assert (answer.json["rooms"], answer.json["sockets"]) == (2, 3)
+        assert b"secret" not in answer.body
         (await office.stage.call()).write(b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n")
         logging.getLogger("signalhub.test").warning("something happened", extra={"fact": 1})
         (row, *_) = (await ann.get("/warnings"))["rows"]

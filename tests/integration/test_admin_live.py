@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from signalhub.server.admin import sampler
 from signalhub.server.admin.live import FRAME_BYTES_MAX, TAIL_ROWS_MAX, WAITING_MAX, WATCHES_MAX
 from tests.support.socket.desk import ADMIN, GUARDED, Looker, Office, open_office
 from tests.support.socket.peer import Rejected
@@ -114,6 +115,25 @@ async def test_nobody_looking_means_no_rounds_and_somebody_means_one_a_second() 
         await page.peer.until_closed()
         await eventually(lambda: not len(office.desk.live))
         assert office.desk.sampler.watchers == 0
+
+
+async def test_a_look_at_very_many_subscriptions_takes_several_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sampler, "STEP", 1)
+    monkeypatch.setattr(sampler, "STEPS_MAX", 2)
+    async with open_office() as office:
+        await office.orders()
+        await office.looker()
+        survey = office.desk.sampler.survey
+        await eventually(lambda: office.desk.sampler._round is None)
+        before, rounds = survey.steps, survey.rounds
+        for second in range(1, 5):
+            await pushed(office)
+            await eventually(lambda: office.desk.sampler._round is None)
+            assert survey.steps - before <= 2 * second
+        # The topic, its subscription, two sessions.
+        assert survey.rounds - rounds in (1, 2)
 
 
 async def test_nothing_is_queued_for_a_page_that_does_not_read() -> None:

@@ -190,3 +190,13 @@ async def test_metrics_by_token_need_authentication() -> None:
     found = load(None, {"SIGNALHUB_AUTH_AUDIENCE": "hub-1"}, {}).settings.auth
     several = load(None, {"SIGNALHUB_AUTH_AUDIENCE": '["a", "b"]'}, {}).settings.auth
     assert (found.audiences, several.audiences) == (("hub-1",), ("a", "b"))
+
+
+async def test_the_hubs_own_page_may_connect_whatever_origins_are_listed() -> None:
+    async with run_stage(origins=["https://app.example"]) as stage:
+        own = f"localhost:{stage.port}"
+        for origin in (f"http://{own}", "https://app.example"):
+            await stage.dial(headers={"Host": own, "Origin": origin})
+        for origin in (f"https://{own}", "http://localhost", "http://evil.example"):
+            with pytest.raises(Rejected, match="403"):
+                await stage.dial(headers={"Host": own, "Origin": origin})

@@ -63,6 +63,13 @@ def write_life(scene: LogScene) -> None:
 
     failed = Settlement(2, 4, Outcome.FAILED, 1, 1, 1000, 1000, "w", "busy")
     deleted = SubscriptionDefinitionBody("audit", "", 1, False, 1, 1, 1, 1, None, False)
+
+    def of_pattern(stream: str, start: int) -> Entry:
+        made = SubscriptionDefinitionBody("all", "", 1, False, 1, 1, 1, 1, None, False)
+        made.start, made.pattern = start, "orders/#"
+        return scene.about(Kind.SUBSCRIPTION_CREATED, stream, made)
+
+    paused = CursorBody("all", 1, 0, 0, [], {}, {}, True)
     scene.append(
         [
             scene.about(Kind.STREAM_CREATED, "orders", StreamDefinitionBody(True)),  # 0
@@ -91,6 +98,10 @@ def write_life(scene: LogScene) -> None:
             scene.about(Kind.STREAM_DELETED, BOB, Body()),  # 23
             scene.about(Kind.REMOVED, "orders", RemovedBody([(3, 3)], "purged")),  # 24
             order(),  # 25: seq 5
+            of_pattern("orders/#", 0),  # 26: it is no subscription, but makes some
+            scene.about(Kind.CURSOR, "orders/#", paused),
+            of_pattern("orders", 5),  # 28
+            order(),  # 29: seq 6
         ]
     )
 
@@ -112,6 +123,9 @@ EXPECTED = [
     (21, "mailbox", BOB, 1, "dropped", 23, 0, None, "deleted"),
     (25, "subscription", "orders/audit", 2, "pending", None, 0, None, None),
     (25, "subscription", "orders/billing", 2, "pending", None, 0, None, None),
+    (29, "subscription", "orders/all", 1, "pending", None, 0, None, None),
+    (29, "subscription", "orders/audit", 2, "pending", None, 0, None, None),
+    (29, "subscription", "orders/billing", 2, "pending", None, 0, None, None),
 ]
 
 
@@ -141,6 +155,7 @@ def test_each_delivery_ends_as_the_log_says_even_if_a_crash_comes_between_two_me
     life.shape("deliveries")
 
     assert found(life) == EXPECTED
+    assert {topic for (topic,) in life.rows("subscriptions", "topic")} == {"orders"}
 
 
 @pytest.mark.parametrize(

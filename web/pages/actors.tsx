@@ -218,18 +218,18 @@ export function SessionsPage(): JSX.Element {
   const [closing, setClosing] = useState<string | null>(null);
   const columns = useMemo<readonly Column<SessionRow>[]>(
     () => [
-      { id: 'identity', head: 'Identity', width: 'minmax(180px, 3fr)', card: 'title', mono: true, cell: (row) => visible(row.identity ?? row.sessionId) },
-      { id: 'session', head: 'Session', width: '140px', mono: true, cell: (row) => row.sessionId.slice(0, 16) },
-      { id: 'addresses', head: 'Addresses', width: 'minmax(140px, 2fr)', cell: (row) => (row.addresses.length === 0 ? '–' : <><a href={to(['actors', row.addresses[0] ?? ''])}>{visible(row.addresses[0] ?? '')}</a>{row.addressesTotal > 1 ? ` +${row.addressesTotal - 1}` : ''}</>) },
+      { id: 'identity', head: 'Identity', width: 'minmax(150px, 3fr)', card: 'title', mono: true, cell: (row) => visible(row.identity ?? row.sessionId) },
+      { id: 'session', head: 'Session', width: '124px', mono: true, cell: (row) => row.sessionId.slice(0, 16) },
+      { id: 'addresses', head: 'Addresses', width: 'minmax(120px, 2fr)', cell: (row) => (row.addresses.length === 0 ? '–' : <><a href={to(['actors', row.addresses[0] ?? ''])}>{visible(row.addresses[0] ?? '')}</a>{row.addressesTotal > 1 ? ` +${row.addressesTotal - 1}` : ''}</>) },
       { id: 'subject', head: 'Subject', width: '110px', hidden: true, cell: (row) => row.subject ?? '–' },
-      { id: 'since', head: 'Since', width: '100px', end: true, cell: (row) => span(now() - row.connectedAt) },
-      { id: 'seen', head: 'Seen', width: '90px', end: true, cell: (row) => `${span(now() - row.lastSeenAt)}` },
-      { id: 'source', head: 'Comes from', width: '130px', cell: (row) => row.source ?? '–' },
-      { id: 'sent', head: 'Sent to it', width: '100px', end: true, cell: (row) => count(row.sent) },
-      { id: 'queue', head: 'In queue', width: '140px', end: true, cell: (row) => (row.blocked ? <Tag tone="warn">{`${count(row.queuedMessages)} · ${bytes(row.queuedBytes)}`}</Tag> : row.queuedMessages === 0 ? '0' : `${count(row.queuedMessages)} · ${bytes(row.queuedBytes)}`) },
-      { id: 'pauses', head: 'Pausing', width: '80px', end: true, cell: (row) => count(row.pauses) },
+      { id: 'since', head: 'Since', width: '80px', end: true, cell: (row) => span(now() - row.connectedAt) },
+      { id: 'seen', head: 'Seen', width: '64px', end: true, cell: (row) => `${span(now() - row.lastSeenAt)}` },
+      { id: 'source', head: 'Comes from', width: '100px', cell: (row) => row.source ?? '–' },
+      { id: 'sent', head: 'Sent to it', width: '76px', end: true, cell: (row) => count(row.sent) },
+      { id: 'queue', head: 'In queue', width: '116px', end: true, cell: (row) => (row.blocked ? <Tag tone="warn">{`${count(row.queuedMessages)} · ${bytes(row.queuedBytes)}`}</Tag> : row.queuedMessages === 0 ? '0' : `${count(row.queuedMessages)} · ${bytes(row.queuedBytes)}`) },
+      { id: 'pauses', head: 'Pausing', width: '80px', end: true, hidden: true, cell: (row) => count(row.pauses) },
       { id: 'client', head: 'Client', width: '130px', hidden: true, cell: (row) => row.client ?? '–' },
-      { id: 'close', head: 'Action', width: '84px', cell: (row) => <Action verb="sessions" small isDestructive onClick={() => setClosing(row.sessionId)}>Close…</Action> },
+      { id: 'close', head: 'Action', width: '72px', cell: (row) => <Action verb="sessions" small isDestructive onClick={() => setClosing(row.sessionId)}>Close…</Action> },
     ],
     [],
   );

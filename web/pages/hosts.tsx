@@ -1,7 +1,7 @@
 // Durable actors: hosts, calls with their steps, alarms, and what failed for good.
 
 import type { JSX } from 'preact';
-import { useMemo, useState } from 'preact/hooks';
+import { useEffect, useMemo, useState } from 'preact/hooks';
 import type { Call, CallRow, Calls, CallStep, Host, HostRows, Hosts } from '../answers';
 import { pathOf, post } from '../api';
 import { useGet, useStore } from '../hooks';
@@ -94,6 +94,10 @@ export function CallsPage(): JSX.Element {
   const { query } = useStore(route);
   const state = query.get('state') ?? 'open';
   const asked = { state, text: query.get('text'), actor: query.get('actor'), host: query.get('host'), limit: 200 };
+  const id = query.get('id');
+  useEffect(() => {
+    if (id) go(to(['calls', id]));
+  }, [id]);
   const older = Number(query.get('older') ?? 0) * 1000;
   const { data, error, reload, loading } = useGet<Calls>('/calls', asked, state === 'open' ? 5000 : 0);
   const columns = useMemo<readonly Column<CallRow>[]>(
@@ -309,13 +313,13 @@ export function FailedPage(): JSX.Element {
   const [doing, setDoing] = useState<Doing | null>(null);
   const columns = useMemo<readonly Column<Row>[]>(
     () => [
-      { id: 'actor', head: 'Actor', width: 'minmax(140px, 2fr)', mono: true, card: 'title', cell: (row) => textOf(row, 'actor') },
-      { id: 'origin', head: 'What', width: '110px', cell: (row) => textOf(row, 'origin') },
-      { id: 'error', head: 'Error', width: 'minmax(180px, 3fr)', cell: (row) => textOf(row, 'error') },
-      { id: 'since', head: 'Since', width: '110px', end: true, cell: (row) => <Ago at={numberOf(row, 'deadMs')} /> },
-      { id: 'attempts', head: 'Attempts', width: '82px', end: true, cell: (row) => textOf(row, 'attempts') },
-      { id: 'call', head: 'Call', width: '200px', mono: true, cell: (row) => (row['call'] ? <a href={to(['calls', String(row['call'])])}>{textOf(row, 'call')}</a> : '–') },
-      { id: 'host', head: 'Host', width: '100px', mono: true, cell: (row) => textOf(row, 'host') },
+      { id: 'actor', head: 'Actor', width: 'minmax(110px, 2fr)', mono: true, card: 'title', cell: (row) => textOf(row, 'actor') },
+      { id: 'origin', head: 'What', width: '64px', cell: (row) => textOf(row, 'origin') },
+      { id: 'error', head: 'Error', width: 'minmax(150px, 3fr)', cell: (row) => textOf(row, 'error') },
+      { id: 'since', head: 'Since', width: '96px', end: true, cell: (row) => <Ago at={numberOf(row, 'deadMs')} /> },
+      { id: 'attempts', head: 'Attempts', width: '66px', end: true, cell: (row) => textOf(row, 'attempts') },
+      { id: 'call', head: 'Call', width: '110px', mono: true, cell: (row) => (row['call'] ? <a href={to(['calls', String(row['call'])])}>{textOf(row, 'call')}</a> : '–') },
+      { id: 'host', head: 'Host', width: '80px', mono: true, cell: (row) => textOf(row, 'host') },
       {
         id: 'act',
         head: 'Action',

@@ -23,6 +23,7 @@ import { words } from '../words';
 
 const ROWS_MAX = 10_000;
 const PAGE = 200;
+const ID_PAGES = 20;
 
 const MARKS: Record<string, Tone> = { acked: 'good', written: 'good', delivered: 'good', handed_over: 'good', pending: 'calm', failed: 'bad', dead_lettered: 'bad', expired: 'warn', dropped: 'warn' };
 
@@ -86,10 +87,11 @@ export function LogPage(): JSX.Element {
     () => ({ stream: query.get('stream'), key: query.get('key'), type: query.get('type'), sender: query.get('sender'), text: query.get('text'), ...(query.get('kinds') ? { kinds: query.get('kinds') } : query.get('all') ? { kinds: 'all' } : {}) }),
     [['stream', 'key', 'type', 'sender', 'text', 'all', 'kinds'].map((name) => query.get(name)).join('\u0000')],
   );
-  const from = query.get('from') ?? '';
+  const from = query.get('from') ?? query.get('at') ?? '';
+  const id = query.get('id');
   const isLive = query.get('live') === '1' && from === '';
   const [round, again] = useState(0);
-  const key = JSON.stringify([filter, from, round]);
+  const key = JSON.stringify([filter, from, id, round]);
   const [list, setList] = useState<List>(() => nothing(key));
   const abort = useRef<AbortController | null>(null);
 
@@ -99,7 +101,14 @@ export function LogPage(): JSX.Element {
     abort.current = mine;
     setList((old) => ({ ...(old.of === key ? old : nothing(key)), busy: true, error: null }));
     try {
-      const answer = await get<History>('/history', { ...filter, ...(before === null ? beginning(from) : { before }), limit: PAGE }, mine.signal);
+      const ask = (position: Query): Promise<History> => get<History>('/history', { ...filter, ...position, limit: id ? 500 : PAGE }, mine.signal);
+      let answer = await ask(before === null ? beginning(from) : { before });
+      // The hub knows no index of ids: some pages are looked through, then "Continue" goes on.
+      for (let page = 1; id && page < ID_PAGES && answer.next !== null && !answer.rows.some((row) => row.id === id); page++) {
+        const older = await ask({ before: answer.next });
+        answer = { ...older, scanned: answer.scanned + older.scanned };
+      }
+      if (id) answer = { ...answer, rows: answer.rows.filter((row) => row.id === id) };
       setList((old) => {
         const kept = before === null || old.of !== key ? [] : old.rows;
         const all = [...kept, ...answer.rows];
@@ -127,13 +136,13 @@ export function LogPage(): JSX.Element {
 
   const more = (): void => {
     // An incomplete page without rows is a search: it goes on when it is told to.
-    if (!list.busy && list.next !== null && !list.error && list.last?.reason !== 'time') void load(list.next);
+    if (!list.busy && list.next !== null && !list.error && !id && list.last?.reason !== 'time') void load(list.next);
   };
   const entry = query.get('entry');
   const columns = useMemo(columnsOf, [zone.value]);
   const searched = list.last?.searchedTo;
   const place = searched ? (searched.at ? seconds(searched.at) : searched.position) : 'the end';
-  const isFiltered = Object.values(filter).some(Boolean);
+  const isFiltered = id !== null || Object.values(filter).some(Boolean);
   return (
     <>
       <header class="page-head">
@@ -157,6 +166,11 @@ export function LogPage(): JSX.Element {
         <SearchField name="sender" label="Sender" mono />
         <SearchField name="text" label="Text" placeholder="in the content" />
       </div>
+      {id && (
+        <p class="notice">
+          {words.onlyId(id)} <a href={to('log')}>{words.everything}</a>
+        </p>
+      )}
       {from !== '' && Object.keys(beginning(from)).length === 0 && <p class="notice warn">Write a time (2026-11-16 17:00:00, {zoneName()}), or a position (1.70931).</p>}
       <Problem error={list.error} retry={() => again(round + 1)} />
       <div class="log-body">

@@ -6,12 +6,12 @@ import type { Attention, BusyName, OverviewAnswer, SeriesAnswer } from '../answe
 import { Chart } from '../chart';
 import type { ChartLine } from '../chart';
 import { useGet, useLive, useStore } from '../hooks';
-import { Ago, Command, Meter, Ranges, Stat, Tag } from '../parts/controls';
+import { Ago, Command, Meter, Ranges, SearchField, Stat, Tag } from '../parts/controls';
 import { Empty, Fresh, Problem, Shape } from '../parts/notices';
 import { route, to } from '../router';
 import { me } from '../session';
 import { bytes, count, rate } from '../text';
-import { now, RANGES, span } from '../when';
+import { now, parse, RANGES, span } from '../when';
 import { words } from '../words';
 
 const NAMES = ['in', 'out', 'stored', 'tell_p99', 'ask_p50', 'ask_p99', 'sync_p99', 'lag_total', 'log_bytes', 'rss', 'loop_lag_p99', 'cpu'];
@@ -40,6 +40,9 @@ function Page({ children }: { readonly children: preact.ComponentChildren }): JS
       <header class="page-head">
         <h1>{words.overview}</h1>
         <Ranges />
+        <span class="until">
+          <SearchField name="until" label={words.until} placeholder={words.now} mono />
+        </span>
       </header>
       {children}
     </>
@@ -100,12 +103,12 @@ function Charts(): JSX.Element {
   const name = query.get('range') ?? '15m';
   const seconds = RANGES[name as keyof typeof RANGES] ?? 900;
   const step = Math.max(1, Math.round(seconds / 900));
-  const fixedTo = Number(query.get('to')) || 0;
+  const fixedTo = parse(query.get('until') ?? '') ?? 0;
   const window = useMemo(() => ({ from: fixedTo ? fixedTo - seconds * 1000 : -seconds * 1000, to: fixedTo }), [seconds, fixedTo]);
   const every = fixedTo ? 0 : Math.max(5000, step * 1000);
   const { data, error, reload } = useGet<SeriesAnswer>('/series', { names: NAMES.join(','), ...rangeOf(window, every), step }, every);
   const series = useMemo(() => data, [data]);
-  const until = series?.t.at(-1) ?? now();
+  const until = fixedTo || (series?.t.at(-1) ?? now());
   const from = until - seconds * 1000;
   const lines = useMemo(() => {
     const pick = (label: string, of: string): ChartLine => ({ label, values: series?.series[of] ?? [] });
@@ -138,7 +141,7 @@ function rangeOf(window: { from: number; to: number }, every: number): { from: n
 
 function Busy({ data }: { readonly data: OverviewAnswer }): JSX.Element | null {
   const { topics, actors, errors } = data.busiest;
-  const isNew = (data.sample['log_bytes'] ?? 0) === 0 && (data.sample['sessions'] ?? 0) === 0 && topics.length === 0;
+  const isNew = (data.sample['log_bytes'] ?? 0) < 4096 && (data.sample['sessions'] ?? 0) === 0 && topics.length === 0;
   return (
     <>
       {isNew && (

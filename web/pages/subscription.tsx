@@ -43,16 +43,16 @@ export function SubscriptionPage(): JSX.Element {
         <span class="gap" />
         {data && (
           <>
-            <Action verb="manage" over={topic} onClick={() => setOpen(data.paused ? 'resume' : 'pause')}>
+            <Action verb="manage" over={topic} owner={data.owner} onClick={() => setOpen(data.paused ? 'resume' : 'pause')}>
               {data.paused ? words.resume : words.pause}…
             </Action>
-            <Action verb="manage" over={topic} onClick={() => setOpen('seek')}>
+            <Action verb="manage" over={topic} owner={data.owner} onClick={() => setOpen('seek')}>
               {words.seek}…
             </Action>
-            <Action verb="manage" over={topic} onClick={() => setOpen('set')}>
+            <Action verb="manage" over={topic} owner={data.owner} onClick={() => setOpen('set')}>
               {words.set}…
             </Action>
-            <Action verb="delete" over={topic} isDestructive onClick={() => setOpen('delete')}>
+            <Action verb="delete" over={topic} owner={data.owner} isDestructive onClick={() => setOpen('delete')}>
               {words.deleteSubscription}…
             </Action>
           </>
@@ -252,7 +252,7 @@ function Flights({ data, settle }: { readonly data: SubscriptionAnswer; readonly
             <>
               <span class="dim">{count(chosen.length)} selected</span>
               {(['ack', 'nack', 'term'] as const).map((how) => (
-                <Action key={how} verb="manage" over={data.topic} small disabled={chosen.length === 0} onClick={() => settle(how, chosen)}>
+                <Action key={how} verb="manage" over={data.topic} owner={data.owner} small disabled={chosen.length === 0} onClick={() => settle(how, chosen)}>
                   {SETTLE[how]}…
                 </Action>
               ))}

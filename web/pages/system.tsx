@@ -278,7 +278,7 @@ function Job({ row, onChange }: { readonly row: JobRow; readonly onChange: () =>
       </header>
       {row.done !== null && (
         <p class="job-progress" role="status">
-          {share !== null && <Meter used={row.done} limit={row.of ?? 1} label={percent(share)} />}
+          {share !== null && <Meter used={row.done} limit={row.of ?? 1} label={percent(share)} isProgress />}
           <span class="numbers">
             {count(row.done)}
             {row.of !== null && ` of ${count(row.of)}`}

@@ -99,10 +99,10 @@ export function TopicPage(): JSX.Element {
         <span class="gap" />
         <a class="button" href={to('log', { stream: topic })}>Messages</a>
         {me.value?.features.tryIt && <a class="button" href={to('try', { publish: topic })}>Publish…</a>}
-        <Action verb="create" over={topic} onClick={() => setOpen('set')} disabled={!data}>
+        <Action verb="create" over={topic} owner={data?.owner ?? ''} onClick={() => setOpen('set')} disabled={!data}>
           {words.changeTopic}…
         </Action>
-        <Action verb="delete" over={topic} isDestructive onClick={() => setOpen('delete')} disabled={!data}>
+        <Action verb="delete" over={topic} owner={data?.owner ?? ''} isDestructive onClick={() => setOpen('delete')} disabled={!data}>
           {words.deleteTopic}…
         </Action>
       </header>

@@ -194,9 +194,10 @@ export function Tabs({ tabs, current }: { readonly tabs: readonly { readonly pat
   );
 }
 
-export function Meter({ used, limit, label }: { readonly used: number; readonly limit: number; readonly label: string }): JSX.Element {
+/** How much of a limit is used; what is nearly used up is coloured, unless it is progress. */
+export function Meter({ used, limit, label, isProgress = false }: { readonly used: number; readonly limit: number; readonly label: string; readonly isProgress?: boolean }): JSX.Element {
   const share = limit > 0 ? Math.min(1, used / limit) : 0;
-  const tone = share > 0.95 ? 'bad' : share > 0.85 ? 'warn' : '';
+  const tone = isProgress ? '' : share > 0.95 ? 'bad' : share > 0.85 ? 'warn' : '';
   return (
     <span class={`meter ${tone}`} role="img" aria-label={label}>
       <i style={{ width: `${(share * 100).toFixed(1)}%` }} />

@@ -1,7 +1,7 @@
 // Dialogs. The browser keeps the focus inside, closes on Esc and puts the focus back.
 
 import type { ComponentChildren, JSX } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { ApiError } from '../api';
 import { may } from '../session';
 import { words } from '../words';
@@ -17,15 +17,23 @@ interface DialogProps {
 
 export function Dialog({ title, onClose, children, wide = false }: DialogProps): JSX.Element {
   const node = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  const isGone = useRef(false);
+  useLayoutEffect(() => {
     const before = document.activeElement;
-    node.current?.showModal();
+    const dialog = node.current;
+    dialog?.showModal();
     return () => {
+      // What is behind an open dialog cannot have the focus.
+      isGone.current = true;
+      dialog?.close();
       if (before instanceof HTMLElement && before.isConnected) before.focus();
     };
   }, []);
+  const closed = (): void => {
+    if (!isGone.current) onClose();
+  };
   return (
-    <dialog ref={node} class={wide ? 'wide' : ''} aria-label={title} onClose={onClose} onCancel={onClose}>
+    <dialog ref={node} class={wide ? 'wide' : ''} aria-label={title} onClose={closed} onCancel={closed}>
       <header>
         <h2>{title}</h2>
         <button type="button" class="quiet" onClick={onClose} aria-label={words.close}>
@@ -106,6 +114,8 @@ export function Confirm(props: ConfirmProps): JSX.Element {
 interface ActionProps {
   readonly verb: string;
   readonly over?: string | undefined;
+  /** Who made what is acted on, where that counts. */
+  readonly owner?: string;
   readonly children: ComponentChildren;
   readonly onClick: () => void;
   readonly isDestructive?: boolean;
@@ -114,8 +124,8 @@ interface ActionProps {
 }
 
 /** A button with words; disabled with the permission it needs where the hub would refuse. */
-export function Action({ verb, over, children, onClick, isDestructive = false, disabled = false, small = false }: ActionProps): JSX.Element {
-  const allowed = may(verb, over);
+export function Action({ verb, over, owner = '', children, onClick, isDestructive = false, disabled = false, small = false }: ActionProps): JSX.Element {
+  const allowed = may(verb, over, owner);
   const needs = over === undefined ? verb : `${verb}: ${over}`;
   return (
     <button type="button" class={`${isDestructive ? 'danger-quiet' : ''} ${small ? 'small' : ''}`} disabled={!allowed || disabled} title={allowed ? undefined : words.needs(needs)} onClick={onClick}>

@@ -1,14 +1,17 @@
 /** What a client has registered and subscribed to, restored on every new connection. */
 
 import type { Lost } from '../answers.js';
-import { Progress } from '../delivery.js';
+import { Progress, readerOf } from '../delivery.js';
 import { type Registering, connecting, registering, subscribing } from '../requests.js';
 import { joining } from '../stream_requests.js';
 import { Unsubscribed } from '../wire/errors.js';
-import { textIn } from '../wire/shapes.js';
+import { hasWildcard } from '../wire/names.js';
+import { type Shape, members, textIn } from '../wire/shapes.js';
 import { type Effect, warned } from './effects.js';
 import type { FrameWriter, Request } from './frame.js';
 
+/** The positions of this many topics fit into one request; the last ones that had messages. */
+const POSITIONS_MAX = 1_000;
 const HELLO_TTL_MS = 5_000;
 const PROTOCOL_VERSION = '0.1.0';
 
@@ -18,6 +21,8 @@ export const keyOf = (topic: string, subscription: string): string => `${topic}\
 /** One consumer: its options, and the hub's last answer about it. */
 export class Seat {
   readonly progress = new Progress();
+  /** Of a pattern, by topic; the one with the newest message last. */
+  private _progresses = new Map<string, Progress>();
   isTaken = false;
   subscriptionId = '';
   epoch = '';
@@ -26,10 +31,12 @@ export class Seat {
   lag = 0;
   recovered = true;
   lost: Lost | null = null;
+  /** By topic, as a pattern may have lost messages on several. */
+  losses: Record<string, Lost> = {};
   /** Options we asked for and may not change. */
   kept = new Set<string>();
   /** Called when messages were deleted unread. */
-  onLost: ((lost: Lost) => void) | null = null;
+  onLost: ((lost: Lost, topic: string) => void) | null = null;
 
   constructor(
     readonly topic: string,
@@ -42,6 +49,19 @@ export class Seat {
     return keyOf(this.topic, this.subscription);
   }
 
+  /** Whether the topic stands for all topics that match. */
+  get isPattern(): boolean {
+    return hasWildcard(this.topic);
+  }
+
+  /** What is unsettled on one topic of a pattern. */
+  progressOf(topic: string): Progress {
+    const progress = this._progresses.get(topic) ?? new Progress();
+    this._progresses.delete(topic);
+    this._progresses.set(topic, progress);
+    return progress;
+  }
+
   /** Whether the hub settles messages as soon as they are written. */
   get isAutoAcked(): boolean {
     return (this.terms.autoAck === true) !== this.kept.has('autoAck');
@@ -51,7 +71,15 @@ export class Seat {
   request(frames: FrameWriter, nowMs: number): Request {
     const terms = { ...this.terms };
     const { position, epoch } = this.progress;
-    if (position !== null && epoch !== null) {
+    if (this.isPattern) {
+      const positions = [...this._progresses]
+        .filter(([, one]) => one.position !== null && one.epoch !== null)
+        .map(([topic, one]) => [topic, { epoch: one.epoch, seq: one.position }])
+        .slice(-POSITIONS_MAX);
+      if (positions.length) {
+        terms.positions = Object.fromEntries(positions);
+      }
+    } else if (position !== null && epoch !== null) {
       terms.from = { seq: position + 1 };
       if (position > 0) {
         terms.resume = { epoch, seq: position };
@@ -76,6 +104,10 @@ export class Seat {
     this.recovered = facts.recovered !== false;
     const last = count('lostTo');
     this.lost = last ? { first: count('lostFrom'), last } : null;
+    this.losses = lossesOf(facts);
+    if (this.lost) {
+      this.losses[topic] = this.lost;
+    }
     if (this.epoch && this.epoch !== this.progress.epoch) {
       this.progress.restart(this.epoch);
     }
@@ -87,15 +119,15 @@ export class Seat {
         warned('A durable subscription keeps its own options', { topic, subscription, options }),
       );
     }
-    if (this.lost) {
-      this.onLost?.(this.lost);
+    for (const [name, lost] of Object.entries(this.losses)) {
+      this.onLost?.(lost, name);
     }
     if (!this.recovered) {
       warnings.push(
         warned('Messages of a durable subscription were deleted unread', {
           topic,
           subscription,
-          lost: this.lost,
+          lost: this.lost ?? this.losses,
         }),
       );
     }
@@ -109,6 +141,19 @@ export class Seat {
     const text = `${subscription} of topic ${topic} ended: ${reason}${more}`;
     return { do: 'ended', topic, subscription, error: new Unsubscribed(reason, text) };
   }
+}
+
+/** What is lost on each topic of a pattern. */
+function lossesOf({ lost: listed }: Record<string, unknown>): Record<string, Lost> {
+  const shape: Shape = { topic: 's!', 'first<lostFrom': 'i', 'last<lostTo': 'i' };
+  const losses: Record<string, Lost> = {};
+  for (const one of Array.isArray(listed) ? listed : []) {
+    const { topic, ...lost } = members<Lost & { topic: string }>(one, shape, true) ?? {};
+    if (topic) {
+      losses[topic] = lost as Lost;
+    }
+  }
+  return losses;
 }
 
 /**
@@ -198,6 +243,11 @@ export class Membership {
 
   seatWith(key: string): Seat | undefined {
     return this._seats.get(key);
+  }
+
+  /** The consumer that has messages of a topic, perhaps by a pattern. */
+  seatOf(topic: string, subscription: string): Seat | undefined {
+    return readerOf(this._seats, topic, subscription)?.[1];
   }
 
   /** The consumer the hub refers to, by its names or by its id. */

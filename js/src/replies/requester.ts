@@ -241,7 +241,7 @@ export class Requester implements Replying {
     if (!delivery || delivery.subscription === null) {
       return !!delivery && membership.acknowledges;
     }
-    const seat = membership.seatNamed({ topic, subscription: delivery.subscription });
+    const seat = membership.seatOf(topic ?? '', delivery.subscription);
     return !!seat && !seat.isAutoAcked;
   }
 

@@ -9,7 +9,7 @@ import type { Protocol } from '../protocol/protocol.js';
 import { keyOf } from '../protocol/restore.js';
 import { Settlers } from '../settle.js';
 import { crediting } from '../stream_requests.js';
-import { type ClientError, GaveUp } from '../wire/errors.js';
+import { type ClientError, GaveUp, Unavailable } from '../wire/errors.js';
 import type { Link } from './link.js';
 import { type Deferred, type Platform, deferred, until } from './platform.js';
 
@@ -189,6 +189,7 @@ export class ClientRunner {
   leave(): void {
     this.settlers.flush();
     this._perform(this.protocol.leave(this.now()));
+    this.replying?.stopped(new Unavailable('the client was closed'));
   }
 
   /** End everything. */

@@ -63,6 +63,27 @@ export function checkedSubscription(topic: string): string {
   return topic;
 }
 
+/** Is any level of the topic `+` or `#`? */
+export const hasWildcard = (topic: string): boolean =>
+  topic.split('/').some((level) => level === '+' || level === '#');
+
+/** `+` matches one level, a final `#` the level before it and everything below. */
+export function topicMatches(wildcard: string, topic: string): boolean {
+  const [wanted, given] = [wildcard.split('/'), topic.split('/')];
+  const end = wanted.indexOf('#');
+  if (end >= 0) {
+    wanted.length = end;
+  }
+  const isLong = end < 0 ? wanted.length === given.length : wanted.length <= given.length;
+  return isLong && wanted.every((level, at) => level === '+' || level === given[at]);
+}
+
+/** The topic of a durable subscription, or the pattern of all its topics. */
+export const checkedPattern = (topic: string): string =>
+  typeof topic === 'string' && hasWildcard(topic)
+    ? checkedSubscription(topic)
+    : checkedTopic(topic);
+
 /** Capabilities; a single string is an error, not a list of letters. */
 export function checkedCapabilities(capabilities: Iterable<string>): string[] {
   if (typeof capabilities === 'string') {

@@ -9,7 +9,7 @@ import { FrameWriter } from '../../src/protocol/frame.js';
 import { Protocol } from '../../src/protocol/protocol.js';
 import { Membership } from '../../src/protocol/restore.js';
 import { Replay } from '../../src/replay.js';
-import { GaveUp, Reject } from '../../src/wire/errors.js';
+import { GaveUp, Reject, RequestFailed } from '../../src/wire/errors.js';
 import { Backoff, reconnectOf } from '../../src/wire/pacing.js';
 import { type Case, type Json, Kept, errorFacts } from './matching.js';
 import { StagedPlatform } from './platform.js';
@@ -24,14 +24,16 @@ const ARITY: Record<string, number> = {
   ...{ subscriptions: 1, consume: 2, subscription: 2, pause: 2, resume: 2, deleteSubscription: 2 },
   ...{ updateSubscription: 2, seek: 3, replay: 3, redrive: 2, previewRedrive: 2, purge: 2 },
   ...{ republish: 2, erase: 0, place: 1, move: 3, forgetPlace: 1, credit: 0, ackUpTo: 1 },
+  ...{ request: 3, requestMany: 2, reply: 1, fail: 1 },
   ...{ ack: 0, nack: 0, extend: 1, term: 0, cancel: 0, close: 0, ping: 0 },
 };
 
-const CONSUMER = 'topic subscription name subscriptionId epoch head lag recovered lost isClosed';
+const CONSUMER =
+  'topic subscription name subscriptionId epoch head lag recovered lost losses isClosed';
 const REPLAY = 'topic count complete lost';
-const CLIENT = 'isConnected sessionId durability dropped';
+const CLIENT = 'isConnected sessionId durability dropped lateReplies';
 const MESSAGE =
-  'id sender to type payload metadata timestamp ttl topic delivery originalId key headers deadLetter isReplay original isSettleable isOpen';
+  'id sender to type payload metadata timestamp ttl topic delivery originalId key headers deadLetter isReplay original isSettleable isOpen requestId expectsReply inReplyTo failure';
 
 const picked = (value: Json, names: string) =>
   Object.fromEntries(names.split(' ').map((name) => [name, value[name] ?? null]));
@@ -248,7 +250,7 @@ class Stage {
       args[1] ??= [];
     }
     const outcome = this._started((signal) => {
-      const isPlain = ['replay', 'close', 'cancel'].includes(method);
+      const isPlain = ['replay', 'close', 'cancel', 'requestMany'].includes(method);
       const all = isPlain ? options : { ...options, signal };
       return target[method](...args, all);
     }, name);
@@ -310,6 +312,19 @@ class Stage {
             throw new RangeError('it fails');
           }
         });
+        break;
+      case 'answer':
+        this._client.answer(
+          value,
+          ({ payload }) => {
+            if (step.fail) {
+              const { code, text } = step.fail;
+              throw code ? new RequestFailed(code, text) : new RangeError(text);
+            }
+            return step.result === '$payload' ? payload : step.result;
+          },
+          { atOnce: step.at_once },
+        );
         break;
       case 'give_up':
         this._runner.giveUp(new GaveUp(value));

@@ -12,11 +12,10 @@ those can send who are asked, and those who may send to anybody.
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Raw
@@ -25,11 +24,13 @@ from signalhub.auth.permissions import EVERYTHING, Allowance
 from signalhub.core.messages.ask import AskReceipt
 from signalhub.core.sessions.session import Session
 from signalhub.core.subscriptions.window import Attempt
+from signalhub.server import call_refusals
+from signalhub.server.call_refusals import CallRefused as CallRefused
 from signalhub.server.port.hosts import Proxies
 from signalhub.server.port.http import HttpRequest
 from signalhub.wire import envelope as wire
 from signalhub.wire.envelope import ASK, NULL, PROTOCOL_VERSION, TELL
-from signalhub.wire.errors import Code, Refusal, RoomCode, SignalHubError
+from signalhub.wire.errors import Code, Refusal, RoomCode
 from signalhub.wire.frames import text_frames
 from signalhub.wire.names import HUB_ADDRESS
 
@@ -39,13 +40,9 @@ if TYPE_CHECKING:
     from signalhub.core.hub import Hub
     from signalhub.server.runner import HubRunner
 
-log = logging.getLogger("signalhub.server")
 
 # Who speaks if a hub without authentication is not told.
 ANYBODY: Final = "@(http/client)"
-# Why a request that was handed over has no reply.
-NO_REPLY: Final = "no_reply"
-RECIPIENT_LEFT: Final = "recipient_left"
 CALLERS_MAX: Final = 4_096
 IDLE_S: Final = 60.0
 ANSWER_S: Final = 30.0
@@ -57,69 +54,6 @@ _LOOK_S: Final = 0.5
 _PAUSED_MAX: Final = 1_000
 # A payload with more brackets may be nested too deeply for a message.
 _BRACKETS_MAX: Final = 256
-_RETRY_AFTER_MS: Final = 1_000
-
-_STATUS: Final[dict[str, int]] = {
-    Code.ACTOR_RECONNECTING: 503,
-    Code.DUPLICATE_HOST: 409,
-    Code.INTERNAL_ERROR: 500,
-    Code.INVALID_TOKEN: 401,
-    Code.LIMIT_EXCEEDED: 429,
-    Code.MALFORMED_MESSAGE: 400,
-    Code.MESSAGE_EXPIRED: 410,
-    Code.MESSAGE_TOO_LARGE: 413,
-    Code.NOT_A_CONSUMER: 409,
-    Code.NO_HOST: 404,
-    Code.NO_MAILBOX: 404,
-    Code.QUEUE_FULL: 429,
-    Code.RATE_LIMITED: 429,
-    Code.REGISTRY_FULL: 503,
-    Code.REPLAY_CONFLICT: 409,
-    Code.REPLAY_FORGOTTEN: 410,
-    Code.STALE_PLACEMENT: 409,
-    Code.STORAGE_FAILED: 503,
-    Code.STORAGE_FULL: 503,
-    Code.SUBSCRIPTION_BUSY: 409,
-    Code.SUBSCRIPTION_CONFLICT: 409,
-    Code.TOPIC_CONFLICT: 409,
-    Code.UNAUTHORIZED: 403,
-    Code.UNKNOWN_ACTOR: 404,
-    Code.UNKNOWN_SESSION: 404,
-    Code.UNKNOWN_SUBSCRIPTION: 404,
-    Code.UNKNOWN_TOPIC: 404,
-    Code.VERSION_MISMATCH: 400,
-    Code.WRONG_EPOCH: 409,
-}
-
-
-class CallRefused(SignalHubError):
-    """The hub refuses a request: its `hub:error`, and the HTTP status that fits."""
-
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        resolution: str = "",
-        *,
-        details: dict[str, Any] | None = None,
-        retryable: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.resolution = resolution
-        self.details = details or {}
-        self.retryable = retryable
-
-    @property
-    def retry_after_ms(self) -> int | None:
-        """When to try again, if that makes sense."""
-        given = self.details.get("retryAfterMs")
-        if isinstance(given, int):
-            return given
-        return _RETRY_AFTER_MS if self.retryable else None
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -133,16 +67,6 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     metadata: Raw = NULL
     correlation_id: str | None = msgspec.field(name="correlationId", default=None)
     timestamp: float = 0
-
-
-class _Error(msgspec.Struct, gc=False):
-    """The payload of `hub:error` and `hub:unknown_actor`."""
-
-    code: str = Code.INTERNAL_ERROR
-    message: str = ""
-    resolution: str = ""
-    details: dict[str, Any] = {}
-    retryable: bool = False
 
 
 class _Reference(msgspec.Struct, gc=False):
@@ -167,79 +91,11 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 _decode_answer = msgspec.json.Decoder(Answer).decode
-_decode_error = msgspec.json.Decoder(_Error).decode
 _decode_reference = msgspec.json.Decoder(_Reference).decode
 _decode_reason = msgspec.json.Decoder(_Reason).decode
 
 _ERRORS: Final = ("hub:error", "hub:unknown_actor")
 _NO_METADATA: Final[dict[str, object]] = {}
-
-
-def refused(payload: Raw) -> CallRefused:
-    """The refusal in a `hub:error`."""
-    error = _decode_error(payload)
-    status = _STATUS.get(error.code, 500)
-    code = error.code
-    if code == Code.INTERNAL_ERROR and not error.retryable:
-        # The message does not have the form that its type requires.
-        status, code = 400, RoomCode.BAD_REQUEST.value
-    elif code == Code.STORAGE_FAILED and error.details.get("outcome") == "unknown":
-        status, code = 500, RoomCode.OUTCOME_UNKNOWN.value
-    return CallRefused(
-        status,
-        code,
-        error.message,
-        error.resolution,
-        details=error.details,
-        retryable=error.retryable,
-    )
-
-
-def _too_deep() -> CallRefused:
-    return CallRefused(
-        400,
-        RoomCode.BAD_REQUEST,
-        "The message is nested too deeply, or is not JSON.",
-        "Correct the message; sending it again unchanged will fail again.",
-    )
-
-
-def _unanswered() -> CallRefused:
-    return CallRefused(
-        504,
-        RoomCode.OUTCOME_UNKNOWN,
-        "The hub has not answered in time; it is unknown whether it will do this.",
-        "Send the request again with the same id.",
-        retryable=True,
-    )
-
-
-def _ended(reason: str) -> CallRefused:
-    """Why requests of a session that was closed get no other answer."""
-    if reason == "unauthorized":
-        return CallRefused(
-            401,
-            Code.UNAUTHORIZED,
-            "The token has expired or was revoked while the request was handled.",
-            "Get a new token and send the request again with the same id.",
-        )
-    return CallRefused(
-        503,
-        RoomCode.UNAVAILABLE,
-        f"The session of the request was closed ({reason}); it may have been handled.",
-        "Send the request again with the same id.",
-        retryable=True,
-    )
-
-
-def _no_reply(to: str, timeout_s: float) -> CallRefused:
-    return CallRefused(
-        504,
-        NO_REPLY,
-        f"{to} has not replied within {timeout_s:g} s.",
-        "It is unknown what it did; try again with a longer timeout.",
-        details={"actorAddress": to},
-    )
 
 
 @asynccontextmanager
@@ -356,7 +212,7 @@ class Caller:
     def check_open(self) -> None:
         """Raise `CallRefused` if its session has ended."""
         if self.is_over:
-            raise _ended(self.end_reason or "idle")
+            raise call_refusals.ended(self.end_reason or "idle")
 
     @property
     def is_idle(self) -> bool:
@@ -405,7 +261,7 @@ class Caller:
         if message_id is None:
             message_id = self._callers.next_id()
         with self.in_use():
-            async with _in_time(timeout_s, _unanswered()):
+            async with _in_time(timeout_s, call_refusals.unanswered()):
                 while (earlier := self._waiting.get(message_id)) is not None:
                     # A repeat is answered after the first one, so that no answer is mistaken.
                     await asyncio.wait((earlier,))
@@ -488,7 +344,7 @@ class Caller:
         ttl_ms = max(1, round(timeout_s * 1000))
         metadata = {"expectsReply": True}
         with self.in_use(), self.expects(to, is_reply) as reply:
-            async with _in_time(timeout_s, _no_reply(to, timeout_s)):
+            async with _in_time(timeout_s, call_refusals.no_reply(to, timeout_s)):
                 try:
                     await self.call(
                         "hub:send",
@@ -501,7 +357,7 @@ class Caller:
                     )
                 except CallRefused as refusal:
                     if refusal.code == Code.MESSAGE_EXPIRED:
-                        raise _no_reply(to, timeout_s) from None
+                        raise call_refusals.no_reply(to, timeout_s) from None
                     raise
                 answer = await self._reply(to, reply)
                 if is_own:
@@ -524,7 +380,7 @@ class Caller:
             if registration is None or registration.session.is_over:
                 raise CallRefused(
                     502,
-                    RECIPIENT_LEFT,
+                    call_refusals.RECIPIENT_LEFT,
                     f"{to} has disconnected without a reply.",
                     "It is unknown what it did; try again when it is back.",
                     details={"actorAddress": to},
@@ -565,7 +421,7 @@ class Caller:
 
         def answered(answer: Answer) -> bool:
             if answer.type in _ERRORS:
-                refusals.append(refused(answer.payload))
+                refusals.append(call_refusals.refused(answer.payload))
             return True
 
         self.listeners.append(answered)
@@ -618,7 +474,7 @@ class Caller:
             try:
                 wire.decode(frame)
             except (wire.NotJson, wire.NotEnvelope):
-                raise _too_deep() from None
+                raise call_refusals.too_deep() from None
         self._callers.runner.received(self._link, frame)  # type: ignore[arg-type]
 
     def _heard(self, frame: bytes) -> None:
@@ -636,7 +492,7 @@ class Caller:
         if future.done():
             return
         if answer.type in _ERRORS:
-            future.set_exception(refused(answer.payload))
+            future.set_exception(call_refusals.refused(answer.payload))
             return
         if request_id in self._at_once:
             self._at_once[request_id](answer)
@@ -663,7 +519,7 @@ class Caller:
         self._waiting.clear()
         for future in waiting:
             if not future.done():
-                future.set_exception(_ended(reason))
+                future.set_exception(call_refusals.ended(reason))
         on_end, self.on_end = self.on_end, []
         for done in on_end:
             done()
@@ -759,7 +615,7 @@ class Callers:
 
     def _opened(self, principal: Principal, address: str) -> Caller:
         if self.hub.is_draining:
-            raise _ended("server_shutdown")
+            raise call_refusals.ended("server_shutdown")
         if len(self._callers) >= CALLERS_MAX and not self._make_room(""):
             raise CallRefused(
                 503,

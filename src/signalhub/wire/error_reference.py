@@ -11,6 +11,7 @@ class ErrorSource(StrEnum):
 
     HUB = "hub"
     ROOM = "room"
+    HTTP = "http"
     CLIENT = "client"
     END = "end"
     COMMAND = "command"
@@ -29,6 +30,11 @@ class ErrorEntry(NamedTuple):
 SECTIONS: Final = {
     ErrorSource.HUB: ("The hub", "In `hub:error`, and in `code` of `Refused` of the clients."),
     ErrorSource.ROOM: ("Rooms and inboxes", "In `errorCode` of HTTP answers and error frames."),
+    ErrorSource.HTTP: (
+        "Messages over HTTP",
+        "In `errorCode` of `/api/hub/v1`, beside the codes of the hub, those of rooms, `no_reply` "
+        "and `recipient_left`.",
+    ),
     ErrorSource.CLIENT: ("Clients", "In `code` of what a client raises without the hub."),
     ErrorSource.END: (
         "Ends",
@@ -38,7 +44,7 @@ SECTIONS: Final = {
     ErrorSource.COMMAND: ("Commands", "In `error` of `signalhub … --json`; exit codes are stable."),
 }
 
-_HUB, _ROOM, _CLIENT, _END, _COMMAND = ErrorSource
+_HUB, _ROOM, _HTTP, _CLIENT, _END, _COMMAND = ErrorSource
 
 
 def _rows(source: ErrorSource, *rows: tuple[str, bool | None, str, str]) -> tuple[ErrorEntry, ...]:
@@ -222,6 +228,13 @@ ERRORS: Final[tuple[ErrorEntry, ...]] = (
         ),
     ),
     *_rows(
+        _HTTP,
+        (
+            *("request_failed", None, "The actor that was asked replied with a failure."),
+            "Its own code is in `details`; see its log.",
+        ),
+    ),
+    *_rows(
         _CLIENT,
         (
             *("failed", None, "A handler of the other side failed on a request."),
@@ -250,6 +263,10 @@ ERRORS: Final[tuple[ErrorEntry, ...]] = (
         (
             *("rejected", None, "A handler says that the message can never be processed."),
             "Correct the message; see the dead letters of the topic.",
+        ),
+        (
+            *("request_failed", None, "Over HTTP: the recipient of a request replied a failure."),
+            "Its own code is in `details.code`, and the text is what it said.",
         ),
         (
             *("stale_delivery", None, "The hub no longer waits for this copy of a message."),
@@ -342,6 +359,7 @@ ERRORS: Final[tuple[ErrorEntry, ...]] = (
             "See `signalhub log verify`, and acknowledge it with `signalhub log acknowledge`.",
         ),
         ("malformed_token", None, "The text is no token.", "Copy the whole token."),
+        ("no_example", None, "The example of the demo is missing.", "Install signalhub again."),
         ("no_pipeline", None, "No pipeline is running.", "Start it with `signalhub pipeline up`."),
         (
             "no_such_host",
@@ -357,6 +375,7 @@ ERRORS: Final[tuple[ErrorEntry, ...]] = (
         ),
         ("not_placed", None, "The durable actor lives nowhere.", "Call it, which places it."),
         ("not_redriven", None, "The dead letter could not be redriven.", "Correct what it names."),
+        ("nothing_arrived", None, "Nothing of the load arrived.", "See the hub's /health and log."),
         ("nothing_found", None, "There was nothing to erase.", "Check the name."),
         ("nothing_to_replay", None, "The query finds no messages.", "Check the query."),
         (

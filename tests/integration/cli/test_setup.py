@@ -334,7 +334,7 @@ async def test_doctor_finds_a_healthy_hub_healthy(hub: RunningHub, run: Run) -> 
     found = {row["check"]: row for row in done.rows()}
     assert {
         *("settings", "versions", "auth", "port", "limits", "disk", "fsync", "log", "index"),
-        *("lake", "java", "hub", "health", "metrics"),
+        *("lake", "java", "hub", "health", "metrics", "sdk"),
     } <= found.keys()
     others = {check: row for check, row in found.items() if check not in ("fsync", "java", "disk")}
     assert {row["level"] for row in others.values()} == {"ok"}, others
@@ -376,7 +376,10 @@ async def test_doctor_sees_damage_of_the_log(tmp_path: Path) -> None:
 async def test_a_quick_check_is_about_the_hub_alone(hub: RunningHub, run: Run) -> None:
     done = await run("doctor", "--quick", "--json")
 
-    assert (done.code, {row["check"] for row in done.rows()}) == (0, {"hub", "health", "metrics"})
+    assert (done.code, {row["check"] for row in done.rows()}) == (
+        0,
+        {"hub", "health", "metrics", "sdk"},
+    )
 
 
 async def test_a_bundle_holds_no_secrets_and_no_names(
@@ -403,6 +406,7 @@ async def test_a_bundle_holds_no_secrets_and_no_names(
     for hidden in ("acme", SECRET, "10.1.2.3"):
         assert hidden not in everything
     assert {"report.json", "settings.json", "metrics.txt", "packages.txt", "hub.log"} <= set(files)
+    assert json.loads(files["series.json"])["series"].keys() >= {"in", "out", "errors"}
     assert json.loads(files["settings.json"])["auth.enabled"]["value"] is True
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert (again.code, "cannot write" in again.err) == (2, True)

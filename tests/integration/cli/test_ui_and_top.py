@@ -60,6 +60,10 @@ async def test_a_hub_with_authentication_lets_the_minted_role_in(guarded: Path) 
         refused = await command(hub.url, "top", "--once")
         assert (refused.code, "token" in refused.err) == (1, True)
     assert (await command(hub.url, *arguments, "--lifetime", "0")).code == 2
+    file = guarded.with_name("token")
+    file.write_text(f"{token}\n")
+    done = await command("ws://far.example/ws", "ui", "--no-browser", "--token-file", str(file))
+    assert done.out == f"http://far.example/ui/#t={token}\n"
 
 
 async def test_top_prints_one_picture_or_lines(run: Run, me: Client) -> None:

@@ -9,7 +9,16 @@ import pytest
 from signalhub.core.patterns.index import overlap
 from signalhub.settings.model import LogSettings, Settings
 from signalhub.wire.names import topic_matches
-from tests.support.memory.patterns import BILLING, ORDERS, ack, came, consume, info, people
+from tests.support.memory.patterns import (
+    BILLING,
+    ORDERS,
+    ack,
+    came,
+    consume,
+    info,
+    pattern_of,
+    people,
+)
 from tests.support.memory.shell import MemoryShell
 from tests.support.memory.topics import code_of, create, publish
 
@@ -113,6 +122,23 @@ def test_a_busy_topic_does_not_keep_the_others_waiting() -> None:
     assert sum(topic == "orders/busy" for topic, _ in taken) < 40
 
 
+def test_free_room_is_divided_among_the_topics_that_wait() -> None:
+    shell = MemoryShell()
+    writer, reader = people(shell)
+    consumer = consume(reader)["subscriptionId"]
+    reader.tell("hub:credit", {"subscriptionId": consumer, "messages": 0})
+    for topic in ("orders/a", "orders/b"):
+        for _ in range(50):
+            publish(writer, topic=topic)
+
+    reader.tell("hub:credit", {"subscriptionId": consumer, "messages": 32})
+
+    got = [topic for topic, _ in came(reader)]
+    # The last one to wait has all the room that is left.
+    assert len(got) == 32
+    assert min(got.count(topic) for topic in ("orders/a", "orders/b")) >= 4
+
+
 def test_credit_counts_for_all_topics() -> None:
     shell = MemoryShell()
     writer, reader = people(shell)
@@ -154,14 +180,19 @@ def test_what_is_not_in_memory_is_read_from_the_log_in_turns() -> None:
     consume(reader, window=16)
 
     seen: dict[str, list[int]] = {}
+    ahead_max = 0
     waiting = came(reader)
     while waiting:
         topic, seq = waiting.pop(0)
         seen.setdefault(topic, []).append(seq)
         ack(reader, topic, seq)
         waiting += came(reader)
+        members = pattern_of(shell).members.values()
+        ahead_max = max(ahead_max, sum(len(list(part.backlog.ahead)) for part in members))
 
     assert seen == {topic: [1, 2, 3, 4, 5] for topic in topics}
+    # Those that wait for their turn hold nothing that they have read.
+    assert ahead_max < 100
 
 
 # Modes.

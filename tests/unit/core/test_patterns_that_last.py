@@ -168,6 +168,25 @@ def test_a_refused_first_message_takes_its_parts_back() -> None:
     assert came(reader) == [("orders/a", 1)]
 
 
+def test_a_part_that_was_refused_with_its_message_is_made_with_the_next_one() -> None:
+    shell = MemoryShell()
+    writer, reader = people(shell)
+    publish(writer, topic="orders/a")
+    consume(reader, **{"from": "latest"})
+    shell.engine.is_prompt = False
+    payload = {"topic": "orders/a", "type": "news", "data": 1, "durable": True}
+    writer.request("hub:publish", payload)
+    assert "orders/a" in pattern_of(shell).members
+    shell.engine.refuse(refusals.storage_full())
+    shell.settle()
+    assert "orders/a" not in pattern_of(shell).members
+    shell.engine.is_prompt = True
+
+    publish(writer, topic="orders/a")
+
+    assert came(reader) == [("orders/a", 2)]
+
+
 def test_a_message_is_never_on_disk_before_the_part_that_gets_it() -> None:
     shell = MemoryShell()
     writer, reader = people(shell)

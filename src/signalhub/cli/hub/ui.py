@@ -6,6 +6,7 @@ import getpass
 import re
 import secrets
 import time
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -13,6 +14,7 @@ from cyclopts import Parameter
 from signalhub.cli.hub.settings import Config, loaded_settings
 from signalhub.cli.hub.token import LIFETIME_S_MAX, minted
 from signalhub.cli.terminal.arguments import URL_VARIABLE
+from signalhub.cli.terminal.connection import HubConnection
 from signalhub.cli.terminal.failures import usage
 from signalhub.cli.terminal.output import AsJson, Output
 from signalhub.cli.terminal.sentences import say
@@ -32,6 +34,9 @@ def ui(
         str | None,
         Parameter(env_var=URL_VARIABLE, help="URL of the hub; default: from the settings."),
     ] = None,
+    token_file: Annotated[
+        Path | None, Parameter(help="File that contains a token, instead of a new one.")
+    ] = None,
     lifetime_s: Annotated[
         float, Parameter(name="--lifetime", help="Seconds until the token expires.")
     ] = 3600.0,
@@ -43,13 +48,18 @@ def ui(
 
     The token is signed with a key from the settings, as by `signalhub token mint`,
     and is in the fragment of the address, which browsers send to nobody. The page
-    renews it while it is open. A hub without authentication needs none.
+    renews it while it is open. A hub without authentication needs none. For a hub
+    whose keys are elsewhere, give a token that was minted there, with --token-file.
     """
     settings = loaded_settings(config).settings
     page = page_of(settings, url)
     facts: dict[str, object] = {"url": page, "role": None, "expires_at": None}
     address = page
-    if settings.auth.enabled:
+    if token_file is not None:
+        token = HubConnection(token_file=token_file).token()
+        address = f"{page}#t={token}"
+        facts = {"url": address, "role": None, "expires_at": None}
+    elif settings.auth.enabled:
         if not 0 < lifetime_s <= LIFETIME_S_MAX:
             raise usage("--lifetime must be above 0 and at most ten years", "give it in seconds")
         token = minted(
@@ -73,7 +83,11 @@ def page_of(settings: Settings, url: str | None) -> str:
         named = f"[{host}]" if ":" in host else host
         url = f"http://{named}:{settings.port}"
     try:
-        return f"{Origin.of(url).http_url}{PAGE}"
+        origin = Origin.of(url)
+        scheme, default = ("https", 443) if origin.is_secure else ("http", 80)
+        # Browsers leave it out, too.
+        host = origin.netloc.removesuffix(f":{default}")
+        return f"{scheme}://{host}{origin.prefix}{PAGE}"
     except ValueError as error:
         raise usage(
             f"invalid --url {url!r}: {error}", "write it like http://127.0.0.1:8787"

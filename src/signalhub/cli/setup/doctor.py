@@ -112,20 +112,20 @@ def _write(
     import asyncio
 
     from signalhub.operate.doctor.bundle import NameMask, contents_of, write_bundle
-    from signalhub.operate.doctor.connection import metrics_of
+    from signalhub.operate.doctor.connection import measured
     from signalhub.operate.session import HubAccess
     from signalhub.wire.errors import SignalHubError
 
     try:
-        metrics = asyncio.run(metrics_of(HubAccess(**connection.hub_options())))
+        found_there = asyncio.run(measured(HubAccess(**connection.hub_options())))
     except SignalHubError as error:
-        metrics = f"# not available: {error}\n".encode()
+        found_there = {"metrics.txt": f"# not available: {error}\n".encode()}
     try:
         files = contents_of(
             findings,
             _shown(found),
             data=Path(str(found.values["data"])),
-            metrics=metrics,
+            measured=found_there,
             log=log,
             mask=NameMask(with_names=with_names),
         )

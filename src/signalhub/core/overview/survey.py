@@ -2,8 +2,9 @@
 
 Looking at all of them takes too long for one turn of the loop, so a round is divided into steps.
 Totals are those of the last complete round, rates are between two looks at the same subscription.
-While people look, a round is made every second. Otherwise a few subscriptions are looked at per
-second, so that totals are there when somebody comes.
+While people look, a round is made every second, or takes several if there is very much to look at.
+Otherwise a few subscriptions are looked at per second, so that there are totals when somebody
+comes.
 """
 
 from __future__ import annotations

@@ -320,15 +320,20 @@ class Patterns:
     def queue_parts(self, pattern: Pattern, now: int) -> int:
         """Let all parts that have something to send wait for their turns; return the total lag."""
         lag = 0
+        first = pattern.consumers[0] if pattern.consumers else None
         for part in pattern.members.values():
             position = part.position
             behind = part.stream.head - position.floor
             if behind <= 0 and not position.parked:
                 continue
-            lag += part.lag
-            if pattern.consumers:
+            lag += part.lag if position.parked else behind - position.above.count
+            if first is None:
+                continue
+            # It gets its consumers with its turn, because there may be many; what is delayed has
+            # to be waited for at once.
+            first.wait(part)
+            if position.parked:
                 pattern.attach(part)
-                pattern.consumers[0].wait(part)
                 self._dispatcher.schedule(part, part.next_due_ms(now))
         for consumer in pattern.consumers:
             if consumer is not pattern.consumers[0]:

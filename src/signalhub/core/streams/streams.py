@@ -587,6 +587,11 @@ class Streams:
         box = self.mailboxes.get(address)
         return box if box is not None and box.is_host else None
 
+    @property
+    def has_hosts(self) -> bool:
+        """Does any mailbox belong to a host of durable actors?"""
+        return bool(self._hosts)
+
     def hosts(self, kind: str) -> Sequence[Node]:
         """The hosts for this kind, in the order of their hashes."""
         ring = self._hosts.get(kind)

@@ -192,9 +192,7 @@ class Settler:
         known = self._streams.topics.get(topic)
         found = None if known is None else known.subscriptions.get(name)
         owner = "" if found is None else found.definition.owner
-        # A part of a pattern is consumed by whoever may consume the pattern.
-        over = topic if found is None else found.definition.pattern or topic
-        check_may_consume(session, over, name, owner)
+        check_may_consume(session, topic, name, owner)
         return self._subscriptions.named(topic, name)
 
 

@@ -84,7 +84,7 @@ def contents_of(
     settings: Mapping[str, Any],
     *,
     data: Path,
-    metrics: bytes,
+    measured: Mapping[str, bytes],
     log: Path | None,
     mask: NameMask,
 ) -> dict[str, bytes]:
@@ -94,10 +94,11 @@ def contents_of(
             [{**msgspec.to_builtins(one), "text": mask.text(one.text)} for one in findings]
         ),
         "settings.json": mask.text(_json(settings).decode()).encode(),
-        "metrics.txt": mask.text(metrics.decode(errors="replace")).encode(),
         "segments.json": _json(_segments(data / "log")),
         "packages.txt": _packages(),
     }
+    for name, content in measured.items():
+        files[name] = mask.text(content.decode(errors="replace")).encode()
     status = data / "pipeline" / "status.json"
     if status.is_file():
         files["pipeline-status.json"] = mask.text(status.read_text(errors="replace")).encode()

@@ -8,7 +8,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -23,6 +23,7 @@ SKEW_S_MAX: Final = 5.0
 CERTIFICATE_DAYS_MIN: Final = 14
 TOKEN_S_MIN: Final = 3_600
 _DAY_S: Final = 86_400
+_SERIES: Final = "/api/admin/v1/series"
 
 
 async def connection_findings(access: HubAccess) -> AsyncIterator[Finding]:
@@ -46,17 +47,29 @@ async def connection_findings(access: HubAccess) -> AsyncIterator[Finding]:
     try:
         yield await _health(http, access.timeout_s)
         yield await _metrics(http, parts.hostname or "", access.timeout_s)
+        yield await _pages(http, access.timeout_s)
     except (SignalHubError, msgspec.MsgspecError) as error:
         yield warn("http", f"{http.origin.http_url}: {error}", "check the proxy before the hub")
     finally:
         await http.close()
 
 
-async def metrics_of(access: HubAccess) -> bytes:
-    """The page of metrics, as the token may see it."""
+async def measured(access: HubAccess) -> dict[str, bytes]:
+    """The page of metrics and the rates of the last minutes, as the token may see them."""
     http = HttpClient(Origin.of(access.url), token=access.token)
+
+    async def get(path: str) -> bytes:
+        return (await http.request("GET", path, timeout_s=access.timeout_s)).body
+
     try:
-        return (await http.request("GET", "/metrics", timeout_s=access.timeout_s)).body
+        metrics, listed = await get("/metrics"), await get(_SERIES)
+        try:
+            names = msgspec.json.decode(listed)["names"]
+        except (msgspec.MsgspecError, LookupError, TypeError):
+            # It says why not.
+            return {"metrics.txt": metrics, "series.json": listed}
+        series = await get(f"{_SERIES}?names={','.join(map(quote, names))}")
+        return {"metrics.txt": metrics, "series.json": series}
     finally:
         await http.close()
 
@@ -141,6 +154,14 @@ async def _metrics(http: HttpClient, host: str, timeout_s: float) -> Finding:
         f"anyone who reaches {host} sees the names of topics and subscriptions",
         "set metrics.access to token",
     )
+
+
+async def _pages(http: HttpClient, timeout_s: float) -> Finding:
+    """Whether browsers get the dashboard and the client for JavaScript."""
+    answer = await http.request("GET", "/sdk.js", timeout_s=timeout_s)
+    if answer.status in (200, 302):
+        return ok("sdk", f"{http.origin.http_url}/sdk.js is served")
+    return ok("sdk", "the dashboard and /sdk.js are not served (ui.enabled)")
 
 
 def _days(seconds: float) -> str:

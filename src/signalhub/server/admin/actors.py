@@ -45,6 +45,8 @@ STATES: Final = ("live", "hidden", "away")
 LISTED_MAX: Final = 200
 ADDRESSES_MAX: Final = 20
 METADATA_CHARS_MAX: Final = 4_096
+# Addresses looked at per turn, at about a microsecond each.
+SLICE: Final = 400
 _NEEDED: Final = "sessions"
 
 
@@ -85,6 +87,7 @@ class Actors:
         state = asked.chosen("state", STATES)
         after = _after(asked, str)
         counts = dict.fromkeys(STATES, 0)
+        sees_all = asked.allowance.discovers_all
 
         def key_of(candidate: tuple[str, bool]) -> Key | None:
             address, is_mailbox = candidate
@@ -103,9 +106,9 @@ class Actors:
             words = (address, *capabilities)
             if wanted and not any(wanted in one.lower() for one in words):
                 return None
-            return (address,) if asked.may("discover", address) else None
+            return (address,) if sees_all or asked.may("discover", address) else None
 
-        page = await page_of(self._candidates(), key_of, after, asked.limit())
+        page = await page_of(self._candidates(), key_of, after, asked.limit(), size=SLICE)
         rows = await rows_of(page.found, lambda one: self.row(one[1][0], now))
         return ActorsAnswer(
             rows=[row for row in rows if row is not None],

@@ -184,7 +184,7 @@ class Facts:
             features=Features(
                 lake=self._lakeside is not None,
                 rooms=settings.rooms.enabled,
-                actors=any(box.is_host for box in self._hub.streams.mailboxes.values()),
+                actors=self._hub.streams.has_hosts,
                 try_it=ui.try_it == "on" or (ui.try_it == "auto" and is_open),
                 demo=ui.demo,
                 auth=not is_open,
@@ -273,7 +273,9 @@ class Facts:
         hub, newest = self._hub, self._sampler.ring.newest
         tally, rooms, settings = hub.tally.rooms, hub.rooms, hub.settings.rooms
         sizes = [0, 0, 0, 0]
-        async for part in slices(list(rooms.directory.rooms.values())):
+        # Without sockets there is nothing to count, however many rooms there are.
+        found = list(rooms.directory.rooms.values()) if rooms.guests else []
+        async for part in slices(found):
             for room in part:
                 count = len(room.guests)
                 if count:

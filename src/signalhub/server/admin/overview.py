@@ -29,7 +29,6 @@ from signalhub.server.admin.answers import (
     SeriesMark,
 )
 from signalhub.server.admin.api import AdminApi, AdminRefusal, Asked, bad_request
-from signalhub.server.admin.paging import SLICE
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
@@ -47,6 +46,7 @@ HITS_MAX: Final = 20
 QUERY_CHARS_MAX: Final = 256
 # Things a search looks at: a tenth of a second of the hub's time, a slice per turn.
 LOOKED_AT_MAX: Final = 400_000
+SLICE: Final = 250
 # The alert for a lake that is behind fires at the same.
 LAKE_BEHIND_S: Final = 120
 LAKE_BEHIND_MS: Final = 300_000

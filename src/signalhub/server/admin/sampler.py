@@ -33,7 +33,10 @@ log = logging.getLogger("signalhub.admin")
 
 # Subscriptions looked at per second while nobody looks, and per turn while somebody does.
 IDLE_STEP: Final = 50
-STEP: Final = 100
+STEP: Final = 80
+# Steps per second while somebody looks: a round of more takes several seconds, because it must not
+# take more than a hundredth of the time of the hub.
+STEPS_MAX: Final = 25
 # Somebody who asked without a live socket counts as looking for this time.
 LOOKING_MS: Final = 5_000
 # What costs more than a few microseconds is measured this rarely.
@@ -135,7 +138,7 @@ class Sampler:
         self.ring.tick(self._row(now), now)
 
     def begin_round(self) -> None:
-        """Begin to look at everything, unless that is under way."""
+        """Look at as much as one second allows, unless that is under way."""
         if self._round is None:
             self._round = asyncio.ensure_future(self._look_round())
 
@@ -203,8 +206,12 @@ class Sampler:
         return dict(sorted(((c, n) for c, n in counts.items() if n), key=lambda one: -one[1]))
 
     async def _look_round(self) -> None:
+        """Go on with the round, or begin one, as far as one second allows."""
         try:
-            await self._go_round()
+            for _ in range(STEPS_MAX):
+                if self.survey.step(STEP, self._clock.now_ms(), with_sessions=True):
+                    break
+                await asyncio.sleep(0)
         except Exception:
             log.exception("subscriptions could not be looked at")
         finally:
