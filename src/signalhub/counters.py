@@ -150,6 +150,15 @@ class LakeTally:
 
 
 @dataclass(slots=True)
+class ReaderTally:
+    """The process that reads disk and lake for people."""
+
+    starts: int = 0
+    questions: int = 0
+    failures: int = 0  # Questions without an answer, because it ended or took too long.
+
+
+@dataclass(slots=True)
 class Tally:
     """All counters of the core since its start."""
 
@@ -199,6 +208,7 @@ class Tally:
     rooms: RoomTally = field(default_factory=RoomTally)
     log: LogTally = field(default_factory=LogTally)
     lake: LakeTally = field(default_factory=LakeTally)
+    reader: ReaderTally = field(default_factory=ReaderTally)
 
     errors: dict[str, int] = field(default_factory=dict)  # By code.
 

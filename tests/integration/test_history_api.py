@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -293,6 +294,21 @@ async def test_nobody_waits_for_an_answer_that_was_given_up() -> None:
 
     assert await reader.ask(ScrollQuestion()) == b"2"
 
+    await reader.stop()
+
+
+async def test_few_people_search_at_once() -> None:
+    reader = scripted("pass", searches_max=2)
+    ask = partial(reader.ask, ScrollQuestion(), is_long=True)
+    searches = [asyncio.ensure_future(ask(search_of=name)) for name in ("ann", "bob", "ann")]
+    await eventually(lambda: reader._waiting == 3)
+
+    with pytest.raises(ReadRefused) as refused:
+        await ask(search_of="carol")
+
+    assert (refused.value.status, refused.value.code) == (429, "too_many_searches")
+    for search in searches:
+        search.cancel()
     await reader.stop()
 
 

@@ -148,6 +148,17 @@ _MESSAGING: Final[tuple[Declaration[Gauges], ...]] = (
         "those of the source taken (`source`), or waiting longest without a hello (`idle`).",
         "reason",
     ),
+    counter(
+        "reader_starts",
+        lambda of: of.tally.reader.starts,
+        "Starts of the process that reads disk and lake for people.",
+    ),
+    counter("reader_questions", lambda of: of.tally.reader.questions, "Questions it was asked."),
+    counter(
+        "reader_failures",
+        lambda of: of.tally.reader.failures,
+        "Questions it did not answer, because it ended or took too long.",
+    ),
     gauge(
         "live_sockets",
         lambda of: 0 if of.desk is None else len(of.desk.live),

@@ -42,12 +42,21 @@ class Asking:
         return Hidden(self._engine.epoch, erasures.hidden_offsets, erasures.hidden_senders)
 
     async def raw(
-        self, asked: Asked, question: AnyQuestion, *, is_search: bool = False
+        self,
+        asked: Asked,
+        question: AnyQuestion,
+        *,
+        is_search: bool = False,
+        is_long: bool = False,
     ) -> msgspec.Raw:
-        """The answer as it came; raises `AdminRefusal`."""
+        """The answer as it came; raises `AdminRefusal`.
+
+        Of the searches of one person only the newest goes on; few that may be long do at once.
+        """
         whose = asked.visitor.name if is_search else ""
         try:
-            return msgspec.Raw(await self._reader.ask(question, search_of=whose))
+            found = await self._reader.ask(question, search_of=whose, is_long=is_long)
+            return msgspec.Raw(found)
         except ReadRefused as refusal:
             raise AdminRefusal(
                 refusal.status, refusal.code, refusal.text, refusal.resolution

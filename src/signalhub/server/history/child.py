@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from signalhub.counters import ReaderTally
 from signalhub.server.history.questions import (
     FRAME_BYTES_MAX,
     LENGTH,
@@ -61,15 +62,6 @@ class ReadRefused(Exception):
         self.code = code
         self.text = text
         self.resolution = resolution
-
-
-class ReaderTally(msgspec.Struct):
-    """What has happened to the process so far."""
-
-    starts: int = 0
-    questions: int = 0
-    failures: int = 0
-    resident_bytes: int = 0
 
 
 def reader_command(settings: Settings, data: Path) -> list[str]:
@@ -127,8 +119,9 @@ class _Process:
 class _Search:
     """A question of somebody, which their next one ends."""
 
-    def __init__(self, id: int) -> None:
+    def __init__(self, id: int, *, is_long: bool) -> None:
         self.id = id
+        self.is_long = is_long
         self.is_replaced = False
 
 
@@ -142,8 +135,11 @@ class HistoryReader:
         answer_s: float = ANSWER_S,
         idle_s: float = IDLE_S,
         resident_bytes_max: int = RESIDENT_BYTES_MAX,
+        searches_max: int = WAITING_MAX,
+        tally: ReaderTally | None = None,
     ) -> None:
         """The number of a socket is added to `command`."""
+        self._searches_max = searches_max
         self._command = command
         self._answer_s = answer_s
         self._idle_s = idle_s
@@ -154,24 +150,33 @@ class HistoryReader:
         self._searches: dict[str, _Search] = {}
         self._running: int | None = None
         self._process: _Process | None = None
+        self._starting: asyncio.Task[_Process] | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._is_stopped = False
-        self.tally: Final = ReaderTally()
+        self.tally: Final = tally or ReaderTally()
 
     @property
     def pid(self) -> int | None:
         """The process, while it runs."""
         return None if self._process is None else self._process.process.pid
 
-    async def ask(self, question: AnyQuestion, *, search_of: str = "") -> bytes:
+    async def ask(
+        self, question: AnyQuestion, *, search_of: str = "", is_long: bool = False
+    ) -> bytes:
         """The answer as JSON; raises `ReadRefused`.
 
-        `search_of` names whose search it is: of each of them only the newest goes on.
+        `search_of` names whose search it is: of each of them only the newest goes on. One that may
+        be long counts for the limit of searches.
         """
-        search = _Search(next(self._ids))
-        if search_of:
-            self._replace(search_of, search)
+        search = _Search(next(self._ids), is_long=is_long)
+        if is_long and self._others(search_of) >= self._searches_max:
+            raise ReadRefused(
+                429,
+                "too_many_searches",
+                f"{self._searches_max} others are searching.",
+                "Try again in a moment; the setting is ui.searches_max.",
+            )
         if self._waiting > WAITING_MAX:
             raise ReadRefused(
                 429,
@@ -179,6 +184,8 @@ class HistoryReader:
                 "Too many questions wait for the process that reads history.",
                 "Try again in a moment.",
             )
+        if search_of:
+            self._replace(search_of, search)
         self._waiting += 1
         try:
             async with self._turn:
@@ -193,9 +200,15 @@ class HistoryReader:
     async def stop(self) -> None:
         """End the process; nothing is asked any more."""
         self._is_stopped = True
+        if self._starting is not None:
+            await asyncio.wait((self._starting,))
         self._drop(is_killed=True)
         if self._ending:
             await asyncio.wait(self._ending)
+
+    def _others(self, whose: str) -> int:
+        """How many others have a search that may be long."""
+        return sum(one.is_long for name, one in self._searches.items() if name != whose)
 
     def _replace(self, whose: str, search: _Search) -> None:
         earlier = self._searches.get(whose)
@@ -243,7 +256,6 @@ class HistoryReader:
         finally:
             self._running = None
             self._be_idle()
-        self.tally.resident_bytes = reply.resident_bytes
         if reply.resident_bytes > self._resident_bytes_max:
             self._drop(is_killed=False)
         if reply.code:
@@ -258,6 +270,13 @@ class HistoryReader:
         if known is not None and known.process.returncode is None:
             return known
         self._drop(is_killed=True)
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.ensure_future(self._start())
+            self._starting.add_done_callback(_seen)
+        # Whoever waits for it may give up; the next question finds it started.
+        return await asyncio.shield(self._starting)
+
+    async def _start(self) -> _Process:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -282,7 +301,6 @@ class HistoryReader:
     def _drop(self, *, is_killed: bool) -> None:
         """End the process, if it runs; the next question starts another one."""
         process, self._process = self._process, None
-        self.tally.resident_bytes = 0
         if process is not None:
             task = asyncio.ensure_future(process.end(is_killed=is_killed))
             self._ending.add(task)
@@ -302,6 +320,12 @@ class HistoryReader:
         self._idle = None
         if not self._turn.locked():
             self._drop(is_killed=False)
+
+
+def _seen(started: asyncio.Task[_Process]) -> None:
+    """Whoever waited was told; if nobody does any more, a failure to start is nobody's."""
+    if not started.cancelled():
+        started.exception()
 
 
 def _replaced() -> ReadRefused:

@@ -41,6 +41,8 @@ _TOPICS_MAX: Final = 500
 _LETTERS_SUFFIX: Final = ".dlq"
 _MAILBOX_LETTERS: Final = "dead.mailboxes"
 _DAY_S: Final = 86_400
+# With one of these a page may look at everything there is.
+_SEARCHED: Final = ("stream", "kinds", "key", "type", "sender", "text")
 _PLACE: Final = ("before", "after", "at", "limit")
 
 
@@ -63,7 +65,11 @@ class HistoryDesk:
         self._engine = engine
         self._lakeside = lakeside
         api = desk.api
-        self.reader = HistoryReader(reader_command(hub.settings, data))
+        self.reader = HistoryReader(
+            reader_command(hub.settings, data),
+            searches_max=hub.settings.ui.searches_max,
+            tally=hub.tally.reader,
+        )
         self._asking = Asking(hub, engine, api.visitors, self.reader)
         self.work = LakeWork(hub, runner, api.visitors, desk.jobs, data, config, port)
         self._add_to(api)
@@ -78,7 +84,7 @@ class HistoryDesk:
     def _add_to(self, api: AdminApi) -> None:
         api.add(
             "GET", "/history", self.page, answer=answers.History,
-            query=("stream", "kinds", "key", "type", "sender", "text", *_PLACE),
+            query=(*_SEARCHED, *_PLACE),
         )  # fmt: skip
         api.add(
             "GET", "/history/counts", self.counts, answer=answers.Counts,
@@ -112,6 +118,7 @@ class HistoryDesk:
     async def page(self, asked: Asked) -> Any:
         """A page of entries of log and lake, the newest first."""
         kinds = asked.text("kinds")
+        is_long = any(asked.text(one) for one in _SEARCHED)
         question = ScrollQuestion(
             filter=Filter(
                 stream=asked.text("stream"),
@@ -126,7 +133,7 @@ class HistoryDesk:
             reach=self._asking.reach(asked),
             hidden=self._asking.hidden(),
         )
-        return await self._asking.raw(asked, question, is_search=True)
+        return await self._asking.raw(asked, question, is_search=True, is_long=is_long)
 
     def _place(self, asked: Asked) -> dict[str, Any]:
         at = asked.text("at")
