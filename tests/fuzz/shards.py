@@ -57,9 +57,9 @@ SEGMENTS = _volume((2, 200), (40, 5_000))  # 230
 # Both ways side by side, in a million cases. In `make soak` a thousand times as many, beside the
 # others: seven hours of a core.
 TELLS = _volume((8, 125_000), (1_000, 1_000_000))  # 39 000
-PUBLISHES = _volume((4, 20_000), (100, 200_000))  # 3 000
-CROWD = _volume((2, 10_000), (100, 100_000))  # 2 000
-ASKS = _volume((2, 40_000), (100, 200_000))  # 14 000
+PUBLISHES = _volume((4, 8_000), (100, 200_000))  # 3 000
+CROWD = _volume((2, 4_000), (100, 100_000))  # 2 000
+ASKS = _volume((2, 30_000), (100, 200_000))  # 14 000
 
 
 def attack(
