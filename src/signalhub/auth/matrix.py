@@ -437,13 +437,16 @@ name it; nothing else erases one.
   `hub:sub_update`, `hub:sub_pause`, `hub:sub_resume`, `hub:sub_settle`, `hub:seek`,
   `hub:sub_delete`, `hub:topic_delete`, `hub:purge`, `hub:redrive`, `hub:republish`, `hub:erase`,
   `hub:list_sessions`, `hub:close_session`, `hub:limits`, `hub:forget_place` and every
-  `actors:control`.
-- What the permission `view` shows (`hub:list_jobs`) and a `dryRun` are not recorded.
+  `actors:control` that may change something.
+- What the permission `view` shows (`hub:list_jobs`) and a `dryRun` are not recorded. Nor are
+  commands that only show what is on a host (`stats`, `actors`, `actor`, `calls`, `call`,
+  `finished`, `alarms`, `dead`, `letter`), although they need `control`: the dashboard asks every
+  few seconds. All others are, unknown ones included.
 - An edited dead letter has an entry of its own, with the SHA-256 of its data before and after.
 - If the log takes nothing, `hub:close_session` is logged by the hub as a warning instead, and
   `hub:limits` is not recorded; everything else is refused.
-- A purge on a host uses two verbs and leaves two entries. Looking at a host uses `control`,
-  too, and looking at sessions and limits uses `admin`.
+- A purge on a host uses two verbs and leaves two entries. Looking at sessions and limits uses
+  `admin` and is recorded.
 - Redrives and purges of many letters are written in several batches; the entry is in the first.
 - `hub:republish` and `hub:erase` leave an entry when they begin and one when they end, with the
   name of the job, or the phase `failed`. One without an end was interrupted, as `signalhub jobs`

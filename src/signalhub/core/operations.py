@@ -1,10 +1,11 @@
 """The record of operations: who used a permission over what belongs to others.
 
 Whatever needs `manage`, `delete`, `control` or `admin` (`view` and `metrics` excepted) appends an
-entry together with the change itself, whichever door it came through. What people do with what is
-theirs needs none of these verbs and leaves no entry. Without authentication nobody owns anything
-and everybody is allowed everything: requests that need one of these verbs by nature are recorded,
-with the address of the session and an empty subject. What jobs write is in `jobs.py`.
+entry together with the change itself, whichever door it came through. Commands that only show
+something on a host are excepted, too. What people do with what is theirs needs none of these verbs
+and leaves no entry. Without authentication nobody owns anything and everybody is allowed
+everything: requests that need one of these verbs by nature are recorded, with the address of the
+session and an empty subject. What jobs write is in `jobs.py`.
 """
 
 from __future__ import annotations

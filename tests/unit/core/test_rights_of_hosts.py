@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from signalhub.actors.kernel import commands
 from signalhub.auth.permissions import Allowance, Permissions
 from signalhub.settings.model import LimitsSettings, Settings
 from signalhub.wire.entry import Kind, OperatedBody, decode_body
@@ -127,10 +128,10 @@ def test_commands_reach_a_host_only_with_control_over_it() -> None:
     assert heard["type"] == "actors:control"
 
 
-def test_no_command_reaches_a_host_without_a_record_of_it() -> None:
+def test_no_command_that_changes_something_reaches_a_host_without_a_record_of_it() -> None:
     shell, caller, owner = hosted()
     restrict(caller, send=("*",), control=("*",))
-    command = {"to": A, "type": "actors:control", "data": {"id": "1", "name": "actors"}}
+    command = {"to": A, "type": "actors:control", "data": {"id": "1", "name": "redrive"}}
     shell.engine.is_full = True
 
     (refused,) = caller.tell("hub:send", command)
@@ -265,12 +266,51 @@ def records(shell: MemoryShell) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("pattern", ["ask", "tell"])
+@pytest.mark.parametrize("name", [*sorted(commands.LOOKS), "stats"])
+def test_looking_at_a_host_needs_the_permission_and_leaves_no_record(
+    name: str, pattern: str
+) -> None:
+    shell, caller, owner = hosted()
+    command = {"to": A, "type": "actors:control", "data": {"id": "1", "name": name}}
+    say = caller.ask if pattern == "ask" else caller.tell
+    restrict(caller, send=("*",), control=("*",))
+
+    say("hub:send", command)
+
+    assert [one["type"] for one in owner.take()] == ["actors:control"]
+    assert records(shell) == []
+    restrict(caller, send=("*",), control=())
+    say("hub:send", command)
+    assert owner.take() == []
+
+
+@pytest.mark.parametrize("name", [*sorted(set(commands.COMMANDS) - {"stats"}), "news", ""])
+def test_every_other_command_is_recorded(name: str) -> None:
+    shell, caller, owner = hosted()
+
+    control(caller, name, actor=ACTOR, to=B)
+
+    assert records(shell) == [A] * (2 if name == "purge" else 1)
+    assert len(owner.take()) == 1
+
+
+def test_hosts_are_looked_at_although_the_log_is_full() -> None:
+    shell, caller, owner = hosted()
+    shell.engine.is_full = True
+
+    caller.tell("hub:send", {"to": A, "type": "actors:control", "data": {"name": "stats"}})
+    caller.tell("hub:send", {"to": A, "type": "actors:control", "data": {"name": "redrive"}})
+
+    assert [one["payload"] for one in owner.take()] == [{"name": "stats"}]
+
+
 @pytest.mark.parametrize("is_restricted", [False, True])
 def test_a_command_that_is_repeated_is_recorded_once(is_restricted: bool) -> None:
     shell, caller, owner = hosted()
     if is_restricted:
         restrict(caller, send=("*",), control=("*",))
-    command = {"to": A, "type": "actors:control", "data": {"id": "1", "name": "actors"}}
+    command = {"to": A, "type": "actors:control", "data": {"id": "1", "name": "redrive"}}
 
     for _ in range(2):
         reply = caller.ask("hub:send", command, id="once")
@@ -287,7 +327,7 @@ def test_a_command_that_is_repeated_is_recorded_once(is_restricted: bool) -> Non
 
 def test_a_command_that_reaches_nobody_is_not_recorded() -> None:
     shell, caller, _ = hosted()
-    command = {"type": "actors:control", "data": {"id": "1", "name": "actors"}}
+    command = {"type": "actors:control", "data": {"id": "1", "name": "redrive"}}
 
     caller.tell("hub:send", command | {"to": "@(h/nobody)"})
     caller.ask("hub:send", command | {"to": "@(h/nobody)"})

@@ -188,7 +188,7 @@ def test_without_authentication_the_same_requests_are_recorded_without_a_subject
     peer.ask("hub:list_sessions")
     peer.ask("hub:limits")
     shell.connect("@(h/a)").ask("hub:register", {"actorAddress": "@(h/a)", "capabilities": []})
-    for name in ("actors", "purge"):
+    for name in ("actors", "redrive", "purge"):
         command: dict[str, Any] = {"id": "1", "name": name, "arguments": {}}
         peer.tell("hub:send", {"to": "@(h/a)", "type": "actors:control", "data": command})
 

@@ -1,8 +1,9 @@
 """Hosts of durable actors, asked by the hub itself.
 
 A hub knows hosts and not what is in them. Commands go to them from an internal address with the
-permissions of whoever asks, so the hub checks and records them as it does those of the command
-line. Hosts that do not answer in time are named, the others are shown.
+permissions of whoever asks, so the hub checks them and records those that may change something, as
+it does with those of the command line. Hosts that do not answer in time are named, the others are
+shown.
 """
 
 from __future__ import annotations
