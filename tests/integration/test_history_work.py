@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from signalhub.pipeline.quick_query import is_plain_condition
+from signalhub.testing import FakeClock
 from tests.support.socket.stage import eventually
+from tests.support.socket.tokens import AUTH, token_for
 from tests.support.socket.visitors import Person, open_hub
 
 # What a command was called with, and what it shall print.
@@ -24,6 +26,10 @@ with open(folder + "/script") as file:
     exec(file.read())
 """
 PLAIN = {"where": "topic = 'orders' AND key = 'c-17'", "to": "topic:orders"}
+
+
+def command(folder: Path) -> tuple[str, ...]:
+    return (sys.executable, "-c", COMMAND.format(folder=str(folder)))
 
 
 class Bench:
@@ -52,8 +58,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     # A pipeline elsewhere, which this test has no need of.
     async with open_hub(pipeline={"run": "elsewhere"}) as hub:
         person = Person(hub)
-        command = (sys.executable, "-c", COMMAND.format(folder=str(tmp_path)))
-        person.desk.work._command = command
+        person.desk.work._command = command(tmp_path)
         yield Bench(person, tmp_path)
 
 
@@ -128,6 +133,25 @@ async def test_a_replay_is_previewed_and_then_a_job(bench: Bench) -> None:
     assert "--dry-run" in first
     assert "--dry-run" not in second
     assert {"--rate=5", "--job=again", f"--where={PLAIN['where']}"} <= set(second)
+
+
+async def test_who_may_not_read_everything_learns_nothing_from_previews(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with open_hub(clock=clock, auth=AUTH, pipeline={"run": "elsewhere"}) as hub:
+        for given in ({}, {"read": ["orders"]}, {"subscribe": ["*"]}, {"read": ["*"]}):
+            grants = {"admin": ["republish"], **given}
+            person = Person(hub, token_for("ui/remy", clock, permissions=grants))
+            person.desk.work._command = command(tmp_path)
+            bench = Bench(person, tmp_path)
+            bench.will("print(json.dumps({'count': 3, 'examples': []}))")
+            for is_preview in (True, False):
+                answer = await person.ask("/replay", PLAIN | {"dryRun": is_preview})
+
+                if given == {"read": ["*"]}:
+                    assert answer.status == 200, answer.body
+                    continue
+                assert (answer.status, answer.json["details"]) == (403, {"needs": "read: *"})
+                assert not (tmp_path / "calls").exists()
 
 
 DANGEROUS = (

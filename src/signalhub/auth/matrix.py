@@ -300,7 +300,7 @@ ROUTES: Final = (
     ),
     Access(f"{_ADMIN}/lake/audit", "GET", _VIEW),
     Access(f"{_ADMIN}/lake/audit", "POST", ("admin:audit",)),
-    Access(f"{_ADMIN}/replay", "", ("admin:republish",)),
+    Access(f"{_ADMIN}/replay", "", ("admin:republish + read",)),
     # Hosts of durable actors; of several, those are asked that one may control.
     *(
         Access(f"{_ADMIN}{path}", "", _VIEW)
@@ -416,12 +416,15 @@ more for what it made.
 `read` is about contents: payloads, keys and headers, reasons and errors, arguments of calls. In a
 replay, messages need `subscribe` and dead letters `read`; what is not permitted is left out and
 counted. Somebody with `control` and without `read` over a host gets its rows of calls, alarms and
-dead letters without contents. Consuming a topic of dead letters delivers them as messages, so
-grant `subscribe` and `consume` over it only to those who may read them. Edits of a redrive need
-`manage` and `read` over the dead letters and `publish` (for a mailbox `send`) over where each
-goes; a letter for another place stays. A letter whose subscription is gone would go to all of its
-topic: putting it back needs `publish` or `manage` over that, too. Options of a subscription that
-nobody owns are changed by those who may manage it; others join it with the options it has.
+dead letters without contents. `/api/admin/v1/replay` needs `read: *`, its previews as well: a
+condition is about all of the lake, and the count of what it finds tells about contents.
+
+Consuming a topic of dead letters delivers them as messages, so grant `subscribe` and `consume`
+over it only to those who may read them. Edits of a redrive need `manage` and `read` over the dead
+letters and `publish` (for a mailbox `send`) over where each goes; a letter for another place
+stays. A letter whose subscription is gone would go to all of its topic: putting it back needs
+`publish` or `manage` over that, too. Options of a subscription that nobody owns are changed by
+those who may manage it; others join it with the options it has.
 
 ## What is recorded
 

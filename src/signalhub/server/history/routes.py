@@ -71,7 +71,7 @@ class HistoryDesk:
             tally=hub.tally.reader,
         )
         self._asking = Asking(hub, engine, api.visitors, self.reader)
-        self.work = LakeWork(hub, runner, api.visitors, desk.jobs, data, config, port)
+        self.work = LakeWork(hub, runner, self._asking, desk.jobs, data, config, port)
         self._add_to(api)
         self.work.add_to(api)
         self.hosts = HostDesk(hub, self._asking)

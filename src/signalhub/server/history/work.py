@@ -19,7 +19,7 @@ import msgspec
 
 from signalhub.core.effects import Append, Effect
 from signalhub.server.admin.answers import JobStarted
-from signalhub.server.admin.api import AdminApi, AdminRefusal, Asked, bad_request
+from signalhub.server.admin.api import AdminApi, AdminRefusal, Asked, bad_request, forbidden
 from signalhub.server.history.answers import ReplayExample, ReplayPreview
 from signalhub.wire.entry import Entry, Kind, OperatedBody, encode_body
 from signalhub.wire.errors import Refusal
@@ -27,7 +27,8 @@ from signalhub.wire.errors import Refusal
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
     from signalhub.server.admin.jobs import Job, Jobs
-    from signalhub.server.admin.visitors import Visitor, Visitors
+    from signalhub.server.admin.visitors import Visitor
+    from signalhub.server.history.asking import Asking
     from signalhub.server.runner import HubRunner
 
 OUTPUT_BYTES_MAX: Final = 16 * 2**20
@@ -66,7 +67,7 @@ class LakeWork:
         self,
         hub: Hub,
         runner: HubRunner,
-        visitors: Visitors,
+        asking: Asking,
         jobs: Jobs,
         data: Path,
         config: str | None,
@@ -76,7 +77,7 @@ class LakeWork:
     ) -> None:
         self._hub = hub
         self._runner = runner
-        self._visitors = visitors
+        self._asking = asking
         self._jobs = jobs
         self._data = data
         self._config = config
@@ -176,6 +177,9 @@ class LakeWork:
 
     async def replay(self, asked: Asked) -> JobStarted | ReplayPreview:
         """Send messages of the lake again, in a process of its own; `dryRun` shows which."""
+        # A condition is about all of the lake, and counts alone tell what it finds.
+        if not self._asking.reach(asked).is_all:
+            raise forbidden("read: *")
         body = asked.parsed(ReplayBody)
         self._check_lake()
         if "\0" in body.where + body.to + (body.job or "") or not body.where or not body.to:
