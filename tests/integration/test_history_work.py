@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -169,6 +170,37 @@ DANGEROUS = (
 async def test_a_condition_that_does_more_than_compare_is_refused(where: str) -> None:
     """It would run on the machine of the hub, and with its rights."""
     assert not is_plain_condition("messages", where)
+
+
+CHECKED_ALONE = """
+import sys
+from signalhub.server.history import work
+from signalhub.pipeline.quick_query import is_plain_condition
+assert is_plain_condition("messages", "topic = 'orders' AND NOT (key IS NULL)")
+print([one for one in ("pyarrow", "deltalake", "pyspark", "pandas") if one in sys.modules])
+"""
+
+
+def test_the_hub_checks_a_condition_without_loading_what_a_lake_needs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHECKED_ALONE], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "[]\n"
+
+
+ONE = "topic = 'a'"
+
+
+async def test_a_condition_is_short_and_not_deeply_nested(bench: Bench) -> None:
+    bench.will("print(json.dumps({'count': 1}))")
+    for wrong in ("(" * 999 + ONE + ")" * 999, "not " * 999 + ONE, " or ".join([ONE] * 300)):
+        answer = await bench.person.ask("/replay", PLAIN | {"where": wrong, "dryRun": True})
+        assert (answer.status, answer.json["errorCode"]) == (400, "bad_request")
+    assert not (bench.folder / "calls").exists()
+    for fine in ("(" * 50 + ONE + ")" * 50, " or ".join([ONE] * 200)):
+        answer = await bench.person.ask("/replay", PLAIN | {"where": fine, "dryRun": True})
+        assert answer.status == 200, answer.body
 
 
 async def test_a_refused_condition_starts_nothing(bench: Bench) -> None:

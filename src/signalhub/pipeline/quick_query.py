@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from signalhub.pipeline.lake import Lake, LakeUnreachable
 from signalhub.pipeline.tables.tables import TABLES
+
+if TYPE_CHECKING:
+    from signalhub.pipeline.lake import Lake
 
 BYTES_MAX: Final = 64 * 2**20
 """A larger table is left to Spark."""
@@ -58,6 +60,7 @@ _MOMENT: Final = re.compile(
 # Senders choose these times, and delta-rs takes one after the year 2262 for another.
 _FAR: Final = frozenset({"expires_at"})
 _INT_MAX: Final = 2**31 - 1
+_DEPTH_MAX: Final = 64
 _BIGINTS: Final = range(-(2**63), 2**63)
 
 
@@ -86,6 +89,9 @@ class Answer(NamedTuple):
 
 def quick_answer(lake: Lake, question: str, rows_max: int | None = None) -> Answer | None:
     """Return the first rows of the answer to a small question; `None` if Spark has to answer it."""
+    # The hub checks conditions here and has no need of what a lake needs.
+    from signalhub.pipeline.lake import LakeUnreachable
+
     try:
         asked = _Question(question)
         if lake.bytes(asked.table) > BYTES_MAX:
@@ -105,7 +111,8 @@ def quick_answer(lake: Lake, question: str, rows_max: int | None = None) -> Answ
 def is_plain_condition(table: str, condition: str) -> bool:
     """Return whether a condition only compares columns of a table with values.
 
-    Spark does far more, on the machine and with the rights of whoever runs it.
+    Spark does far more, on the machine and with the rights of whoever runs it. Conditions that are
+    nested too deeply are refused, too.
     """
     try:
         _Question(f"SELECT count(*) FROM {table} WHERE ({condition})")  # noqa: S608
@@ -144,6 +151,7 @@ class _Question:
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
         self._at = 0
+        self._depth = 0
         self.table, self._types = self._find_table()
         self._expect("select")
         self.items = [self._item()]
@@ -233,9 +241,9 @@ class _Question:
 
     def _comparison(self) -> str:
         if self._take("not"):
-            return f"(NOT {self._comparison()})"
+            return f"(NOT {self._nested(self._comparison)})"
         if self._take("("):
-            text = self._condition()
+            text = self._nested(self._condition)
             self._expect(")")
             return f"({text})"
         name = self._name().lower()
@@ -262,6 +270,14 @@ class _Question:
             raise _Beyond
         self._at += 1
         return f"{_quoted(name)} {sign} {self._literal(type)}"
+
+    def _nested(self, part: Callable[[], str]) -> str:
+        self._depth += 1
+        if self._depth > _DEPTH_MAX:
+            raise _Beyond
+        text = part()
+        self._depth -= 1
+        return text
 
     def _literal(self, type: str) -> str:
         """A value of the type of the column it is compared with: dialects convert differently."""

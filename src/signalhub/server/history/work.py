@@ -13,9 +13,10 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from signalhub.core.effects import Append, Effect
 from signalhub.server.admin.answers import JobStarted
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 OUTPUT_BYTES_MAX: Final = 16 * 2**20
 PREVIEW_S: Final = 60.0
+# A condition is read in the loop of the hub.
+WHERE_CHARS_MAX: Final = 4_096
+NAME_CHARS_MAX: Final = 1_024
 _LINE_CHARS: Final = 2_000
 _END_S: Final = 5.0
 _EXIT_WRONG: Final = 1
@@ -52,9 +56,9 @@ class AuditBody(msgspec.Struct, frozen=True, rename="camel"):
 class ReplayBody(msgspec.Struct, frozen=True, rename="camel"):
     """Which messages of the lake to send again, where to, and how fast."""
 
-    where: str
-    to: str
-    job: str | None = None
+    where: Annotated[str, Meta(max_length=WHERE_CHARS_MAX)]
+    to: Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
+    job: Annotated[str, Meta(max_length=NAME_CHARS_MAX)] | None = None
     rate: float = 1_000.0
     include_replays: bool = False
     dry_run: bool = False
