@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from signalhub.pipeline.quick_query import is_plain_condition
+from signalhub.server.history import work
+from signalhub.server.history.work import COMMANDS_MAX
 from signalhub.testing import FakeClock
 from tests.support.socket.stage import eventually
 from tests.support.socket.tokens import AUTH, token_for
@@ -134,6 +137,51 @@ async def test_a_replay_is_previewed_and_then_a_job(bench: Bench) -> None:
     assert "--dry-run" in first
     assert "--dry-run" not in second
     assert {"--rate=5", "--job=again", f"--where={PLAIN['where']}"} <= set(second)
+
+
+async def test_few_commands_run_at_once(bench: Bench) -> None:
+    bench.will("import time; time.sleep(60)")
+    jobs = [
+        (await bench.person.ask("/replay", PLAIN | {"job": f"j-{number}"})).json["job"]
+        for number in range(COMMANDS_MAX)
+    ]
+
+    for path, body in (
+        ("/replay", PLAIN),
+        ("/replay", PLAIN | {"dryRun": True}),
+        ("/lake/audit", {}),
+    ):
+        refused = await bench.person.ask(path, body)
+        assert (refused.status, refused.json["errorCode"]) == (429, "too_many_commands")
+    await eventually(lambda: (bench.folder / "calls").exists() and len(bench.calls) == len(jobs))
+    assert (await bench.person.ask(f"/jobs/{jobs[0]}/cancel", {})).status == 200
+    # A job that is cancelled has not ended before its command has.
+    async with asyncio.timeout(20):
+        while (await bench.person.get(f"/jobs/{jobs[0]}"))["endedAt"] is None:
+            pass
+    bench.will("print(json.dumps({'count': 1}))")
+    for _ in range(COMMANDS_MAX):
+        preview = await bench.person.ask("/replay", PLAIN | {"dryRun": True})
+        assert preview.status == 200, preview.body
+
+
+async def test_a_command_that_prints_too_much_is_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "OUTPUT_BYTES_MAX", 2**20)
+    bench.will("while True: print('x' * 2**16)")
+
+    answer = await bench.person.ask("/replay", PLAIN | {"dryRun": True})
+
+    assert (answer.status, answer.json["errorCode"]) == (500, "too_much_output")
+
+
+async def test_of_many_complaints_the_last_one_is_kept(bench: Bench) -> None:
+    bench.will("print('noise\\n' * 2**20 + 'out of memory', file=sys.stderr); sys.exit(1)")
+
+    answer = await bench.person.ask("/replay", PLAIN | {"dryRun": True})
+
+    assert (answer.status, answer.json["error"]) == (400, "out of memory")
 
 
 async def test_who_may_not_read_everything_learns_nothing_from_previews(tmp_path: Path) -> None:

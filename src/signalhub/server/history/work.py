@@ -27,12 +27,16 @@ from signalhub.wire.errors import Refusal
 
 if TYPE_CHECKING:
     from signalhub.core.hub import Hub
-    from signalhub.server.admin.jobs import Job, Jobs
+    from signalhub.server.admin.jobs import Job, Jobs, Work
     from signalhub.server.admin.visitors import Visitor
     from signalhub.server.history.asking import Asking
     from signalhub.server.runner import HubRunner
 
+# What a command may print; of its complaints the last ones are kept.
 OUTPUT_BYTES_MAX: Final = 16 * 2**20
+ERROR_BYTES_MAX: Final = 64 * 2**10
+# Commands that run at once, each with a Spark of its own.
+COMMANDS_MAX: Final = 2
 PREVIEW_S: Final = 60.0
 # A condition is read in the loop of the hub.
 WHERE_CHARS_MAX: Final = 4_096
@@ -88,6 +92,8 @@ class LakeWork:
         self._port = port
         self._command = command
         self._auditing: Job | None = None
+        self._begun: list[Job] = []
+        self._previews = 0
 
     def add_to(self, api: AdminApi) -> None:
         """Add the routes."""
@@ -102,6 +108,24 @@ class LakeWork:
         """The audit that is running."""
         job = self._auditing
         return job if job is not None and job.ended_ms is None else None
+
+    def _check_room(self) -> None:
+        """Refuse a command if enough of them are running."""
+        self._begun = [job for job in self._begun if job.ended_ms is None]
+        if len(self._begun) + self._previews >= COMMANDS_MAX:
+            raise AdminRefusal(
+                429,
+                "too_many_commands",
+                f"{COMMANDS_MAX} audits, replays or previews of them are running.",
+                "Wait until one ends: see `GET /jobs`.",
+                headers={"Retry-After": "10"},
+            )
+
+    def _begin(self, operation: str, target: str, visitor: Visitor, work: Work) -> Job:
+        self._check_room()
+        job = self._jobs.begin(operation, target, visitor, work)
+        self._begun.append(job)
+        return job
 
     # Audits.
 
@@ -119,7 +143,7 @@ class LakeWork:
                 arguments += [name, _moment(at_ms)]
         if body.dry_run:
             raise bad_request("an audit changes nothing, so there is no preview of it")
-        self._auditing = job = self._jobs.begin(
+        self._auditing = job = self._begin(
             "lake.audit", "the lake", asked.visitor, lambda job: self._audit(job, arguments)
         )
         return JobStarted(job=job.name)
@@ -209,12 +233,14 @@ class LakeWork:
             arguments.append("--include-replays")
         if body.dry_run:
             return await self._previewed(asked.visitor, [*arguments, "--dry-run"])
-        job = self._jobs.begin(
+        job = self._begin(
             "replay", body.to, asked.visitor, lambda job: self._replay(job, arguments)
         )
         return JobStarted(job=job.name)
 
     async def _previewed(self, visitor: Visitor, arguments: list[str]) -> ReplayPreview:
+        self._check_room()
+        self._previews += 1
         try:
             async with asyncio.timeout(PREVIEW_S):
                 code, lines, error = await self._run(None, arguments, visitor)
@@ -222,6 +248,8 @@ class LakeWork:
             raise AdminRefusal(
                 504, "replay_timeout", f"No preview within {PREVIEW_S:g} s.", "Choose less."
             ) from None
+        finally:
+            self._previews -= 1
         if code or not lines:
             raise bad_request(_reason(error), "Correct the condition or the target.")
         return _preview(msgspec.json.decode(lines[-1]))
@@ -275,19 +303,49 @@ class LakeWork:
             stderr=asyncio.subprocess.PIPE,
             env=environment,
             start_new_session=True,
-            limit=OUTPUT_BYTES_MAX,
         )
+        assert process.stdout is not None
+        assert process.stderr is not None
         if job is not None:
             job.cancel = lambda: _kill(process.pid, signal.SIGTERM)
+        output = bytearray()
+
+        def keep(part: bytes) -> None:
+            if len(output) <= OUTPUT_BYTES_MAX:
+                output.extend(part)
+            if len(output) > OUTPUT_BYTES_MAX:
+                _kill(process.pid, signal.SIGKILL)
+
+        error = bytearray()
+
+        def keep_last(part: bytes) -> None:
+            error.extend(part)
+            del error[:-ERROR_BYTES_MAX]
+
         try:
-            output, error = await process.communicate()
+            await asyncio.gather(
+                _read(process.stdout, keep), _read(process.stderr, keep_last), process.wait()
+            )
         finally:
             if process.returncode is None:
                 _kill(process.pid, signal.SIGKILL)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(process.wait(), _END_S)
-        lines = [line for line in output.splitlines() if line.startswith(b"{")]
-        return process.returncode or 0, lines, error
+        if len(output) > OUTPUT_BYTES_MAX:
+            raise AdminRefusal(
+                500,
+                "too_much_output",
+                f"The command has printed more than {OUTPUT_BYTES_MAX // 2**20} MiB.",
+                "Choose less, or run it in a terminal.",
+            )
+        lines = [bytes(line) for line in output.splitlines() if line.startswith(b"{")]
+        return process.returncode or 0, lines, bytes(error)
+
+
+async def _read(stream: asyncio.StreamReader, keep: Callable[[bytes], None]) -> None:
+    """Read to the end, so that the command is never held up."""
+    while part := await stream.read(2**16):
+        keep(part)
 
 
 def _kill(pid: int, number: int) -> None:
