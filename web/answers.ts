@@ -840,6 +840,7 @@ export interface Host {
 export interface Hosts {
   readonly hosts: Host[];
   readonly silent: string[];
+  readonly failed: Record<string, string>;
 }
 
 export interface HostRows {
@@ -848,6 +849,7 @@ export interface HostRows {
   readonly silent: string[];
   readonly away: string[];
   readonly denied: string[];
+  readonly failed: Record<string, string>;
 }
 
 export interface CallRow {
@@ -871,6 +873,7 @@ export interface Calls {
   readonly silent: string[];
   readonly away: string[];
   readonly denied: string[];
+  readonly failed: Record<string, string>;
   readonly searchedTo: Place | null;
   readonly reason: string | null;
 }
@@ -899,5 +902,6 @@ export interface Call {
   readonly searchedTo: Place | null;
   readonly silent: string[];
   readonly away: string[];
+  readonly failed: Record<string, string>;
   readonly withheld: boolean;
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,7 @@ async def test_letters_of_a_host_are_shown_tried_again_and_deleted(
         await outside.ask("order/17", "stumble", "mug")
         async with asyncio.timeout(20):
             while not letters:
+                await asyncio.sleep(0.05)
                 letters = (await person.get("/host-letters"))["rows"]
     (letter,) = letters
     assert (letter["actor"], letter["host"]) == ("order/17", "orders")
@@ -128,6 +130,7 @@ async def test_letters_of_a_host_are_shown_tried_again_and_deleted(
     letters = []
     async with asyncio.timeout(20):
         while not letters:
+            await asyncio.sleep(0.05)
             letters = (await person.get("/host-letters?host=orders"))["rows"]
     purged = await person.ask("/hosts/orders/purge", {"actor": "order/17", "id": letters[0]["id"]})
     assert purged.status == 200, purged.body
@@ -155,6 +158,7 @@ async def test_ended_calls_are_read_from_the_log(
         ended: list[dict[str, Any]] = []
         async with asyncio.timeout(20):
             while {one["target"] for one in ended if one["endedAt"]} < {"order/17", "stock/mug"}:
+                await asyncio.sleep(0.05)
                 ended = (await person.get("/calls?state=ended"))["rows"]
 
     by_target = {one["target"]: one for one in ended}
@@ -168,3 +172,140 @@ async def test_ended_calls_are_read_from_the_log(
     assert story["steps"] == sorted(story["steps"], key=lambda one: one["at"])
     finished = await person.get("/calls?state=finished")
     assert {one["target"] for one in finished["rows"]} >= {"order/17"}
+
+
+# What a host says when it is asked with the name of a command and its arguments.
+Script = Callable[[str, dict[str, Any]], Any]
+
+
+@asynccontextmanager
+async def foreign_host(hub: RunningHub, name: str, script: Script) -> AsyncIterator[None]:
+    """A program of somebody else that says it is a host."""
+    capabilities = [HOST_CAPABILITY, f"actor:{name}"]
+    async with signalhub.connect(
+        hub.url, f"@(actors/{name})", capabilities=capabilities, durable=True
+    ) as client:
+
+        async def answer() -> None:
+            async for message in client.messages():
+                asked = message.payload
+                told = script(asked["name"], asked["arguments"])
+                reply = told if isinstance(told, Refused) else {"result": told}
+                await client.tell(message.sender, "actors:answer", {"id": asked["id"]} | reply)
+
+        task = asyncio.create_task(answer())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+class Refused(dict[str, Any]):
+    """An answer as it is."""
+
+
+def finished(host: str, count: int, most: int = 1_000) -> Script:
+    """A host with so many ended calls, of which it shows a few at a time."""
+    calls = [{"call": f"{host}-{number}", "actor": "order/1"} for number in range(count)]
+
+    def say(name: str, arguments: dict[str, Any]) -> Any:
+        if name != "finished":
+            return None
+        begin = arguments["offset"]
+        return calls[begin : begin + min(arguments["limit"], most)]
+
+    return say
+
+
+async def leafed(person: Person, path: str, limit: int) -> list[dict[str, Any]]:
+    """All rows, page by page."""
+    rows: list[dict[str, Any]] = []
+    while True:
+        page = await person.get(f"{path}limit={limit}&offset={len(rows)}")
+        assert len(page["rows"]) == limit or not page["hasMore"]
+        rows += page["rows"]
+        if not page["hasMore"]:
+            return rows
+
+
+async def test_pages_over_several_hosts_lose_no_rows(hub: RunningHub) -> None:
+    person = Person(hub)
+    async with AsyncExitStack() as stack:
+        # One of them shortens its answers.
+        for name, most in (("north", 1_000), ("south", 2)):
+            await stack.enter_async_context(foreign_host(hub, name, finished(name, 5, most)))
+        everything = await leafed(person, "/calls?state=finished&", 3)
+        of_one = await leafed(person, "/calls?state=finished&host=south&", 3)
+        beyond = await person.ask("/calls?state=finished&limit=100&offset=1950")
+        far = await person.get("/calls?state=finished&host=south&limit=100&offset=1950")
+
+    wanted = [f"{name}-{number}" for name in ("north", "south") for number in range(5)]
+    assert [row["call"] for row in everything] == wanted
+    assert [row["call"] for row in of_one] == wanted[5:]
+    assert (beyond.status, far["rows"]) == (400, [])
+    assert "host" in beyond.json["resolution"]
+
+
+async def test_pages_in_one_order_take_from_every_host(hub: RunningHub) -> None:
+    def alarms(times: list[Any]) -> Script:
+        rows = [{"id": f"a-{at}", "dueMs": at} for at in times]
+        return lambda name, given: rows[given["offset"] : given["offset"] + given["limit"]]
+
+    person = Person(hub)
+    async with AsyncExitStack() as stack:
+        for name, times in (("north", [1, 4, 5]), ("south", [2, 3, 6])):
+            await stack.enter_async_context(foreign_host(hub, name, alarms(times)))
+        rows = await leafed(person, "/alarms?", 2)
+
+    assert [row["dueMs"] for row in rows] == [1, 2, 3, 4, 5, 6]
+
+
+NONSENSE: list[Any] = [
+    *("rows", 7, None, {"call": "c"}, ["c", 7, None, [{}]], [{}], [{"call": 7}]),
+    *([{"call": "c", "endedMs": "soon", "deadlineMs": {}, "dueMs": "x"}], [{"dueMs": []}]),
+    Refused(error="unknown command 'finished'"),
+    Refused(error="x" * 10_000),
+]
+LOOKED_AT = (
+    *("/hosts", "/calls", "/calls?state=finished", "/alarms", "/host-letters"),
+    *("/hosts/odd/actors", "/hosts/odd/actors/order%2F17", "/host-letters/odd/l-1", "/calls/c-1"),
+)
+
+
+async def test_a_host_that_answers_nonsense_does_not_keep_the_others(hub: RunningHub) -> None:
+    said: list[Any] = [None]
+    person = Person(hub)
+    # It does not look how often it is asked.
+    desk = hub.app.desk
+    assert desk is not None
+    desk.api._bucket.rate_s = 0
+    async with (
+        foreign_host(hub, "odd", lambda name, given: said[0] if not given.get("offset") else []),
+        foreign_host(hub, "sound", finished("sound", 1)),
+    ):
+        for said[0] in NONSENSE:
+            for path in LOOKED_AT:
+                answer = await person.ask(path)
+                assert answer.status in (200, 404, 409), (said, path, answer.body)
+            page = await person.get("/calls?state=finished")
+            of_sound = [row["call"] for row in page["rows"] if row["host"] == "sound"]
+            assert of_sound == ["sound-0"], said
+            assert [*page["failed"]] == ["odd"], said
+            assert len(page["failed"]["odd"]) <= 300
+        assert page["failed"]["odd"].endswith("x")
+
+
+async def test_a_host_that_cannot_be_asked_does_not_keep_the_others() -> None:
+    async with (
+        open_hub(message_rate=1, message_burst=7) as hub,
+        AsyncExitStack() as stack,
+    ):
+        for number in range(8):
+            one = foreign_host(hub, f"h-{number}", finished(f"h-{number}", 1))
+            await stack.enter_async_context(one)
+        page = await Person(hub).get("/calls?state=finished")
+
+    assert page["rows"]
+    assert page["failed"]
+    assert len(page["rows"]) + len(page["failed"]) == 8

@@ -444,6 +444,8 @@ class Hosts(Answer, frozen=True, kw_only=True):
 
     hosts: list[Host]
     silent: list[str]
+    failed: dict[str, str] = msgspec.field(default_factory=dict)
+    """Hosts that have answered with an error or with nonsense, and what is wrong with it."""
 
 
 class HostRows(Answer, frozen=True, kw_only=True):
@@ -456,6 +458,8 @@ class HostRows(Answer, frozen=True, kw_only=True):
     away: list[str]
     denied: list[str] = msgspec.field(default_factory=list)
     """Hosts that were not asked, because the token does not permit to control them."""
+    failed: dict[str, str] = msgspec.field(default_factory=dict)
+    """Hosts that have answered with an error or with nonsense, and what is wrong with it."""
 
 
 class CallRow(Answer, frozen=True, kw_only=True):
@@ -485,6 +489,8 @@ class Calls(Answer, frozen=True, kw_only=True):
     away: list[str]
     denied: list[str] = msgspec.field(default_factory=list)
     """Hosts that were not asked, because the token does not permit to control them."""
+    failed: dict[str, str] = msgspec.field(default_factory=dict)
+    """Hosts that have answered with an error or with nonsense, and what is wrong with it."""
     searched_to: Place | None = None
     reason: str | None = None
 
@@ -519,4 +525,6 @@ class Call(Answer, frozen=True, kw_only=True):
     searched_to: Place | None
     silent: list[str]
     away: list[str]
+    failed: dict[str, str] = msgspec.field(default_factory=dict)
+    """Hosts that have answered with an error or with nonsense, and what is wrong with it."""
     withheld: bool = False

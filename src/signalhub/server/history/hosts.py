@@ -9,8 +9,10 @@ shown.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+import heapq
+import itertools
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -19,10 +21,11 @@ from signalhub.server.admin.api import (
     AdminApi,
     AdminRefusal,
     Asked,
+    bad_request,
     not_found,
     slices,
 )
-from signalhub.server.callers import Answer, Caller
+from signalhub.server.callers import Answer, Caller, CallRefused
 from signalhub.server.history.answers import Call, CallRow, Calls, Host, HostRows, Hosts
 from signalhub.server.history.asking import Asking
 from signalhub.server.history.questions import CallQuestion, CallsQuestion
@@ -39,6 +42,12 @@ ANSWER: Final = "actors:answer"
 ANSWER_S: Final = 2.0
 AT_ONCE_MAX: Final = 4
 HOSTS_MAX: Final = 500
+
+# How far one can leaf through the rows of several hosts together.
+ROWS_MAX: Final = 2_000
+# Answers of one host for one page: it shortens those that would be too long.
+_PARTS_MAX: Final = 16
+_REASON_CHARS: Final = 300
 
 _OPEN: Final = "open"
 _ENDED: Final = "ended"
@@ -72,6 +81,72 @@ class _Reply(msgspec.Struct):
 
 
 _decode_reply = msgspec.json.Decoder(_Reply).decode
+
+
+class _OpenCall(msgspec.Struct, rename="camel"):
+    """A call that its caller's host has open."""
+
+    call: str
+    actor: str | None = None
+    target: str | None = None
+    method: str | None = None
+    state: str = "open"
+    deadline_ms: int | None = None
+    host: str | None = None
+    key: str | None = None
+    withheld: bool = False
+
+    def row(self) -> CallRow:
+        return CallRow(
+            call=self.call,
+            caller=self.actor,
+            target=self.target,
+            method=self.method,
+            state=self.state,
+            deadline=self.deadline_ms,
+            host=self.host,
+            key=self.key,
+            withheld=self.withheld,
+        )
+
+
+class _FinishedCall(msgspec.Struct, rename="camel"):
+    """A call that a host has executed."""
+
+    call: str
+    caller: str | None = None
+    actor: str | None = None
+    method: str | None = None
+    outcome: str = "returned"
+    ended_ms: int | None = None
+    host: str | None = None
+    withheld: bool = False
+
+    def row(self) -> CallRow:
+        return CallRow(
+            call=self.call,
+            caller=self.caller,
+            target=self.actor,
+            method=self.method,
+            state=self.outcome,
+            ended_at=self.ended_ms,
+            host=self.host,
+            withheld=self.withheld,
+        )
+
+
+_Shape = _OpenCall | _FinishedCall
+
+
+class _Told(NamedTuple):
+    """What several hosts have answered, and which have not."""
+
+    found: dict[str, Any]
+    silent: list[str]
+    failed: dict[str, str]
+
+
+_Row = dict[str, Any]
 
 
 class HostSilent(Exception):
@@ -137,13 +212,15 @@ class HostDesk:
         """Hosts of durable actors, connected or away; those one may control say how they are."""
         present, away = await self._hosts(asked)
         allowed = [one for one in present if asked.may("control", one)][:HOSTS_MAX]
-        found, silent = await self._each(asked, allowed, "stats", {})
+        told = await self._each(
+            allowed, lambda host: self._command(asked, host, "stats", {}), self._answer_s
+        )
         rows = [
-            self._row(one, "silent" if one in silent else "present", found.get(one))
+            self._row(one, "silent" if one in told.silent else "present", told.found.get(one))
             for one in present
         ]
         rows += [self._row(one, "away", None) for one in away]
-        return Hosts(hosts=rows[:HOSTS_MAX], silent=[name_of(one) for one in silent])
+        return Hosts(hosts=rows[:HOSTS_MAX], silent=_names(told.silent), failed=told.failed)
 
     def _row(self, address: str, state: Any, stats: Any) -> Host:
         hub, facts = self._hub, stats if isinstance(stats, dict) else {}
@@ -169,7 +246,7 @@ class HostDesk:
 
     async def list_actors(self, asked: Asked, host: str) -> HostRows:
         """Actors of a host, and what waits for each."""
-        return await self._rows(asked, "actors", host, kind=asked.text("kind"))
+        return await self._rows(asked, "actors", host, {"kind": asked.text("kind")})
 
     async def show_actor(self, asked: Asked, host: str, actor: str) -> HostRows:
         """One actor of a host: its state by key and size, its calls, alarms and dead letters."""
@@ -182,12 +259,12 @@ class HostDesk:
             "id": asked.text("id"),
             "status": asked.text("status"),
         }
-        return await self._rows(asked, "alarms", asked.text("host"), order="dueMs", **wanted)
+        return await self._rows(asked, "alarms", asked.text("host"), wanted, order="dueMs")
 
     async def list_letters(self, asked: Asked) -> HostRows:
         """Dead letters of all hosts: what their actors failed at too often."""
         wanted = {"address": asked.text("actor"), "id": asked.text("id")}
-        return await self._rows(asked, "dead", asked.text("host"), order="deadMs", **wanted)
+        return await self._rows(asked, "dead", asked.text("host"), wanted, order="deadMs")
 
     async def show_letter(self, asked: Asked, host: str, id: str) -> HostRows:
         """One dead letter of a host with its contents."""
@@ -210,9 +287,9 @@ class HostDesk:
         wanted = {"address": asked.text("actor")}
         if state == _OPEN:
             wanted["id"] = asked.text("id")
-        found = await self._rows(asked, command, asked.text("host"), **wanted)
-        make = _open_call if state == _OPEN else _finished_call
-        rows = [make(one) for one in found.rows]
+        shape: type[_Shape] = _OpenCall if state == _OPEN else _FinishedCall
+        found = await self._rows(asked, command, asked.text("host"), wanted, shape=shape)
+        rows = [msgspec.convert(one, shape, strict=False).row() for one in found.rows]
         return Calls(
             rows=rows,
             has_more=found.has_more,
@@ -220,6 +297,7 @@ class HostDesk:
             silent=found.silent,
             away=found.away,
             denied=found.denied,
+            failed=found.failed,
         )
 
     async def show_call(self, asked: Asked, call: str) -> Call:
@@ -234,14 +312,21 @@ class HostDesk:
         present, away = await self._hosts(asked)
         allowed = [one for one in present if asked.may("control", one)]
         asking = self._asking.ask(asked, question, Call, is_search=True)
-        (found, silent), told = await asyncio.gather(
-            self._each(asked, allowed, "call", {"call": call}), asking
+        told, steps = await asyncio.gather(
+            self._each(
+                allowed,
+                lambda host: self._command(asked, host, "call", {"call": call}),
+                self._answer_s,
+            ),
+            asking,
         )
+        known = {name_of(host): one for host, one in told.found.items() if isinstance(one, dict)}
         whole: Call = msgspec.structs.replace(
-            told,
-            known={name_of(host): facts for host, facts in found.items() if facts is not None},
-            silent=[name_of(one) for one in silent],
-            away=[name_of(one) for one in away],
+            steps,
+            known=known,
+            silent=_names(told.silent),
+            away=_names(away),
+            failed=told.failed,
         )
         return whole
 
@@ -250,47 +335,102 @@ class HostDesk:
         asked: Asked,
         command: str,
         host: str | None,
+        arguments: dict[str, str | None],
+        *,
         order: str | None = None,
-        **arguments: Any,
+        shape: type[_Shape] | None = None,
     ) -> HostRows:
-        """Rows of one host or all, merged."""
+        """Rows of one host or all, merged; those of a shape, if one is given."""
+        offset, limit = asked.number("offset", 0), asked.limit()
+        if host is None and offset + limit > ROWS_MAX:
+            raise bad_request(
+                f"only the first {ROWS_MAX} rows of all hosts together are listed",
+                "Name a `host`, or an actor.",
+            )
         present, away = await self._hosts(asked, host)
         allowed = [one for one in present if asked.may("control", one)]
-        limit = asked.limit()
         given = {name: value for name, value in arguments.items() if value is not None}
-        given |= {"limit": limit + 1, "offset": asked.number("offset", 0)}
-        found, silent = await self._each(asked, allowed, command, given)
-        rows = [
-            row | {"host": name_of(one)}
-            for one, some in found.items()
-            if isinstance(some, list)
-            for row in some
+        # Any of the hosts may have all the rows that come before.
+        first = 0 if host is None else offset
+        skipped = offset - first
+        most = skipped + limit + 1
+        unfit: dict[str, str] = {}
+
+        async def rows_of(one: str) -> list[_Row]:
+            rows, why = await self._rows_of(asked, one, command, given, first, most, shape)
+            if why is not None:
+                unfit[name_of(one)] = why
+            return rows
+
+        told = await self._each(allowed, rows_of, 2 * self._answer_s)
+        # Each host's own order stays, so that a page begins where the one before has ended.
+        lists = [
+            [row | {"host": name_of(one)} for row in told.found[one]]
+            for one in allowed
+            if one in told.found
         ]
-        if order is not None:
-            rows.sort(key=lambda row: row.get(order) or 0)
-        # A host shortens what would be too long for one answer.
-        has_more = any(isinstance(some, list) and len(some) > limit for some in found.values())
+        merged = heapq.merge(*lists, key=lambda row: _number(row.get(order))) if order else None
+        rows = list(itertools.islice(merged or itertools.chain(*lists), most))
         return HostRows(
-            rows=rows[:limit],
-            has_more=has_more or len(rows) > limit,
-            silent=[name_of(one) for one in silent],
-            away=[name_of(one) for one in away],
+            rows=rows[skipped : skipped + limit],
+            has_more=len(rows) == most,
+            silent=_names(told.silent),
+            away=_names(away),
             denied=[name_of(one) for one in present if one not in allowed],
+            failed=unfit | told.failed,
         )
+
+    async def _rows_of(
+        self,
+        asked: Asked,
+        host: str,
+        command: str,
+        given: dict[str, Any],
+        offset: int,
+        most: int,
+        shape: type[_Shape] | None,
+    ) -> tuple[list[_Row], str | None]:
+        """Rows of one host, at most so many, and why these are not all.
+
+        It shortens answers that would be too long, so only an empty one says that there is no more.
+        """
+        rows: list[_Row] = []
+        dropped = 0
+        for _ in range(_PARTS_MAX):
+            page = {"limit": most - len(rows), "offset": offset}
+            part = await self._command(asked, host, command, given | page)
+            if not isinstance(part, list):
+                return rows, "It has answered with something else than rows."
+            fitting = [row for row in part if _fits(row, shape)]
+            dropped += len(part) - len(fitting)
+            rows += fitting[: most - len(rows)]
+            offset += len(part)
+            if not part or len(rows) == most:
+                break
+        else:
+            return rows, "Its rows are too large to list that many; ask for fewer."
+        return rows, f"{dropped} of its rows are not understood." if dropped else None
 
     async def _one(self, asked: Asked, command: str, host: str, **arguments: Any) -> HostRows:
         (address,), away = await self._hosts(asked, host)
-        found, silent = await self._each(asked, [address], command, arguments)
-        facts = found.get(address)
+        silent: list[str] = []
+        facts = None
+        async with self._turns:
+            try:
+                facts = await self._command(asked, address, command, arguments)
+            except HostSilent:
+                silent.append(address)
         if facts is None and not silent:
             raise not_found(f"The host {name_of(address)} has nothing of that name.")
+        if facts is not None and not isinstance(facts, dict):
+            raise AdminRefusal(
+                409,
+                "host_refused",
+                f"{name_of(address)} has answered with something else than facts.",
+                "See `GET /hosts`.",
+            )
         rows = [] if facts is None else [facts | {"host": name_of(address)}]
-        return HostRows(
-            rows=rows,
-            has_more=False,
-            silent=[name_of(one) for one in silent],
-            away=[name_of(one) for one in away],
-        )
+        return HostRows(rows=rows, has_more=False, silent=_names(silent), away=_names(away))
 
     # Commands.
 
@@ -344,21 +484,26 @@ class HostDesk:
         return Done(operation=operation, target=target, result={"value": result})
 
     async def _each(
-        self, asked: Asked, hosts: Iterable[str], command: str, arguments: dict[str, Any]
-    ) -> tuple[dict[str, Any], list[str]]:
-        """The answers of several hosts, a few at a time, and those that did not answer."""
-        silent: list[str] = []
+        self, hosts: Iterable[str], ask: Callable[[str], Awaitable[Any]], most_s: float
+    ) -> _Told:
+        """The answers of several hosts, a few at a time; those that fail do not keep the others."""
+        told = _Told({}, [], {})
 
-        async def one(host: str) -> tuple[str, Any]:
+        async def one(host: str) -> None:
             async with self._turns:
                 try:
-                    return host, await self._command(asked, host, command, arguments)
-                except HostSilent:
-                    silent.append(host)
-                    return host, None
+                    async with asyncio.timeout(most_s):
+                        told.found[host] = await ask(host)
+                except (HostSilent, TimeoutError):
+                    told.silent.append(host)
+                except AdminRefusal as refusal:
+                    told.failed[name_of(host)] = refusal.text[:_REASON_CHARS]
+                except CallRefused as refusal:
+                    told.failed[name_of(host)] = str(refusal)[:_REASON_CHARS]
 
-        found = await asyncio.gather(*(one(host) for host in hosts))
-        return {host: answer for host, answer in found if host not in silent}, sorted(silent)
+        await asyncio.gather(*(one(host) for host in hosts))
+        told.silent.sort()
+        return told
 
     async def _command(
         self, asked: Asked, host: str, command: str, arguments: dict[str, Any]
@@ -415,28 +560,21 @@ def _numbers(value: Any) -> dict[str, Any]:
     }
 
 
-def _open_call(row: dict[str, Any]) -> CallRow:
-    return CallRow(
-        call=row["call"],
-        caller=row.get("actor"),
-        target=row.get("target"),
-        method=row.get("method"),
-        state=row.get("state", "open"),
-        deadline=row.get("deadlineMs"),
-        host=row.get("host"),
-        key=row.get("key"),
-        withheld=bool(row.get("withheld")),
-    )
+def _number(value: Any) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number else 0
 
 
-def _finished_call(row: dict[str, Any]) -> CallRow:
-    return CallRow(
-        call=row["call"],
-        caller=row.get("caller"),
-        target=row.get("actor"),
-        method=row.get("method"),
-        state=row.get("outcome", "returned"),
-        ended_at=row.get("endedMs"),
-        host=row.get("host"),
-        withheld=bool(row.get("withheld")),
-    )
+def _names(hosts: Iterable[str]) -> list[str]:
+    return [name_of(one) for one in hosts]
+
+
+def _fits(row: Any, shape: type[_Shape] | None) -> bool:
+    """Is this a row, and one of that shape? Hosts are programs of others."""
+    if shape is None:
+        return isinstance(row, dict)
+    try:
+        msgspec.convert(row, shape, strict=False)
+    except msgspec.ValidationError:
+        return False
+    return isinstance(row, dict)
