@@ -190,6 +190,7 @@ export const words = {
   noFailed: 'Nothing failed for good.',
   silent: (hosts: string) => `No answer in time from ${hosts}; the others are shown.`,
   awayHosts: (hosts: string) => `Away: ${hosts}. Their rows are not shown.`,
+  failedHosts: (hosts: string) => `Failed: ${hosts}. The others are shown.`,
   moveActor: 'Move actor',
 
   // The lake.

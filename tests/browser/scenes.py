@@ -400,7 +400,7 @@ def hosts() -> Row:
                 "awaySince": NOW - 240_000, "waiting": 12, "oldestAt": NOW - 200_000,
             },
         ],
-        "silent": [],
+        "silent": [], "failed": {},
     }  # fmt: skip
 
 
@@ -417,7 +417,7 @@ def calls() -> Row:
     ]  # fmt: skip
     return {
         "rows": rows, "hasMore": False, "next": None, "silent": [], "away": ["shop-3"],
-        "searchedTo": None, "reason": None,
+        "searchedTo": None, "reason": None, "failed": {},
     }  # fmt: skip
 
 
@@ -445,14 +445,14 @@ def call(id: str) -> Row:
             step(214, "answered", id, "order/17", "checkout", outcome="returned",
                  chain=["callers/ad1e"]),
         ],
-        "complete": True, "next": None, "searchedTo": None, "silent": [], "away": [],
+        "complete": True, "next": None, "searchedTo": None, "silent": [], "away": [], "failed": {},
         "withheld": False,
     }  # fmt: skip
 
 
 def host_rows(rows: list[Row]) -> Row:
     """Rows that hosts report."""
-    return {"rows": rows, "hasMore": False, "silent": [], "away": []}
+    return {"rows": rows, "hasMore": False, "silent": [], "away": [], "failed": {}}
 
 
 def alarm(i: int) -> Row:
@@ -618,7 +618,7 @@ def empty() -> Scene:
     scene.on("GET", "/history", nothing_found)
     scene.on("GET", "/letters/topics", letter_topics(0))
     scene.on("GET", "/rooms", rooms(count=0))
-    scene.on("GET", "/hosts", {"hosts": [], "silent": []})
+    scene.on("GET", "/hosts", {"hosts": [], "silent": [], "failed": {}})
     scene.on("GET", "/calls", {**calls(), "rows": [], "away": []})
     for path in ("/alarms", "/host-letters"):
         scene.on("GET", path, host_rows([]))

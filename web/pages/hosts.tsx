@@ -35,11 +35,19 @@ function Head({ current, children }: { readonly current: string; readonly childr
   );
 }
 
-function Silence({ silent, away }: { readonly silent: readonly string[]; readonly away?: readonly string[] }): JSX.Element | null {
-  if (silent.length === 0 && (away ?? []).length === 0) return null;
+interface Missing {
+  readonly silent: readonly string[];
+  readonly away?: readonly string[];
+  readonly failed: Readonly<Record<string, string>>;
+}
+
+function Silence({ silent, away, failed }: Missing): JSX.Element | null {
+  const wrong = Object.entries(failed).map(([host, why]) => `${host} (${why})`);
+  if (silent.length === 0 && (away ?? []).length === 0 && wrong.length === 0) return null;
   return (
     <p class="notice warn" role="status">
-      {silent.length > 0 && words.silent(silent.join(', '))} {away && away.length > 0 && words.awayHosts(away.join(', '))}
+      {silent.length > 0 && words.silent(silent.join(', '))} {away && away.length > 0 && words.awayHosts(away.join(', '))}{' '}
+      {wrong.length > 0 && visible(words.failedHosts(wrong.join(', ')))}
     </p>
   );
 }
@@ -76,7 +84,7 @@ export function HostsPage(): JSX.Element {
       {!data && !error && <Shape />}
       {data && (
         <>
-          <Silence silent={data.silent} />
+          <Silence silent={data.silent} failed={data.failed} />
           <Table name="hosts" label={words.hosts} columns={columns} rows={data.hosts} rowKey={(row) => row.host} onOpen={(row) => go(to('calls', { host: row.host }))} empty={<Empty title={words.noHosts} command="signalhub actors run examples.shop:Order --name shop-1" />} />
         </>
       )}
@@ -121,7 +129,7 @@ export function CallsPage(): JSX.Element {
         </button>
       </Head>
       <Problem error={error} retry={reload} />
-      {data && <Silence silent={data.silent} away={data.away} />}
+      {data && <Silence silent={data.silent} away={data.away} failed={data.failed} />}
       {loading && <Shape lines={10} />}
       {!loading && data && (
         <Table
@@ -161,7 +169,7 @@ export function CallPage(): JSX.Element {
       {!data && !error && <Shape />}
       {data && (
         <>
-          <Silence silent={data.silent} away={data.away} />
+          <Silence silent={data.silent} away={data.away} failed={data.failed} />
           <Timeline steps={data.steps} />
           {Object.keys(data.known).length > 0 && (
             <section class="panel">
@@ -301,7 +309,7 @@ export function AlarmsPage(): JSX.Element {
       <Head current="alarms" />
       <Problem error={error} retry={reload} />
       {!data && !error && <Shape />}
-      {data && <Silence silent={data.silent} away={data.away} />}
+      {data && <Silence silent={data.silent} away={data.away} failed={data.failed} />}
       {data && <Table name="alarms" label={words.alarms} columns={columns} rows={data.rows} rowKey={(row) => `${String(row['host'])} ${String(row['id'])}`} empty={<Empty title={words.noAlarms} command="signalhub actors alarms" />} />}
       {doing && <HostConfirm doing={doing} onClose={() => { setDoing(null); reload(); }} />}
     </>
@@ -344,7 +352,7 @@ export function FailedPage(): JSX.Element {
       </Head>
       <Problem error={error} retry={reload} />
       {!data && !error && <Shape />}
-      {data && <Silence silent={data.silent} away={data.away} />}
+      {data && <Silence silent={data.silent} away={data.away} failed={data.failed} />}
       {data && <Table name="failed" label={words.failed} columns={columns} rows={data.rows} rowKey={(row) => `${String(row['host'])} ${String(row['id'])}`} empty={<Empty title={words.noFailed} command="signalhub actors dead" />} />}
       {doing && <HostConfirm doing={doing} onClose={() => { setDoing(null); reload(); }} />}
     </>
