@@ -8,26 +8,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from shutil import copytree
 from typing import Any, NoReturn
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from signalhub.log.disk import SystemDisk
 from signalhub.pipeline.lake import lake_of
 from signalhub.pipeline.run.run import Pipeline
+from signalhub.pipeline.source.columns import arrow_fields
+from signalhub.pipeline.tables.create import ensure_table_here
+from signalhub.pipeline.tables.tables import AUDIT
 from signalhub.server.history import answers
 from signalhub.server.history.questions import (
     EVERYTHING,
     AnyQuestion,
+    AuditQuestion,
     CountQuestion,
     EntryQuestion,
     Filter,
     Hidden,
     Reach,
     ScrollQuestion,
+    TableQuestion,
 )
 from signalhub.server.history.reader.pace import Pace
 from signalhub.server.history.reader.process import Library
@@ -346,6 +354,7 @@ def test_who_may_not_read_a_topic_sees_no_contents_and_finds_nothing_by_them(
         is_shown = row.stream == "payments" and row.removed is None
         assert (row.payload is not None) == is_shown
         assert row.key is None or is_shown
+        assert (row.type is not None) == is_shown
         assert row.withheld == (row.removed is None and not is_shown and row.kind != "broadcast")
     expected = past.wanted(
         lambda one, message: bool(message and one.stream == "payments" and b"plain" in message.data)
@@ -355,6 +364,41 @@ def test_who_may_not_read_a_topic_sees_no_contents_and_finds_nothing_by_them(
         assert spots(found) == expected
         assert spots(up(library, Filter(text="plain"), limit, reach=reach)) == expected
     assert {row.tier for row in found} == {"log", "lake"}
+    of_type = past.wanted(
+        lambda one, message: bool(
+            message and one.stream == "payments" and message.type == "order:new"
+        )
+    )
+    assert of_type
+    assert spots(down(library, Filter(type="order:new"), reach=reach)) == of_type
+
+
+def test_tables_show_types_to_readers_and_what_audits_found_to_all(
+    past: Past, tmp_path: Path
+) -> None:
+    copytree(past.data, tmp_path, dirs_exist_ok=True)
+    lake, faults = lake_of(tmp_path), ["entry 7 is missing"]
+    assert ensure_table_here(lake, AUDIT.name)
+    of_no_use = {one.name: 0 if "INT" in one.type else None for one in AUDIT.columns}
+    found = {"run_id": "r", "shard": 0, "epoch": past.epoch, "head": 9, "verdict": "wrong"}
+    at = datetime(2026, 11, 16, 12, tzinfo=UTC)
+    row = of_no_use | found | {"at": at, "hour": at, "exceptions": faults}
+    lake.append(AUDIT.name, pa.Table.from_pylist([row], pa.schema(arrow_fields(AUDIT.columns))))
+    library = Library(tmp_path, "")
+
+    for reach in (EVERYTHING, Reach(("pay*",), ())):
+        messages = ask(library, TableQuestion(name="messages", reach=reach), answers.LakeRows)
+        audits = ask(library, TableQuestion(name="audit", reach=reach), answers.LakeRows)
+        shown = {one["type"] for one in messages.rows if one["kind"] == "published"} - {None}
+        assert bool(shown) == reach.is_all
+        assert messages.withheld == (not reach.is_all)
+        assert ([one["exceptions"] for one in audits.rows], audits.withheld) == (
+            [str(faults)],
+            False,
+        )
+        (hour,) = ask(library, AuditQuestion(reach=reach), answers.Audit).hours
+        assert hour.exceptions == faults
+    library.close()
 
 
 def test_what_is_being_erased_is_gone_already(past: Past, library: Library) -> None:
@@ -461,8 +505,6 @@ def test_without_a_lake_history_ends_with_the_log(past: Past) -> None:
 
 
 def test_damage_is_a_gap_and_everything_else_is_shown(past: Past, tmp_path: Path) -> None:
-    from shutil import copytree
-
     copytree(past.data, tmp_path, dirs_exist_ok=True)
     disk = SystemDisk(tmp_path / "log")
     library = Library(tmp_path, "")

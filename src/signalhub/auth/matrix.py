@@ -413,11 +413,12 @@ A request that names a pattern of topics (`orders/#`) needs its verbs over every
 pattern can match, and joining a pattern needs `subscribe` in any case, too. Its owner needs no
 more for what it made.
 
-`read` is about contents: payloads, keys and headers, reasons and errors, arguments of calls. In a
-replay, messages need `subscribe` and dead letters `read`; what is not permitted is left out and
-counted. Somebody with `control` and without `read` over a host gets its rows of calls, alarms and
-dead letters without contents. `/api/admin/v1/replay` needs `read: *`, its previews as well: a
-condition is about all of the lake, and the count of what it finds tells about contents.
+`read` is about contents: payloads, types, keys and headers, reasons and errors, arguments of
+calls. In a replay, messages need `subscribe` and dead letters `read`; what is not permitted is
+left out and counted. Somebody with `control` and without `read` over a host gets its rows of
+calls, alarms and dead letters without contents. `/api/admin/v1/replay` needs `read: *`, its
+previews as well: a condition is about all of the lake, and the count of what it finds tells about
+contents.
 
 Consuming a topic of dead letters delivers them as messages, so grant `subscribe` and `consume`
 over it only to those who may read them. Edits of a redrive need `manage` and `read` over the dead

@@ -47,12 +47,9 @@ _HOW: Final = (
     " entries. `signalhub audit --check proof.json` verifies the chains of this file against a data"
     " folder, and that every hour names the chain of its last sealed segment."
 )
-# What messages contain, and what names them; shown to those who may read everything.
-_CONTENTS: Final = frozenset(
-    {
-        *("type", "key", "headers", "payload", "payload_json", "reason", "exceptions"),
-    }
-)
+# What messages contain; shown to those who may read everything. Sentences of audits are for all who
+# see the names of streams: they name entries, topics and subscriptions, and no mailbox.
+_CONTENTS: Final = frozenset(("type", "key", "headers", "payload", "payload_json", "reason"))
 # Bytes that say nothing to people.
 _BINARY: Final = frozenset(("body", "raw", "ciphertext"))
 # Rows of rooms are shown to nobody.
