@@ -184,14 +184,33 @@ async def test_a_tail_shows_new_messages_and_counts_the_others() -> None:
         assert [row["seq"] for row in everything["rows"]] == [*range(3, 11)]
         assert everything["rows"][-1]["payload"] == '{"n": 7}'
         assert [row["key"] for row in chosen["rows"]] == ["c-7"]
-        assert {(row["payload"], row["key"], row["withheld"]) for row in seen["rows"]} == {
-            (None, None, True)
-        }
+        contents = ("payload", "key", "type")
+        assert {tuple(row[one] for one in contents) for row in seen["rows"]} == {(None, None, None)}
+        assert all(row["withheld"] for row in seen["rows"])
         for _ in range(TAIL_ROWS_MAX + 9):
             await peer.ask("hub:publish", {"topic": "orders", "type": "t:t", "durable": True})
         await pushed(office)
         many = await page.next()
         assert (len(many["rows"]), many["skipped"]) == (TAIL_ROWS_MAX, 9)
+
+
+@pytest.mark.parametrize("wanted", [{"type": "t:t"}, {"key": "c-1"}, {"text": "secret"}])
+async def test_a_tail_finds_nothing_by_contents_that_may_not_be_read(
+    wanted: dict[str, str],
+) -> None:
+    async with open_office(**GUARDED) as office:
+        peer = await office.orders(0)
+        reader = await office.looker(token=office.person("viewer", read=["orders"]).token)
+        blind = await office.looker(token=office.person("viewer").token)
+        for page in (reader, blind):
+            await page.watch("tail", filter=wanted)
+        note = {"topic": "orders", "type": "t:t", "durable": True, "key": "c-1"}
+        await peer.ask("hub:publish", note | {"data": {"s": "secret"}})
+        await pushed(office)
+
+        assert len((await reader.next())["rows"]) == 1
+        blind.peer.send_text('{"type":"ping"}')
+        assert await blind.next() == {"type": "pong"}
 
 
 async def test_frames_stay_small_however_much_is_watched() -> None:

@@ -166,7 +166,7 @@ class Tail:
     def _row(self, stream: Stream, held: Held) -> dict[str, Any] | None:
         message, wanted = held.message, self._wanted
         may_read = self._visitor.may("read", stream.name)
-        if not may_read and (wanted.key, wanted.text) != (None, None):
+        if not may_read and (wanted.key, wanted.type, wanted.text) != (None, None, None):
             return None
         for given, found in (
             (wanted.key, message.key),
@@ -191,7 +191,7 @@ class Tail:
             "streamEpoch": stream.id,
             "seq": held.seq,
             "id": message.id,
-            "type": message.type,
+            "type": message.type if may_read else None,
             "key": message.key if may_read else None,
             "sender": message.sender,
             "bytes": len(message.data),
