@@ -270,6 +270,27 @@ async def test_a_page_is_closed_when_its_token_ends_unless_it_renews_it() -> Non
         await other.watch("overview")
 
 
+async def test_a_renewed_token_shows_no_more_than_it_permits_in_what_is_watched_already() -> None:
+    async with open_office(**GUARDED) as office:
+        peer = await office.orders(0)
+        page = await office.looker(token=office.person("viewer", read=["orders"]).token)
+        await page.watch("tail", 1)
+        await page.watch("actors", 2, addresses=["@(demo/alice)"])
+        await peer.ask("hub:subscribe", {"topic": "orders", "subscription": "x", "window": 1})
+        await page.watch("subscription", 3, topic="orders", name="x")
+        note = {"topic": "orders", "type": "t:t", "durable": True, "key": "c-1"}
+        await peer.ask("hub:publish", note | {"data": {"s": "secret"}})
+        page.say(op="token", token=office.person("viewer", discover=[]).token)
+        assert (await page.next())["op"] == "renewed"
+        await pushed(office)
+
+        tail, actors, subscription = [await page.next() for _ in range(3)]
+        (row,) = tail["rows"]
+        assert (row["payload"], row["key"], row["withheld"]) == (None, None, True)
+        assert actors["change"] == {"@(demo/alice)": None}
+        assert [one["key"] for one in subscription["change"]["flights"]] == [None]
+
+
 async def test_foreign_pages_and_too_many_of_them_are_refused() -> None:
     async with open_office(ui={"live_max": 2}) as office:
         for origin in ("http://evil.example", "http://localhost:1"):

@@ -121,7 +121,7 @@ class Tail:
 
     def __init__(self, hub: Hub, visitor: Visitor, wanted: TailFilter, epoch: int) -> None:
         self._hub = hub
-        self._visitor = visitor
+        self.visitor = visitor
         self._wanted = wanted
         self._epoch = epoch
         self._seen = self._count()
@@ -165,7 +165,7 @@ class Tail:
 
     def _row(self, stream: Stream, held: Held) -> dict[str, Any] | None:
         message, wanted = held.message, self._wanted
-        may_read = self._visitor.may("read", stream.name)
+        may_read = self.visitor.may("read", stream.name)
         if not may_read and (wanted.key, wanted.type, wanted.text) != (None, None, None):
             return None
         for given, found in (
@@ -207,16 +207,18 @@ class Tail:
 class Watch:
     """One thing that a page watches, and what was sent of it."""
 
-    __slots__ = ("compute", "id", "key", "sent", "tail")
+    __slots__ = ("compute", "id", "key", "request", "sent", "tail")
 
     def __init__(
         self,
-        watch_id: int,
+        request: LiveRequest,
         key: tuple[Any, ...],
         compute: Callable[[int], Facts_] | None,
         tail: Tail | None = None,
     ) -> None:
-        self.id = watch_id
+        self.id = request.id
+        # How the page asked for it.
+        self.request = request
         # Watches with the same key show the same.
         self.key = key
         self.compute = compute
@@ -340,6 +342,7 @@ class LiveSocket:
             self._live.check_room()
         self.visitor = visitor
         self._live.greeted()
+        self._live.renew(self)
         me = self._live.facts.me(visitor, self._live.now_ms())
         word = "welcome" if is_first else "renewed"
         self.say(msgspec.json.encode({"op": word} | msgspec.to_builtins(me)))
@@ -468,16 +471,39 @@ class Live:
         else:
             self._say(socket, watch, {"full": {}})
 
+    def renew(self, socket: LiveSocket) -> None:
+        """A page has another token: what it watches follows the rights of that one."""
+        visitor = socket.visitor
+        assert visitor is not None
+        for watch in list(socket.watches.values()):
+            if watch.tail is not None:
+                # It decides by each message, and goes on where it is.
+                watch.tail.visitor = visitor
+                continue
+            try:
+                renewed = self._watch(socket, watch.request)
+            except AdminRefusal as refusal:
+                self._end(socket, watch, refusal)
+                continue
+            # The next second shows what differs.
+            renewed.sent = watch.sent
+            socket.watches[watch.id] = renewed
+
+    def _end(self, socket: LiveSocket, watch: Watch, refusal: AdminRefusal) -> None:
+        """What was watched is gone, or may not be seen any more."""
+        del socket.watches[watch.id]
+        self._say(socket, watch, {"error": msgspec.to_builtins(refusal.answer())})
+
     def _watch(self, socket: LiveSocket, request: LiveRequest) -> Watch:
         visitor, what = socket.visitor, request.what
         assert visitor is not None
         match what:
             case "overview":
-                return Watch(request.id, (what,), self._of_overview)
+                return Watch(request, (what,), self._of_overview)
             case "subscriptions":
                 ids = tuple(request.ids or ())
                 return Watch(
-                    request.id,
+                    request,
                     (what, request.topic, ids),
                     lambda now: self._of_many(request.topic, ids),
                 )
@@ -486,26 +512,26 @@ class Live:
                 may_read = visitor.may("read", topic)
                 self._of_one(topic, name, may_read)
                 one = (what, topic, name, may_read)
-                return Watch(request.id, one, lambda now: self._of_one(topic, name, may_read))
+                return Watch(request, one, lambda now: self._of_one(topic, name, may_read))
             case "topic":
                 topic = request.topic or ""
                 self._of_topic(topic)
-                return Watch(request.id, (what, topic), lambda now: self._of_topic(topic))
+                return Watch(request, (what, topic), lambda now: self._of_topic(topic))
             case "actors":
                 named = tuple(
                     one for one in request.addresses or () if visitor.may("discover", one)
                 )
-                return Watch(request.id, (what, named), lambda now: self._of_actors(named, now))
+                return Watch(request, (what, named), lambda now: self._of_actors(named, now))
             case "job":
                 job = request.job or ""
                 self._of_job(job)
-                return Watch(request.id, (what, job), lambda now: self._of_job(job))
+                return Watch(request, (what, job), lambda now: self._of_job(job))
             case "actions":
-                return Watch(request.id, (what,), lambda now: {"offset": self._hub_head()})
+                return Watch(request, (what,), lambda now: {"offset": self._hub_head()})
             case "tail":
                 wanted = request.filter or TailFilter()
                 tail = Tail(self._hub, visitor, wanted, self.facts.log_epoch)
-                return Watch(request.id, (), None, tail)
+                return Watch(request, (), None, tail)
             case _:
                 raise bad_request("a watch needs `what`")
 
@@ -595,7 +621,7 @@ class Live:
         self._forget(self.now_ms())
         for socket in list(self._sockets):
             for watch in list(socket.watches.values()):
-                if socket.is_blocked or watch.id not in socket.watches:
+                if socket.is_blocked or socket.watches.get(watch.id) is not watch:
                     continue
                 try:
                     self._look(socket, watch, now)
@@ -618,9 +644,7 @@ class Live:
         try:
             found = self._compute(watch)
         except AdminRefusal as refusal:
-            # What was watched is gone.
-            del socket.watches[watch.id]
-            self._say(socket, watch, {"error": msgspec.to_builtins(refusal.answer())})
+            self._end(socket, watch, refusal)
             return
         if found != watch.sent:
             self._send(socket, watch, found, now)
