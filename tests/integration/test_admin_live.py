@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from signalhub.server.admin import sampler
-from signalhub.server.admin.live import FRAME_BYTES_MAX, TAIL_ROWS_MAX, WAITING_MAX, WATCHES_MAX
+from signalhub.server.admin.live import (
+    COMPUTED_MAX,
+    FRAME_BYTES_MAX,
+    TAIL_ROWS_MAX,
+    TAIL_SEARCHED_BYTES,
+    WAITING_MAX,
+    WATCHES_MAX,
+)
 from tests.support.socket.desk import ADMIN, GUARDED, Looker, Office, open_office
 from tests.support.socket.peer import Rejected
 from tests.support.socket.stage import eventually
@@ -211,6 +218,50 @@ async def test_a_tail_finds_nothing_by_contents_that_may_not_be_read(
         assert len((await reader.next())["rows"]) == 1
         blind.peer.send_text('{"type":"ping"}')
         assert await blind.next() == {"type": "pong"}
+
+
+async def test_a_tail_searches_few_bytes_a_second_and_counts_the_other_messages() -> None:
+    async with open_office() as office:
+        peer = await office.orders(0)
+        page = await office.looker()
+        await page.watch("tail", filter={"text": "wanted"})
+        note = {"topic": "orders", "type": "t:t", "durable": True}
+        await peer.ask("hub:publish", note | {"data": "wanted, but the oldest"})
+        large = "x" * (TAIL_SEARCHED_BYTES // 4)
+        for _ in range(5):
+            await peer.ask("hub:publish", note | {"data": large})
+        await peer.ask("hub:publish", note | {"data": "wanted"})
+        await pushed(office)
+
+        found = await page.next()
+        assert [row["payload"] for row in found["rows"]] == ['"wanted"']
+        assert found["skipped"] == 3
+        await peer.ask("hub:publish", note | {"data": 5 * large + "wanted"})
+        await pushed(office)
+        assert len((await page.next())["rows"]) == 1, "one message is searched whatever its size"
+        other = await page.watch("tail", 2, filter={"text": "other"})
+        assert other["error"]["errorCode"] == "bad_request"
+        assert "full" in await page.watch("tail", 1, filter={"text": "other"})
+
+
+async def test_only_so_much_is_computed_at_once_for_a_page_and_the_rest_a_second_later() -> None:
+    async with open_office() as office:
+        await office.orders()
+        page = await office.looker()
+        live = office.desk.live
+        before = live.computations
+        for number in range(COMPUTED_MAX + 5):
+            page.say(op="watch", id=number, what="subscriptions", ids=[f"gone/{number}"])
+        for number in range(COMPUTED_MAX):
+            assert (await page.next())["id"] == number
+        page.peer.send_text('{"type":"ping"}')
+        assert await page.next() == {"type": "pong"}
+        assert live.computations == before + COMPUTED_MAX
+        await pushed(office)
+
+        for number in range(COMPUTED_MAX, COMPUTED_MAX + 5):
+            frame = await page.next()
+            assert (frame["id"], frame["full"]) == (number, {f"gone/{number}": None})
 
 
 async def test_frames_stay_small_however_much_is_watched() -> None:

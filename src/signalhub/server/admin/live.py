@@ -65,12 +65,16 @@ HELLO_S: Final = 5.0
 WAITING_MAX: Final = 64
 NAMES_MAX: Final = 100
 ROWS_MAX: Final = 50
-# Of a tail: rows per second, messages looked at for them, and how much of a payload is shown.
+# Of a tail: rows per second, messages looked at for them, bytes searched for a text, and how much
+# of a payload is shown.
 TAIL_ROWS_MAX: Final = 50
 TAIL_LOOKED_MAX: Final = 500
+TAIL_SEARCHED_BYTES: Final = 2**18
 TAIL_PAYLOAD_BYTES: Final = 1_024
 # What a page may send in a second before it is closed.
 FRAMES_MAX: Final = 60
+# What is computed at once for a page in a second; other watches begin with the next second.
+COMPUTED_MAX: Final = 10
 TOKEN_ENDED: Final = 4401
 # For how long what was computed may be shown.
 KEPT_MS: Final = 1_500
@@ -123,8 +127,14 @@ class Tail:
         self._hub = hub
         self.visitor = visitor
         self._wanted = wanted
+        self._text = None if wanted.text is None else wanted.text.encode()
         self._epoch = epoch
         self._seen = self._count()
+
+    @property
+    def searches(self) -> bool:
+        """Does it look into payloads?"""
+        return self._text is not None
 
     def _stream(self) -> Topic | Mailbox | None:
         name, streams = self._wanted.stream or "", self._hub.streams
@@ -151,12 +161,17 @@ class Tail:
         count = self._count()
         new, self._seen = max(0, count - self._seen), count
         rows: list[dict[str, Any]] = []
-        looked_at = size = 0
+        looked_at = size = searched = 0
         for stream, seq in self._newest(min(new, TAIL_LOOKED_MAX)):
             if len(rows) == TAIL_ROWS_MAX or size > FRAME_BYTES_MAX // 2:
                 break
-            looked_at += 1
             held = stream.recent.get(seq)
+            if held is not None and self._text is not None:
+                # The newest is searched however large it is.
+                searched += len(held.message.data)
+                if looked_at and searched > TAIL_SEARCHED_BYTES:
+                    break
+            looked_at += 1
             row = None if held is None else self._row(stream, held)
             if row is not None:
                 rows.append(row)
@@ -175,7 +190,7 @@ class Tail:
         ):
             if given is not None and given != found:
                 return None
-        if wanted.text is not None and wanted.text.encode() not in message.data:
+        if self._text is not None and self._text not in message.data:
             return None
         cut = min(self._hub.settings.ui.payload_bytes, TAIL_PAYLOAD_BYTES)
         payload = message.data[:cut].decode(errors="ignore") if may_read else None
@@ -233,6 +248,7 @@ class LiveSocket:
         "_live",
         "_request",
         "_watching",
+        "computed",
         "connection",
         "frames",
         "opened_ms",
@@ -255,8 +271,9 @@ class LiveSocket:
         self.sent = 0
         self.visitor: Visitor | None = None
         self.watches: dict[int, Watch] = {}
-        # Frames of the page since the last second.
+        # Frames of the page since the last second, and what was computed at once for them.
         self.frames = 0
+        self.computed = 0
         self.connection: Connection[LiveSocket] = new_connection(self, None)
 
     @property
@@ -465,11 +482,15 @@ class Live:
         if request.id not in socket.watches and len(socket.watches) >= WATCHES_MAX:
             raise bad_request(f"at most {WATCHES_MAX} watches per page", "Stop one.")
         watch = self._watch(socket, request)
-        socket.watches[request.id] = watch
-        if watch.compute is not None:
-            self._send(socket, watch, self._compute(watch), self.now_ms())
-        else:
+        if watch.tail is not None:
+            others = (one.tail for one in socket.watches.values() if one.id != watch.id)
+            if watch.tail.searches and any(one is not None and one.searches for one in others):
+                raise bad_request("one tail per page may search for a text", "Stop the other one.")
             self._say(socket, watch, {"full": {}})
+        elif self._is_known(watch) or socket.computed < COMPUTED_MAX:
+            socket.computed += not self._is_known(watch)
+            self._send(socket, watch, self._compute(watch), self.now_ms())
+        socket.watches[request.id] = watch
 
     def renew(self, socket: LiveSocket) -> None:
         """A page has another token: what it watches follows the rights of that one."""
@@ -480,19 +501,10 @@ class Live:
                 # It decides by each message, and goes on where it is.
                 watch.tail.visitor = visitor
                 continue
-            try:
-                renewed = self._watch(socket, watch.request)
-            except AdminRefusal as refusal:
-                self._end(socket, watch, refusal)
-                continue
             # The next second shows what differs.
+            renewed = self._watch(socket, watch.request)
             renewed.sent = watch.sent
             socket.watches[watch.id] = renewed
-
-    def _end(self, socket: LiveSocket, watch: Watch, refusal: AdminRefusal) -> None:
-        """What was watched is gone, or may not be seen any more."""
-        del socket.watches[watch.id]
-        self._say(socket, watch, {"error": msgspec.to_builtins(refusal.answer())})
 
     def _watch(self, socket: LiveSocket, request: LiveRequest) -> Watch:
         visitor, what = socket.visitor, request.what
@@ -510,12 +522,10 @@ class Live:
             case "subscription":
                 topic, name = request.topic or "", request.name or ""
                 may_read = visitor.may("read", topic)
-                self._of_one(topic, name, may_read)
                 one = (what, topic, name, may_read)
                 return Watch(request, one, lambda now: self._of_one(topic, name, may_read))
             case "topic":
                 topic = request.topic or ""
-                self._of_topic(topic)
                 return Watch(request, (what, topic), lambda now: self._of_topic(topic))
             case "actors":
                 named = tuple(
@@ -524,7 +534,6 @@ class Live:
                 return Watch(request, (what, named), lambda now: self._of_actors(named, now))
             case "job":
                 job = request.job or ""
-                self._of_job(job)
                 return Watch(request, (what, job), lambda now: self._of_job(job))
             case "actions":
                 return Watch(request, (what,), lambda now: {"offset": self._hub_head()})
@@ -604,7 +613,7 @@ class Live:
         """Send what has changed, a watch per turn."""
         self._ticks += 1
         for socket in list(self._sockets):
-            socket.frames = 0
+            socket.frames = socket.computed = 0
             if socket.visitor is None and now - socket.opened_ms > HELLO_S * 1000:
                 socket.connection.close(CloseCode.POLICY_VIOLATION, "no hello")
             elif socket.visitor is not None and not self._is_welcome(socket.visitor, now):
@@ -644,10 +653,16 @@ class Live:
         try:
             found = self._compute(watch)
         except AdminRefusal as refusal:
-            self._end(socket, watch, refusal)
+            # What was watched is gone.
+            del socket.watches[watch.id]
+            self._say(socket, watch, {"error": msgspec.to_builtins(refusal.answer())})
             return
         if found != watch.sent:
             self._send(socket, watch, found, now)
+
+    def _is_known(self, watch: Watch) -> bool:
+        """Was it computed a moment ago, for another page perhaps?"""
+        return watch.key in self._computed and self.now_ms() - self._computed_ms < KEPT_MS
 
     def _compute(self, watch: Watch) -> Facts_:
         assert watch.compute is not None
