@@ -562,6 +562,15 @@ async def test_warnings_segments_and_rooms_are_shown_in_numbers() -> None:
         assert (health["status"], health["degradations"]) == ("ok", [])
 
 
+async def test_warnings_say_where_clients_are_to_those_who_may_see_sessions() -> None:
+    async with open_office(**GUARDED) as office:
+        facts = {"source": "10.1.2.3", "identity": "@(demo/alice)", "reason": "expired"}
+        logging.getLogger("signalhub.test").warning("a login was refused", extra=facts)
+        for role, seen in (("viewer", {"reason": "expired"}), ("operator", facts)):
+            (row, *_) = (await office.person(role).get("/warnings"))["rows"]
+            assert (row["text"], row["facts"]) == ("a login was refused", seen)
+
+
 async def test_search_finds_by_kind_and_follows_what_may_be_discovered() -> None:
     async with open_office(**GUARDED) as office:
         await office.orders()

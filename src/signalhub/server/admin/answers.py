@@ -692,6 +692,7 @@ class WarningRow(AdminAnswer, frozen=True, kw_only=True):
     logger: str
     text: str
     facts: dict[str, Any]
+    """Who and where a client is is left out for those who may not see sessions."""
 
 
 class WarningsAnswer(AdminAnswer, frozen=True, kw_only=True):
