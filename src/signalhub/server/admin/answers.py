@@ -287,6 +287,7 @@ class SessionRow(AdminAnswer, frozen=True, kw_only=True):
 
     session_id: str
     identity: str | None
+    """Its names are for those who may discover them or see sessions."""
     addresses: list[str]
     addresses_total: int
     subject: str | None

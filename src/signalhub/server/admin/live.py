@@ -511,7 +511,10 @@ class Live:
         assert visitor is not None
         match what:
             case "overview":
-                return Watch(request, (what,), self._of_overview)
+                is_named = visitor.may_name_all
+                return Watch(
+                    request, (what, is_named), lambda now: self._of_overview(now, is_named)
+                )
             case "subscriptions":
                 ids = tuple(request.ids or ())
                 return Watch(
@@ -544,8 +547,8 @@ class Live:
             case _:
                 raise bad_request("a watch needs `what`")
 
-    def _of_overview(self, now: int) -> Facts_:
-        return _plain(self._overview.newest(now))
+    def _of_overview(self, now: int, is_named: bool) -> Facts_:
+        return _plain(self._overview.newest(now, with_names=is_named))
 
     def _of_many(self, topic: str | None, ids: tuple[str, ...]) -> Facts_:
         """Rows of subscriptions, by `topic/name`; of those furthest behind if none is named."""
