@@ -12,6 +12,7 @@ from signalhub.server.admin import sampler
 from signalhub.server.admin.live import (
     COMPUTED_MAX,
     FRAME_BYTES_MAX,
+    NAME_CHARS_MAX,
     TAIL_ROWS_MAX,
     TAIL_SEARCHED_BYTES,
     WAITING_MAX,
@@ -379,6 +380,20 @@ async def test_a_page_may_not_watch_too_much_or_send_too_much() -> None:
         for _ in range(60):
             page.peer.send_text('{"type":"ping"}')
         assert await page.peer.until_closed() == 1008
+
+
+async def test_a_name_that_no_topic_could_have_is_not_looked_for() -> None:
+    async with open_office() as office:
+        page = await office.looker()
+        asked: dict[str, Any]
+        for asked in (
+            {"ids": ["/" * (NAME_CHARS_MAX + 1)]},
+            {"topic": "t" * (NAME_CHARS_MAX + 1)},
+        ):
+            refused = await page.watch("subscriptions", **asked)
+            assert refused["error"]["errorCode"] == "bad_request"
+        known = await page.watch("subscriptions", 2, ids=["/" * NAME_CHARS_MAX])
+        assert list(known["full"].values()) == [None]
 
 
 async def test_stopping_the_hub_tells_the_pages() -> None:

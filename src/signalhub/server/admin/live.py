@@ -64,6 +64,7 @@ HELLO_S: Final = 5.0
 # Sockets before their hello; one that comes when there are more ends the one that waits longest.
 WAITING_MAX: Final = 64
 NAMES_MAX: Final = 100
+NAME_CHARS_MAX: Final = 513
 ROWS_MAX: Final = 50
 # Of a tail: rows per second, messages looked at for them, bytes searched for a text, and how much
 # of a payload is shown.
@@ -88,14 +89,18 @@ What = Literal[
 Facts_ = dict[str, Any]
 
 
+# What names something, or the topic and the subscription together.
+Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
+
+
 class TailFilter(msgspec.Struct, frozen=True):
     """Which messages a tail shows; what is given must all be so."""
 
-    stream: str | None = None
-    key: str | None = None
-    type: str | None = None
-    sender: str | None = None
-    text: str | None = None
+    stream: Name | None = None
+    key: Name | None = None
+    type: Name | None = None
+    sender: Name | None = None
+    text: Name | None = None
 
 
 class LiveRequest(msgspec.Struct, frozen=True):
@@ -105,11 +110,11 @@ class LiveRequest(msgspec.Struct, frozen=True):
     id: Annotated[int, Meta(ge=0, le=2**31)] = 0
     token: str | None = None
     what: What | None = None
-    topic: str | None = None
-    name: str | None = None
-    ids: Annotated[list[str], Meta(max_length=NAMES_MAX)] | None = None
-    addresses: Annotated[list[str], Meta(max_length=NAMES_MAX)] | None = None
-    job: str | None = None
+    topic: Name | None = None
+    name: Name | None = None
+    ids: Annotated[list[Name], Meta(max_length=NAMES_MAX)] | None = None
+    addresses: Annotated[list[Name], Meta(max_length=NAMES_MAX)] | None = None
+    job: Name | None = None
     filter: TailFilter | None = None
 
 
@@ -562,13 +567,14 @@ class Live:
             found = [known.subscriptions[one] for one in names if known is not None]
         for each in ids:
             # A name of a subscription may hold slashes, too: the first topic that fits counts.
-            parts = each.split("/")
-            for at in range(1, len(parts)):
-                known = topics.get("/".join(parts[:at]))
-                one = None if known is None else known.subscriptions.get("/".join(parts[at:]))
+            at = each.find("/")
+            while at >= 0:
+                known = topics.get(each[:at])
+                one = None if known is None else known.subscriptions.get(each[at + 1 :])
                 if one is not None:
                     found.append(one)
                     break
+                at = each.find("/", at + 1)
         rows = {f"{one.stream.name}/{one.name}": one for one in found}
         return {name: _plain(self._streams.subscription_row(one)) for name, one in rows.items()} | {
             each: None for each in ids if each not in rows
