@@ -11,6 +11,7 @@ import pytest
 
 from signalhub.server.admin import overview
 from signalhub.server.admin.api import AT_ONCE_MAX, BURST, LIMIT_MAX
+from signalhub.server.callers import IDLE_S
 from signalhub.testing import spawn_hub
 from tests.support.socket.desk import ADMIN, BILLING, GUARDED, Office, Person, open_office
 from tests.support.socket.http import Web
@@ -315,6 +316,25 @@ async def test_a_repeat_with_the_same_key_gets_the_first_answer() -> None:
             "POST", "/topics/none/subscriptions/x/pause", {}, {"Idempotency-Key": "b"}
         )
         assert refused.status == 404
+
+
+async def test_without_authentication_pages_and_programs_speak_each_as_themselves() -> None:
+    async with open_office() as office:
+        ann, program = office.person(), Web(office.stage.port)
+        body = {"topic": "orders", "type": "order", "durable": True, "id": "one"}
+        assert (await ann.ask("PUT", "/topics/orders", {})).status == 200
+        first = (await program.post("/api/hub/v1/publish", body)).json
+        office.tick(IDLE_S + 1)
+        assert len(office.stage.hub.app.callers) == 0
+        again = (await program.post("/api/hub/v1/publish", body)).json
+        await program.post(f"/api/hub/v1{BILLING}/pull", {})
+        await ann.post(f"{BILLING}/pause")
+        page = (await program.get("/api/hub/v1/topics/orders/messages", {})).json
+        program.close()
+
+        assert (first["seq"], again["seq"], again["duplicate"]) == (1, 1, True)
+        assert [one["from"] for one in page["messages"]] == ["@(http/client)"]
+        assert {one.address for one in office.operated()} == {"@(ui/page)"}
 
 
 async def test_above_the_rate_requests_are_refused_until_time_passes() -> None:

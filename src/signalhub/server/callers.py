@@ -571,7 +571,7 @@ class Callers:
         self._authenticator = authenticator
         self._proxies = Proxies(hub.settings)
         # The one that was used last is the last.
-        self._callers: dict[tuple[str, str, str], Caller] = {}
+        self._callers: dict[tuple[str, str, str, str], Caller] = {}
         self._expected: dict[str, list[Expectation]] = {}
         self.replies = Replies()
 
@@ -605,7 +605,7 @@ class Callers:
 
         With an internal `address` it speaks as that, and gets answers there.
         """
-        key = (principal.token, principal.source, address)
+        key = _key_of(principal, address)
         found = self._callers.pop(key, None)
         if found is None or found.is_over:
             found = self._opened(principal, address)
@@ -670,8 +670,7 @@ class Callers:
 
     def ended(self, caller: Caller) -> None:
         """The session of a caller has ended."""
-        principal = caller.principal
-        key = (principal.token, principal.source, caller.address)
+        key = _key_of(caller.principal, caller.address)
         if self._callers.get(key) is caller:
             del self._callers[key]
 
@@ -697,3 +696,8 @@ class Callers:
         for one in self._expected.get(answer.to, ()):
             if one.sender == answer.sender and not one.found.done() and one.fits(answer):
                 one.found.set_result(answer)
+
+
+def _key_of(principal: Principal, address: str) -> tuple[str, str, str, str]:
+    """What tells callers apart; without authentication also as whom they speak."""
+    return (principal.token, principal.source, principal.address, address)
