@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator
     from signalhub.clock import SteadyClock
     from signalhub.core.hub import Hub
+    from signalhub.core.subscriptions.consumers import Consumer
     from signalhub.server.runner import HubRunner
 
 
@@ -405,6 +406,11 @@ class Caller:
             self._callers.expect_no_more(address, expectation)
             self.session.awaits_no_more(sender)
             found.cancel()
+
+    def leave(self, consumer: Consumer) -> None:
+        """Stop consuming a subscription."""
+        leave = self._callers.hub.subscriptions.leave
+        self._callers.runner.run(lambda now: leave(consumer, "left", now, is_told=False))
 
     def end(self) -> None:
         """End the session; what it consumes is delivered to others."""
