@@ -64,8 +64,9 @@ class House:
 
     async def until_pulled_from(self, count: int = 1) -> None:
         """Wait until so many pulls wait for messages."""
-        while sum(bool(one.asked) for one in self.consumers.all) < count:
-            await self.stage.health()
+        async with asyncio.timeout(10):
+            while sum(bool(one.asked) for one in self.consumers.all) < count:
+                await self.stage.health()
 
     async def settle(self, how: str, **body: Any) -> Any:
         answer = await self.post(f"{BILLING}/{how}", body)
