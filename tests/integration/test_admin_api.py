@@ -9,11 +9,20 @@ from typing import Any
 
 import pytest
 
+from signalhub.server.admin import api as admin_api
 from signalhub.server.admin import overview
-from signalhub.server.admin.api import AT_ONCE_MAX, BURST, LIMIT_MAX
+from signalhub.server.admin.api import (
+    ACTIONS_AT_ONCE_MAX,
+    AT_ONCE_MAX,
+    BURST,
+    LIMIT_MAX,
+    VISITOR_AT_ONCE_MAX,
+    VISITOR_BURST,
+)
+from signalhub.server.callers import IDLE_S
 from signalhub.testing import spawn_hub
 from tests.support.socket.desk import ADMIN, BILLING, GUARDED, Office, Person, open_office
-from tests.support.socket.http import Web
+from tests.support.socket.http import Answer, Web
 from tests.support.socket.stage import eventually
 from tests.support.socket.tokens import token_for
 
@@ -318,10 +327,29 @@ async def test_a_repeat_with_the_same_key_gets_the_first_answer() -> None:
         assert refused.status == 404
 
 
+async def test_without_authentication_pages_and_programs_speak_each_as_themselves() -> None:
+    async with open_office() as office:
+        ann, program = office.person(), Web(office.stage.port)
+        body = {"topic": "orders", "type": "order", "durable": True, "id": "one"}
+        assert (await ann.ask("PUT", "/topics/orders", {})).status == 200
+        first = (await program.post("/api/hub/v1/publish", body)).json
+        office.tick(IDLE_S + 1)
+        assert len(office.stage.hub.app.callers) == 0
+        again = (await program.post("/api/hub/v1/publish", body)).json
+        await program.post(f"/api/hub/v1{BILLING}/pull", {})
+        await ann.post(f"{BILLING}/pause")
+        page = (await program.get("/api/hub/v1/topics/orders/messages", {})).json
+        program.close()
+
+        assert (first["seq"], again["seq"], again["duplicate"]) == (1, 1, True)
+        assert [one["from"] for one in page["messages"]] == ["@(http/client)"]
+        assert {one.address for one in office.operated()} == {"@(ui/page)"}
+
+
 async def test_above_the_rate_requests_are_refused_until_time_passes() -> None:
     async with open_office(is_limited=True) as office:
         ann = office.person()
-        for _ in range(BURST):
+        for _ in range(VISITOR_BURST):
             await ann.get("/me")
         answer = await ann.ask("GET", "/me")
         assert (answer.status, answer.header("Retry-After")) == (429, "1")
@@ -336,6 +364,25 @@ async def test_strangers_use_up_nothing_that_people_need() -> None:
         for _ in range(2 * BURST):
             assert (await stranger.ask("GET", "/me")).status == 401
         await ann.get("/me")
+
+
+async def test_nobody_uses_up_what_others_need() -> None:
+    async with open_office(is_limited=True, **GUARDED) as office:
+        await office.orders()
+        service = office.person("none", "people/service")
+        for _ in range(BURST):
+            assert (await service.ask("GET", "/overview")).status == 403
+        for _ in range(VISITOR_BURST):
+            await service.get("/me")
+        assert (await service.ask("GET", "/me")).status == 429
+        viewer = office.person("viewer", "people/bob")
+        await viewer.get("/me")
+        while (await viewer.ask("GET", "/me")).status == 200:
+            pass
+        # People look too often, and whoever acts is still answered.
+        operator = office.person("operator")
+        assert (await operator.ask("GET", "/me")).status == 429
+        await operator.post(f"{BILLING}/pause")
 
 
 async def test_a_search_ends_the_one_before_of_the_same_visitor(
@@ -364,9 +411,37 @@ async def test_only_so_many_requests_are_answered_at_once() -> None:
         api._running = AT_ONCE_MAX
         answer = await office.person().ask("GET", "/me")
         assert (answer.status, answer.json["errorCode"]) == (429, "rate_limited")
+        assert (await office.person().ask("PUT", "/topics/orders", {})).status == 200
+        api._running += ACTIONS_AT_ONCE_MAX
+        assert (await office.person().ask("PUT", "/topics/orders", {})).status == 429
         api._running = 0
         await office.person().get("/me")
         assert api._running == 0
+        (share,) = api._shares.values()
+        share.running = VISITOR_AT_ONCE_MAX
+        answer = await office.person().ask("GET", "/me")
+        assert (answer.status, answer.json["errorCode"]) == (429, "rate_limited")
+
+
+async def test_answers_for_repeats_are_kept_in_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_office() as office:
+        ann = office.person()
+
+        async def make(key: str) -> Answer:
+            return await ann.ask("PUT", "/topics/orders", {}, {"Idempotency-Key": key})
+
+        first = await make("0")
+        monkeypatch.setattr(admin_api, "REPEATS_BYTES_MAX", 3 * len(first.body))
+        for number in range(1, 4):
+            assert (await make(str(number))).status == 200
+        api = office.desk.api
+        assert [key for _, key in api._repeats] == ["1", "2", "3"]
+        office.tick(301)
+        await make("5")
+        assert [key for _, key in api._repeats] == ["5"]
+        assert api._repeats_bytes == sum(one.size for one in api._repeats.values()) > 0
 
 
 async def test_pages_of_actors_neither_repeat_nor_skip_while_actors_come_and_go() -> None:

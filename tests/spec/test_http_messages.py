@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from signalhub.core.subscriptions.consumers import Consumers
+from signalhub.server.messages import pulls
 from signalhub.testing import FakeClock
 from tests.support.socket.disk import held_disk
 from tests.support.socket.http import JSON, Answer, Web
@@ -53,11 +55,18 @@ class House:
         messages: list[Any] = answer.json["messages"]
         return messages
 
-    async def until_pulled_from(self) -> None:
-        """Wait until somebody who pulls waits for messages."""
+    @property
+    def consumers(self) -> Consumers:
+        """Those of the subscription."""
         topic = self.stage.hub.app.hub.streams.topics["orders"]
-        while not topic.subscriptions["billing"].consumers.all[0].window:
-            await self.stage.health()
+        consumers: Consumers = topic.subscriptions["billing"].consumers
+        return consumers
+
+    async def until_pulled_from(self, count: int = 1) -> None:
+        """Wait until so many pulls wait for messages."""
+        async with asyncio.timeout(10):
+            while sum(bool(one.asked) for one in self.consumers.all) < count:
+                await self.stage.health()
 
     async def settle(self, how: str, **body: Any) -> Any:
         answer = await self.post(f"{BILLING}/{how}", body)
@@ -79,6 +88,21 @@ async def house(clock: FakeClock | None = None, **settings: Any) -> AsyncIterato
 async def home() -> AsyncIterator[House]:
     async with house() as one:
         yield one
+
+
+@asynccontextmanager
+async def staff(home: House) -> AsyncIterator[list[House]]:
+    """Two programs more, at the same hub."""
+    workers = [House(home.stage) for _ in range(2)]
+    yield workers
+    for one in workers:
+        one.web.close()
+
+
+@pytest.fixture
+async def workers(home: House) -> AsyncIterator[list[House]]:
+    async with staff(home) as every:
+        yield every
 
 
 def bearer(stage: InProcess, name: str = "eve", **permissions: list[str]) -> dict[str, str]:
@@ -439,16 +463,140 @@ async def test_a_pull_waits_for_the_first_message(home: House) -> None:
     await home.settle("ack", seq=1)
     waiting = asyncio.create_task(home.pull(waitMs=20_000))
     other = House(home.stage)
-    while (
-        not home.stage.hub.app.hub.streams.topics["orders"]
-        .subscriptions["billing"]
-        .consumers.all[0]
-        .window
-    ):
-        await home.stage.health()
+    await home.until_pulled_from()
     await other.publish("next")
     assert [one["data"] for one in await waiting] == ["next"]
     other.web.close()
+
+
+async def test_pulls_of_one_token_wait_at_the_same_time_and_share_the_messages(
+    home: House, workers: list[House]
+) -> None:
+    await home.publish("first")
+    assert len(await home.pull()) == 1
+    waiting = [asyncio.create_task(one.pull(max=1, waitMs=20_000)) for one in workers]
+    await home.until_pulled_from(2)
+    # Neither waits for the other, nor do those who do not wait.
+    assert await home.pull() == []
+    for data in ("one", "two"):
+        await home.publish(data)
+    taken = [message for one in waiting for message in await one]
+    assert sorted(one["data"] for one in taken) == ["one", "two"]
+    for one in taken:
+        extended = await home.settle("extend", seq=one["seq"], ms=60_000, id=one["deliveryId"])
+        assert extended["accepted"] == 1
+    assert (await home.settle("ack", seqs=[1, 2, 3]))["floor"] == 3
+
+
+async def test_only_so_many_pulls_of_one_token_wait(
+    home: House, workers: list[House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulls, "PULLS_MAX", 2)
+    await home.fill(1)
+    await home.pull()
+    waiting = [asyncio.create_task(one.pull(max=1, waitMs=20_000)) for one in workers]
+    await home.until_pulled_from(2)
+    answer = await home.post(f"{BILLING}/pull", {"waitMs": 20_000})
+    assert refusal(answer) == (429, "limit_exceeded")
+    assert answer.header("Retry-After") == "1"
+    for number in range(2):
+        await home.publish(number)
+    assert [len(await one) for one in waiting] == [1, 1]
+    assert await home.pull() == []
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "failover"])
+async def test_where_only_one_consumer_gets_messages_pulls_take_turns(
+    home: House, workers: list[House], mode: str
+) -> None:
+    await home.fill(1)
+    await home.pull(mode=mode)
+    first = asyncio.create_task(workers[0].pull(waitMs=20_000))
+    await home.until_pulled_from()
+    for wait_ms in (0, 20):
+        answer = await home.post(f"{BILLING}/pull", {"waitMs": wait_ms})
+        assert refusal(answer) == (409, "subscription_busy")
+    second = asyncio.create_task(workers[1].pull(waitMs=20_000))
+    await home.publish("one")
+    assert [one["data"] for one in await first] == ["one"]
+    await home.until_pulled_from()
+    await home.publish("two")
+    assert [one["data"] for one in await second] == ["two"]
+
+
+async def test_consumers_of_pulls_that_are_over_are_used_again_and_leave() -> None:
+    clock = FakeClock()
+    async with house(clock) as home, staff(home) as workers:
+        await home.fill(1)
+        await home.pull()
+        consumers = home.consumers
+        for _ in range(2):
+            waiting = [asyncio.create_task(one.pull(max=1, waitMs=20_000)) for one in workers]
+            await home.until_pulled_from(2)
+            for number in range(2):
+                await home.publish(number)
+            seqs = [message["seq"] for one in waiting for message in await one]
+            await home.settle("ack", seqs=seqs)
+            assert len(consumers.all) == 2
+        await home.settle("ack", seq=1)
+        clock.advance(61)
+        await home.pull()
+        assert len(consumers.all) == 1
+
+
+async def test_no_key_waits_for_the_consumer_of_a_pull_that_is_over(
+    home: House, workers: list[House]
+) -> None:
+    await home.publish(key="k-0")
+    assert len(await home.pull(mode="key-shared")) == 1
+    await home.settle("ack", seq=1)
+    waiting = [asyncio.create_task(one.pull(waitMs=20_000)) for one in workers]
+    await home.until_pulled_from(2)
+    for number in range(16):
+        await home.publish(key=f"k-{number}")
+    taken = [message["seq"] for one in waiting for message in await one]
+    while taken:
+        await home.settle("ack", seqs=taken)
+        taken = [message["seq"] for message in await home.pull()]
+    for number in range(16):
+        await home.publish(key=f"k-{number}")
+    assert len(await home.pull()) == 16
+
+
+async def test_a_pull_gets_no_more_than_it_asked_for_whatever_is_settled_meanwhile(
+    home: House, workers: list[House]
+) -> None:
+    await home.fill(4)
+    assert len(await home.pull()) == 4
+    waiting = asyncio.create_task(workers[0].pull(max=1, waitMs=20_000))
+    await home.until_pulled_from()
+    await home.settle("ack", seqs=[1, 2, 3, 4])
+    batch = [{"topic": "orders", "type": "order", "durable": True}] * 5
+    await home.post("publish/batch", batch)
+    assert [one["seq"] for one in await waiting] == [5]
+
+
+async def test_what_waits_for_another_attempt_keeps_nothing_else_waiting(home: House) -> None:
+    await home.fill(3)
+    await home.pull(max=1)
+    await home.settle("nack", seq=1, delayMs=60_000)
+    assert [one["seq"] for one in await home.pull(max=1)] == [2]
+
+
+async def test_a_pull_whose_place_is_taken_at_once_is_refused(home: House) -> None:
+    await home.fill(1)
+    alice = await home.stage.join("@(demo/alice)")
+    (caller,) = home.stage.hub.app.callers._callers.values()
+    name = f"http-{caller.session.id[-12:]}"
+    with home.stage.held_disk():
+        pulled = asyncio.create_task(home.post(f"{BILLING}/pull", {"waitMs": 20_000}))
+        while "billing" not in home.stage.hub.app.hub.streams.topics["orders"].subscriptions:
+            await home.stage.health()
+        # Answered in the same step as the pull's own.
+        place = {"topic": "orders", "subscription": "billing", "consumer": name}
+        alice.send("hub:subscribe", place)
+        await alice.ask("hub:discover", {"pattern": "*"})
+    assert refusal(await pulled) == (409, "not_a_consumer")
 
 
 async def test_what_is_not_acknowledged_comes_again_after_the_timeout() -> None:
@@ -538,10 +686,9 @@ async def test_who_disconnects_while_waiting_takes_nothing(home: House) -> None:
     await home.until_pulled_from()
     waiting.cancel()
     other.web.close()
-    topic = home.stage.hub.app.hub.streams.topics["orders"]
     # Long before it would have ended by itself.
     async with asyncio.timeout(10):
-        while topic.subscriptions["billing"].consumers.all[0].window:
+        while home.consumers.all[0].asked:
             await home.stage.health()
     await home.publish("next")
     (message,) = await home.pull(waitMs=5_000)

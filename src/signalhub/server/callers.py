@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from signalhub.auth.tokens import Authenticator
     from signalhub.clock import SteadyClock
     from signalhub.core.hub import Hub
+    from signalhub.core.subscriptions.consumers import Consumer
     from signalhub.server.runner import HubRunner
 
 
@@ -406,6 +407,11 @@ class Caller:
             self.session.awaits_no_more(sender)
             found.cancel()
 
+    def leave(self, consumer: Consumer) -> None:
+        """Stop consuming a subscription."""
+        leave = self._callers.hub.subscriptions.leave
+        self._callers.runner.run(lambda now: leave(consumer, "left", now, is_told=False))
+
     def end(self) -> None:
         """End the session; what it consumes is delivered to others."""
         self._link.is_closing = True
@@ -571,7 +577,7 @@ class Callers:
         self._authenticator = authenticator
         self._proxies = Proxies(hub.settings)
         # The one that was used last is the last.
-        self._callers: dict[tuple[str, str, str], Caller] = {}
+        self._callers: dict[tuple[str, str, str, str], Caller] = {}
         self._expected: dict[str, list[Expectation]] = {}
         self.replies = Replies()
 
@@ -605,7 +611,7 @@ class Callers:
 
         With an internal `address` it speaks as that, and gets answers there.
         """
-        key = (principal.token, principal.source, address)
+        key = _key_of(principal, address)
         found = self._callers.pop(key, None)
         if found is None or found.is_over:
             found = self._opened(principal, address)
@@ -670,8 +676,7 @@ class Callers:
 
     def ended(self, caller: Caller) -> None:
         """The session of a caller has ended."""
-        principal = caller.principal
-        key = (principal.token, principal.source, caller.address)
+        key = _key_of(caller.principal, caller.address)
         if self._callers.get(key) is caller:
             del self._callers[key]
 
@@ -697,3 +702,8 @@ class Callers:
         for one in self._expected.get(answer.to, ()):
             if one.sender == answer.sender and not one.found.done() and one.fits(answer):
                 one.found.set_result(answer)
+
+
+def _key_of(principal: Principal, address: str) -> tuple[str, str, str, str]:
+    """What tells callers apart; without authentication also as whom they speak."""
+    return (principal.token, principal.source, principal.address, address)

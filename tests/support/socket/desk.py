@@ -155,7 +155,7 @@ async def open_office(*, is_limited: bool = False, **settings: Any) -> AsyncIter
     async with run_stage(FakeClock(), **({"message_rate": 0} | settings)) as stage:
         office = Office(stage)
         if not is_limited:
-            office.desk.api._bucket.rate_s = 0
+            office.desk.api._bucket.rate_s = office.desk.api._visitor_rate_s = 0
         try:
             yield office
         finally:

@@ -51,7 +51,7 @@ _ACCEPTED: Final = (HTTPStatus.OK, HTTPStatus.ACCEPTED)
 _JSON: Final = {"Content-Type": "application/json"}
 _VERDICTS: Final[dict[Verdict, str]] = {Ack: "ack", Nack: "nack", Extend: "extend", Term: "term"}
 
-Mode = Literal["exclusive", "failover", "shared", "key_shared"]
+Mode = Literal["exclusive", "failover", "shared", "key-shared"]
 
 
 class Calls:
@@ -230,11 +230,12 @@ class Calls:
             max: How many at most, up to 1000.
             wait_s: How long to wait for the first one, up to 30.
             mode: Of a subscription that does not exist; `shared` by default.
-            window: How many this program may have unsettled.
+            window: How many may be unsettled. Pulls at the same time have a window each.
             start: Where a subscription that does not exist begins.
 
         Raises:
-            Refused: The topic does not exist, or somebody else consumes alone.
+            Refused: The topic does not exist, or somebody else consumes alone, perhaps another
+                pull that took longer than `wait_s`.
             Unavailable, OutcomeUnknown: As for `publish`; what was taken comes again.
         """
         body: dict[str, Any] = {

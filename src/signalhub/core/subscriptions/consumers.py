@@ -36,6 +36,7 @@ class Consumer:
 
     __slots__ = (
         "address_json",
+        "asked",
         "auto_ack",
         "bytes",
         "bytes_max",
@@ -73,6 +74,8 @@ class Consumer:
         self.auto_ack = auto_ack
         self.flights = 0
         self.bytes = 0
+        # How many more messages it wants, if it takes them one pull after the other.
+        self.asked: int | None = None
         # The consumer of a pattern that it is a part of; its window counts then.
         self.group = group
         # The obstacle of its subscription that it was told about.
@@ -108,6 +111,8 @@ class Consumer:
         """Messages were sent to it."""
         self.flights += count
         self.bytes += size
+        if self.asked is not None:
+            self.asked -= count
         if self.group is not None:
             self.group.took(count, size)
 
@@ -123,7 +128,8 @@ class Consumer:
         """How many messages may be sent to it."""
         if self.group is not None:
             return self.group.room_for(self.subscription)
-        return self.window - self.flights
+        room = self.window - self.flights
+        return room if self.asked is None else min(room, self.asked)
 
     @property
     def bytes_room(self) -> int:
@@ -143,6 +149,7 @@ class Consumer:
             return self.group.room_for(self.subscription) > 0
         return (
             self.flights < self.window
+            and self.asked != 0
             and self.bytes < self.bytes_max
             and self.session.outbound is None
         )
@@ -178,9 +185,14 @@ class Consumers:
 
     @property
     def capacity(self) -> int:
-        """The number of messages that may be unsettled in total."""
+        """The number of messages that may be unsettled in total.
+
+        It is 0 while nobody asks for any, so that none is read for nothing.
+        """
+        if all(one.asked == 0 for one in self.all):
+            return 0
         if self.mode in (EXCLUSIVE, FAILOVER):
-            return (self.all[0].group or self.all[0]).window if self.all else 0
+            return (self.all[0].group or self.all[0]).window
         return sum((one.group or one).window for one in self.all)
 
     def named(self, name: str) -> Consumer | None:

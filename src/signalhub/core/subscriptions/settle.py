@@ -322,7 +322,7 @@ class _Given:
         """The named messages that are in one of these phases; others are counted as ignored.
 
         A named attempt must be the latest one if `is_latest` is set, and with `is_own` the message
-        must be with this consumer.
+        must be with this consumer, or if none is named with one of this session.
         """
         found: list[Flight] = []
         number = self._request.attempt
@@ -330,7 +330,7 @@ class _Given:
             flight = find(self.subscription, seq, phases, attempt, is_latest=is_latest)
             if (
                 flight is not None
-                and (not is_own or flight.consumer is self.consumer)
+                and (not is_own or self._is_own(flight))
                 and (number is None or _fits(number, flight, is_latest))
             ):
                 found.append(flight)
@@ -341,6 +341,12 @@ class _Given:
         self.accepted = len(found)
         self.subscription.stats.ignored += len(self.ignored)
         return found
+
+    def _is_own(self, flight: Flight) -> bool:
+        holder = flight.consumer
+        if holder is None or self._request.subscription_id is not None:
+            return holder is self.consumer
+        return holder.session is self.session
 
     def _seqs(self) -> list[tuple[int, str | None]]:
         """The named positions, each with the id of the attempt, if given."""

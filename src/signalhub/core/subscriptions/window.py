@@ -291,6 +291,13 @@ class Window:
             return flight.held
         return next((one.held[seq - one.first] for one in self.series if seq in one), None)
 
+    def consumer_at(self, seq: int) -> Consumer | None:
+        """Who was sent the message at a position last."""
+        flight = self._flights.get(seq)
+        if flight is not None:
+            return flight.consumer
+        return next((one.consumer for one in reversed(self.series) if seq in one), None)
+
     def count(self, phase: object) -> int:
         """The number of messages in a phase."""
         found = sum(flight.phase is phase for flight in self._flights.values())

@@ -23,7 +23,8 @@ import hashlib
 import inspect
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import parse_qsl
 
@@ -47,13 +48,21 @@ log = logging.getLogger("signalhub.admin")
 PREFIX: Final = "/api/admin/v1"
 LIMIT_MAX: Final = 500
 ANSWER_BYTES_MAX: Final = 2**20
-# All requests of all people together.
+# Requests of one visitor.
+VISITOR_RATE_S: Final = 30
+VISITOR_BURST: Final = 60
+VISITOR_AT_ONCE_MAX: Final = 6
+# What all visitors look at together.
 RATE_S: Final = 50
 BURST: Final = 100
 AT_ONCE_MAX: Final = 10
+# Actions that are still taken while so many look.
+ACTIONS_AT_ONCE_MAX: Final = 2
+VISITORS_MAX: Final = 1_024
 # For how long a repeat with the same key gets the first answer, and how many are remembered.
 REPEAT_MS: Final = 300_000
 REPEATS_MAX: Final = 1_000
+REPEATS_BYTES_MAX: Final = 2**23
 KEY_CHARS_MAX: Final = 256
 SLICE: Final = 100
 _JSON: Final = "application/json"
@@ -262,9 +271,13 @@ class AdminApi:
         self.endpoints: list[Endpoint] = []
         self._paths: dict[str, dict[str, Endpoint]] = {}
         self._bucket = TokenBucket(RATE_S, BURST, now_ms())
+        self._visitor_rate_s: float = VISITOR_RATE_S
+        # By visitor, the one that came last is the last.
+        self._shares: OrderedDict[str, _Share] = OrderedDict()
         self._running = 0
         self.answered = 0
         self._repeats: OrderedDict[tuple[str, str], _Repeat] = OrderedDict()
+        self._repeats_bytes = 0
 
     def add(
         self,
@@ -325,29 +338,48 @@ class AdminApi:
             refusal = self.guard(request)
             if refusal is not None:
                 raise refusal
-            # Strangers use nothing up that those with a token share.
+            # Those who may do nothing here use nothing up that others need.
             visitor = self.visitors.identify(request)
-            refusal = self._crowd()
-            if refusal is not None:
-                raise refusal
             if endpoint.needs is not None and not visitor.may("admin", endpoint.needs):
                 raise forbidden(f"admin: {endpoint.needs}")
             asked = Asked(self, request, visitor, endpoint.body)
-            self._running += 1
-            try:
+            with self._admitted(visitor, is_action=endpoint.method != "GET"):
                 return await self._once(endpoint, asked, parts)
-            finally:
-                self._running -= 1
         except Exception as error:
             return refused(error)
 
-    def _crowd(self) -> AdminRefusal | None:
+    @contextmanager
+    def _admitted(self, visitor: Visitor, *, is_action: bool) -> Iterator[None]:
+        """One request more; raises `AdminRefusal` if there are too many."""
         now = self.now_ms()
-        if self._running >= AT_ONCE_MAX:
-            return _too_many(1_000, f"{AT_ONCE_MAX} requests are being answered")
-        if not self._bucket.take(now):
-            return _too_many(self._bucket.retry_after_ms(now), f"more than {RATE_S} a second")
-        return None
+        share = self._share(visitor.name, now)
+        if share.running >= VISITOR_AT_ONCE_MAX:
+            raise _too_many(1_000, f"{VISITOR_AT_ONCE_MAX} of yours are being answered")
+        if self._running >= AT_ONCE_MAX + is_action * ACTIONS_AT_ONCE_MAX:
+            raise _too_many(1_000, f"{self._running} requests are being answered")
+        if not share.bucket.take(now):
+            wait_ms = share.bucket.retry_after_ms(now)
+            raise _too_many(wait_ms, f"you send more than {VISITOR_RATE_S} a second")
+        if not is_action and not self._bucket.take(now):
+            raise _too_many(self._bucket.retry_after_ms(now), f"more than {RATE_S} a second")
+        share.running += 1
+        self._running += 1
+        try:
+            yield
+        finally:
+            share.running -= 1
+            self._running -= 1
+
+    def _share(self, name: str, now: int) -> _Share:
+        share = self._shares.get(name)
+        if share is None:
+            share = _Share(TokenBucket(self._visitor_rate_s, VISITOR_BURST, now))
+            self._shares[name] = share
+            if len(self._shares) > VISITORS_MAX:
+                # At most a few have requests in progress.
+                del self._shares[next(key for key, one in self._shares.items() if not one.running)]
+        self._shares.move_to_end(name)
+        return share
 
     async def _once(self, endpoint: Endpoint, asked: Asked, parts: tuple[str, ...]) -> Response:
         """Answer; a repeat with the same `Idempotency-Key` gets the first answer."""
@@ -358,7 +390,7 @@ class AdminApi:
             raise bad_request(f"Idempotency-Key must have 1 to {KEY_CHARS_MAX} characters")
         now = self.now_ms()
         while self._repeats and next(iter(self._repeats.values())).until_ms <= now:
-            self._repeats.popitem(last=False)
+            self._forget(next(iter(self._repeats)))
         name, digest = (asked.visitor.name, key), _digest(asked.request)
         known = self._repeats.get(name)
         if known is not None:
@@ -370,15 +402,27 @@ class AdminApi:
             return await asyncio.shield(known.answer)
         task = asyncio.ensure_future(self._answered(endpoint, asked, parts))
         self._repeats[name] = repeat = _Repeat(digest, now + REPEAT_MS, task)
+        task.add_done_callback(lambda _: self._remember(name, repeat))
         if len(self._repeats) > REPEATS_MAX:
-            self._repeats.popitem(last=False)
-        try:
-            return await asyncio.shield(task)
-        except Exception:
+            self._forget(next(iter(self._repeats)))
+        return await asyncio.shield(task)
+
+    def _remember(self, name: tuple[str, str], repeat: _Repeat) -> None:
+        """Keep an answer for repeats; the oldest ones make room."""
+        if self._repeats.get(name) is not repeat:
+            return
+        if repeat.answer.cancelled() or repeat.answer.exception() is not None:
             # What was refused may be tried again.
-            if self._repeats.get(name) is repeat:
-                del self._repeats[name]
-            raise
+            self._forget(name)
+            return
+        repeat.size = len(repeat.answer.result().body)
+        self._repeats_bytes += repeat.size
+        while self._repeats_bytes > REPEATS_BYTES_MAX:
+            # What is still being done takes nothing, and must not be done twice.
+            self._forget(next(key for key, one in self._repeats.items() if one.size))
+
+    def _forget(self, name: tuple[str, str]) -> None:
+        self._repeats_bytes -= self._repeats.pop(name).size
 
     async def _answered(self, endpoint: Endpoint, asked: Asked, parts: tuple[str, ...]) -> Response:
         found = endpoint.handler(asked, *parts)
@@ -415,6 +459,15 @@ class _Repeat(msgspec.Struct):
     digest: bytes
     until_ms: int
     answer: asyncio.Future[Response]
+    # Of the answer, once there is one.
+    size: int = 0
+
+
+class _Share(msgspec.Struct):
+    """What one visitor may still ask for."""
+
+    bucket: TokenBucket
+    running: int = 0
 
 
 def _digest(request: HttpRequest) -> bytes:

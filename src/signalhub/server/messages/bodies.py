@@ -129,7 +129,7 @@ class PullBody(Body):
 
     max: Annotated[int, Meta(ge=1, le=PULL_MAX)] = 100
     wait_ms: Annotated[int, Meta(ge=0, le=PULL_WAIT_MS_MAX)] = 0
-    mode: Literal["exclusive", "failover", "shared", "key_shared"] | None = None
+    mode: Literal["exclusive", "failover", "shared", "key-shared"] | None = None
     window: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     start: Literal["earliest", "latest"] | None = msgspec.field(name="from", default=None)
 

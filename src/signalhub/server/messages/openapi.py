@@ -254,7 +254,9 @@ def _pull() -> Json:
         "summary": "Take messages of a durable subscription",
         "description": "The subscription is made if there is none: `shared` unless `mode` says "
         "otherwise. With nothing to take, the request waits for the first message. What is not "
-        "settled comes again after the ack timeout.",
+        "settled comes again after the ack timeout. Pulls at the same time are consumers of their "
+        "own; where only one gets messages (exclusive, failover), a pull waits for its turn for "
+        "up to waitMs and is then refused with 409.",
         "parameters": [_topic(), _subscription()],
         "requestBody": _body(PullBody),
         "responses": {
