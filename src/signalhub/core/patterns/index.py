@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from signalhub.core.patterns.crowd import Crowd
 from signalhub.wire.names import ONE_LEVEL, SUBTREE, levels_match
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class PatternIndex:
         self.version = 0
         self._root = _Node()
         self._by_name: dict[str, list[Pattern]] = {}
+        # Those of each owner, and under the empty name all.
+        self._crowds: dict[str, Crowd] = {"": Crowd()}
 
     def __iter__(self) -> Iterator[Pattern]:
         return (one for some in list(self._by_name.values()) for one in list(some))
@@ -48,6 +51,8 @@ class PatternIndex:
             node = node.below.setdefault(level, _Node())
         node.patterns[pattern.name] = pattern
         self._by_name.setdefault(pattern.name, []).append(pattern)
+        for whose in {"", pattern.owner}:
+            self._crowds.setdefault(whose, Crowd()).add(pattern.levels)
         self.version += 1
 
     def remove(self, pattern: Pattern) -> None:
@@ -62,6 +67,16 @@ class PatternIndex:
         some.remove(pattern)
         if not some:
             del self._by_name[pattern.name]
+        for whose in {"", pattern.owner}:
+            crowd = self._crowds[whose]
+            crowd.add(pattern.levels, -1)
+            if whose and crowd.is_empty:
+                del self._crowds[whose]
+
+    def has_room(self, text: str, limit: int, owner: str = "") -> bool:
+        """May this pattern be added to those of an owner, or to all, for what topics then match?"""
+        crowd = self._crowds.get(owner) or Crowd()
+        return crowd.has_room(text.split("/"), limit)
 
     def find(self, text: str, name: str) -> Pattern | None:
         """The pattern subscription with this pattern and name."""
