@@ -404,12 +404,11 @@ def too_many_patterns(limit: int) -> Refusal:
 
 def crowded_pattern(pattern: str, limit: int, *, of_identity: bool) -> Refusal:
     """A topic would match more pattern subscriptions than one may."""
-    whose = "of one identity " if of_identity else ""
+    whose = " of one identity" if of_identity else ""
     setting = "limits.identity_share" if of_identity else "limits.patterns_per_topic"
     return Refusal(
         Code.LIMIT_EXCEEDED,
-        f"With {pattern!r}, a topic could match more than {limit} pattern subscriptions {whose}"
-        "or take too long to compare with them.",
+        f"With {pattern!r}, a topic could match more than {limit} pattern subscriptions{whose}.",
         "Delete patterns that overlap with it, share one subscription among several consumers,"
         f" choose a narrower pattern, or ask the operator to raise {setting}.",
         details={"pattern": pattern, "limit": limit, "setting": setting},

@@ -150,7 +150,7 @@ def some_pattern(random: Random) -> list[str]:
 
 
 def test_patterns_that_only_make_searches_long_are_bounded_too() -> None:
-    """No topic matches two of these, but a search for one had to follow all of them."""
+    """A topic matches few of these, but a search had to follow all of them to their ends."""
     crowd, made = Crowd(), 0
     for number in range(2**11):
         path = ["a" if number >> bit & 1 else "+" for bit in range(11)]

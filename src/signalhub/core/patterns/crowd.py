@@ -1,62 +1,49 @@
 """How many patterns a single topic may meet, whatever it is called.
 
-Patterns form a tree by their levels. For each of its nodes two numbers are known: how many patterns
-below it one topic can match at most, and how many nodes a search for them can visit. Both are upper
-bounds, which adding and removing keep up to date along one path: below a node, a topic follows one
-plain level and the wildcard, so the largest number of the first and that of the second are added.
+Patterns form a tree by their levels. For each of its nodes an upper bound is known of the patterns
+below it that one topic can match, and adding and removing keep it up to date along one path: below
+a node, a topic follows one plain level and the wildcard, so the largest bound of the first and that
+of the second are added. What a search visits is bounded with it. It follows the same two branches,
+each of which leads to a pattern, though perhaps to one that the topic does not match in the end.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
-from signalhub.wire.names import ONE_LEVEL, SUBTREE, WILDCARD_LEVELS_MAX
-
-# A search may visit so many nodes for each pattern that it may find.
-_VISITS: Final = WILDCARD_LEVELS_MAX
-
-Bounds = tuple[int, int]
+from signalhub.wire.names import ONE_LEVEL, SUBTREE
 
 
 class _Node:
     """One level of the tree."""
 
-    __slots__ = ("below", "bounds", "ending", "subtrees", "tally")
+    __slots__ = ("below", "bound", "ending", "plain", "subtrees")
 
     def __init__(self) -> None:
         self.below: dict[str, _Node] = {}
         # Patterns that end here, and those that go on with `#`.
         self.ending = self.subtrees = 0
-        # Matches and visits.
-        self.bounds: Bounds = (0, 0)
+        self.bound = 0
         # How many plain levels below have each bound.
-        self.tally: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        self.plain: dict[int, int] = {}
 
     @property
     def is_empty(self) -> bool:
         return not (self.below or self.ending or self.subtrees)
 
-    def measure(self) -> Bounds:
-        """The bounds, from those of the levels below."""
-        if self.is_empty:
-            return 0, 0
+    def measure(self) -> int:
+        """The bound, from those of the levels below."""
         any_level = self.below.get(ONE_LEVEL)
-        matched, visited = (0, 0) if any_level is None else any_level.bounds
-        matched += max(self.tally[0], default=0)
-        visited += max(self.tally[1], default=0)
-        return self.subtrees + max(self.ending, matched), 1 + visited
+        following = 0 if any_level is None else any_level.bound
+        following += max(self.plain, default=0)
+        return self.subtrees + max(self.ending, following)
 
-    def note(self, old: Bounds, new: Bounds) -> None:
-        """The bounds of a plain level below have changed."""
-        for tally, before, after in zip(self.tally, old, new, strict=True):
-            if before == after:
-                continue
-            if before:
-                tally[before] -= 1
-                if not tally[before]:
-                    del tally[before]
-            if after:
-                tally[after] = tally.get(after, 0) + 1
+    def note(self, old: int, new: int) -> None:
+        """The bound of a plain level below has changed."""
+        if old:
+            self.plain[old] -= 1
+            if not self.plain[old]:
+                del self.plain[old]
+        if new:
+            self.plain[new] = self.plain.get(new, 0) + 1
 
 
 class Crowd:
@@ -72,7 +59,7 @@ class Crowd:
     @property
     def matched(self) -> int:
         """No topic matches more patterns than this."""
-        return self._root.bounds[0]
+        return self._root.bound
 
     def add(self, levels: list[str], count: int = 1) -> None:
         """There is one more pattern, or with a negative count one less."""
@@ -88,22 +75,19 @@ class Crowd:
             last.ending += count
         while path:
             level, node = path.pop()
-            old, node.bounds = node.bounds, node.measure()
+            old, node.bound = node.bound, node.measure()
             if not path:
                 return
             above = path[-1][1]
             if node.is_empty:
                 del above.below[level]
             if level != ONE_LEVEL:
-                above.note(old, node.bounds)
+                above.note(old, node.bound)
 
     def has_room(self, levels: list[str], limit: int) -> bool:
         """May this pattern be added, so that no topic meets more than `limit` because of it?"""
-        before = self._root.bounds
+        before = self.matched
         self.add(levels)
-        after = self._root.bounds
+        after = self.matched
         self.add(levels, -1)
-        limits = limit, limit * _VISITS
-        return all(
-            new <= most or new <= old for old, new, most in zip(before, after, limits, strict=True)
-        )
+        return after <= max(limit, before)
