@@ -206,6 +206,27 @@ def test_a_part_beyond_the_limit_waits_and_costs_the_publisher_nothing(
     assert info(reader)["heldUp"] is None
 
 
+def test_a_restart_while_a_part_waits_loses_nothing_of_a_pattern_from_the_earliest() -> None:
+    shell = few(2)
+    writer, reader = people(shell)
+    publish(writer, topic="elsewhere")
+    subscribe(writer, "elsewhere", "one")
+    consume(reader)
+    publish(writer, topic="orders/a")
+    commit_all(shell)
+
+    again = shell.restarted()
+    again.pass_time(2)
+    writer, reader = people(again)
+    consume(reader)
+    assert info(reader)["heldUp"]["code"] == "limit_exceeded"
+    writer.ask("hub:sub_delete", {"topic": "elsewhere", "subscription": "one"})
+    again.pass_time(2)
+    publish(writer, topic="orders/a")
+
+    assert came(reader) == [("orders/a", 1), ("orders/a", 2)]
+
+
 def test_parts_count_for_the_owner_of_the_pattern_and_others_go_on() -> None:
     shell = MemoryShell(Settings(limits=LimitsSettings(subscriptions_per_identity=3)))
     eve, bob = person(shell, "eve"), person(shell, "bob")
