@@ -15,6 +15,7 @@ from signalhub.testing import spawn_hub
 from tests.support.socket.desk import ADMIN, BILLING, GUARDED, Office, Person, open_office
 from tests.support.socket.http import Web
 from tests.support.socket.stage import eventually
+from tests.support.socket.tokens import token_for
 
 JSON = {"Content-Type": "application/json"}
 SETTLE = {"seqs": [1], "verdict": "ack"}
@@ -562,6 +563,15 @@ async def test_warnings_segments_and_rooms_are_shown_in_numbers() -> None:
         assert (health["status"], health["degradations"]) == ("ok", [])
 
 
+async def test_warnings_say_where_clients_are_to_those_who_may_see_sessions() -> None:
+    async with open_office(**GUARDED) as office:
+        facts = {"source": "10.1.2.3", "identity": "@(demo/alice)", "reason": "expired"}
+        logging.getLogger("signalhub.test").warning("a login was refused", extra=facts)
+        for role, seen in (("viewer", {"reason": "expired"}), ("operator", facts)):
+            (row, *_) = (await office.person(role).get("/warnings"))["rows"]
+            assert (row["text"], row["facts"]) == ("a login was refused", seen)
+
+
 async def test_search_finds_by_kind_and_follows_what_may_be_discovered() -> None:
     async with open_office(**GUARDED) as office:
         await office.orders()
@@ -604,6 +614,68 @@ async def test_the_overview_says_what_needs_attention() -> None:
         alarmed = await ann.get("/overview")
         (blocked,) = [one for one in alarmed["attention"] if one["code"] == "blocked"]
         assert (blocked["level"], blocked["link"]) == ("error", "#/subs/orders/billing")
+
+
+async def test_names_of_actors_are_for_those_who_may_discover_them_or_see_sessions() -> None:
+    async with open_office(**GUARDED, mailbox={"limit": 1}) as office:
+        alice = await office.orders(1)
+        token = token_for("demo/away", office.stage.clock, permissions={"send": ["*"]})
+        away = await office.stage.connect("@(demo/away)", authToken=token)
+        await away.register("@(demo/away)", durable=True)
+        away.close()
+        await away.until_closed()
+        await alice.ask("hub:send", {"to": "@(demo/away)", "type": "t:t"})
+        blind = office.person("viewer", discover=[])
+        some = office.person("viewer", discover=["@(demo/alice)"])
+        viewer = office.person("viewer")
+        page = await office.looker(token=blind.token)
+        await eventually(lambda: office.desk.sampler._round is None)
+        for _ in range(3):
+            office.tick()
+            await alice.ask("hub:send", {"to": "@(demo/away)", "type": "t:t"})
+            await eventually(lambda: office.desk.sampler._round is None)
+
+        # Nothing that is read without knowing the names has one.
+        (session,) = (await blind.get("/sessions"))["rows"]
+        number = session["sessionId"]
+        answers = [
+            session,
+            await blind.get(f"/sessions/{number}"),
+            await blind.post(f"/sessions/{number}/close", {"dryRun": True}),
+            (await blind.get("/search?q=demo"))["hits"],
+            (await blind.get(f"/search?q={number}"))["hits"],
+            await blind.get("/overview"),
+            await page.watch("overview"),
+        ]
+        assert "demo" not in json.dumps(answers)
+        assert session["identity"] is session["subject"] is None
+        assert (await blind.get("/sessions?q=alice"))["rows"] == []
+        (full,) = answers[5]["attention"]
+        assert full["text"].endswith("are refused: 1")
+        assert (full["code"], full["address"], full["link"]) == ("mailbox_full", None, "#/actors")
+        assert answers[5]["busiest"]["actors"] == []
+
+        # Whoever may discover somebody finds what is about them.
+        (row,) = (await some.get("/sessions?q=alice"))["rows"]
+        assert (row["identity"], row["subject"]) == ("@(demo/alice)", "demo/alice")
+        for person in (viewer, office.person("viewer", discover=[], admin=["view", "sessions"])):
+            (row,) = (await person.get("/sessions?q=alice"))["rows"]
+            assert (row["identity"], row["subject"]) == ("@(demo/alice)", "demo/alice")
+            (hit,) = (await person.get(f"/search?q={number}"))["hits"][-1:]
+            assert (hit["kind"], hit["detail"]) == ("session", "@(demo/alice)")
+            shown = await person.get("/overview")
+            (full,) = shown["attention"]
+            assert full["address"] == "@(demo/away)"
+            assert [one["name"] for one in shown["busiest"]["actors"]] == ["@(demo/alice)"]
+
+        # Clients that make senders wait are counted, too.
+        live = office.desk.live
+        slow = [(one, 3) for one in live._hub.sessions if one.has_socket]
+        office.desk.sampler.survey.totals.pausing = slow
+        office.desk.sampler.survey.totals.pausing_total = 1
+        *_, paused = live._overview._attention(live.now_ms(), with_names=False)
+        assert (paused.code, paused.address) == ("paused_senders", None)
+        assert "demo" not in paused.text + paused.link
 
 
 async def test_series_have_rates_of_what_has_happened() -> None:

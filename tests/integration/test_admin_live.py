@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from signalhub.server.admin import sampler
-from signalhub.server.admin.live import FRAME_BYTES_MAX, TAIL_ROWS_MAX, WAITING_MAX, WATCHES_MAX
+from signalhub.server.admin.live import (
+    COMPUTED_MAX,
+    FRAME_BYTES_MAX,
+    NAME_CHARS_MAX,
+    TAIL_ROWS_MAX,
+    TAIL_SEARCHED_BYTES,
+    WAITING_MAX,
+    WATCHES_MAX,
+)
 from tests.support.socket.desk import ADMIN, GUARDED, Looker, Office, open_office
 from tests.support.socket.peer import Rejected
 from tests.support.socket.stage import eventually
@@ -184,14 +192,77 @@ async def test_a_tail_shows_new_messages_and_counts_the_others() -> None:
         assert [row["seq"] for row in everything["rows"]] == [*range(3, 11)]
         assert everything["rows"][-1]["payload"] == '{"n": 7}'
         assert [row["key"] for row in chosen["rows"]] == ["c-7"]
-        assert {(row["payload"], row["key"], row["withheld"]) for row in seen["rows"]} == {
-            (None, None, True)
-        }
+        contents = ("payload", "key", "type")
+        assert {tuple(row[one] for one in contents) for row in seen["rows"]} == {(None, None, None)}
+        assert all(row["withheld"] for row in seen["rows"])
         for _ in range(TAIL_ROWS_MAX + 9):
             await peer.ask("hub:publish", {"topic": "orders", "type": "t:t", "durable": True})
         await pushed(office)
         many = await page.next()
         assert (len(many["rows"]), many["skipped"]) == (TAIL_ROWS_MAX, 9)
+
+
+@pytest.mark.parametrize("wanted", [{"type": "t:t"}, {"key": "c-1"}, {"text": "secret"}])
+async def test_a_tail_finds_nothing_by_contents_that_may_not_be_read(
+    wanted: dict[str, str],
+) -> None:
+    async with open_office(**GUARDED) as office:
+        peer = await office.orders(0)
+        reader = await office.looker(token=office.person("viewer", read=["orders"]).token)
+        blind = await office.looker(token=office.person("viewer").token)
+        for page in (reader, blind):
+            await page.watch("tail", filter=wanted)
+        note = {"topic": "orders", "type": "t:t", "durable": True, "key": "c-1"}
+        await peer.ask("hub:publish", note | {"data": {"s": "secret"}})
+        await pushed(office)
+
+        assert len((await reader.next())["rows"]) == 1
+        blind.peer.send_text('{"type":"ping"}')
+        assert await blind.next() == {"type": "pong"}
+
+
+async def test_a_tail_searches_few_bytes_a_second_and_counts_the_other_messages() -> None:
+    async with open_office() as office:
+        peer = await office.orders(0)
+        page = await office.looker()
+        await page.watch("tail", filter={"text": "wanted"})
+        note = {"topic": "orders", "type": "t:t", "durable": True}
+        await peer.ask("hub:publish", note | {"data": "wanted, but the oldest"})
+        large = "x" * (TAIL_SEARCHED_BYTES // 4)
+        for _ in range(5):
+            await peer.ask("hub:publish", note | {"data": large})
+        await peer.ask("hub:publish", note | {"data": "wanted"})
+        await pushed(office)
+
+        found = await page.next()
+        assert [row["payload"] for row in found["rows"]] == ['"wanted"']
+        assert found["skipped"] == 3
+        await peer.ask("hub:publish", note | {"data": 5 * large + "wanted"})
+        await pushed(office)
+        assert len((await page.next())["rows"]) == 1, "one message is searched whatever its size"
+        other = await page.watch("tail", 2, filter={"text": "other"})
+        assert other["error"]["errorCode"] == "bad_request"
+        assert "full" in await page.watch("tail", 1, filter={"text": "other"})
+
+
+async def test_only_so_much_is_computed_at_once_for_a_page_and_the_rest_a_second_later() -> None:
+    async with open_office() as office:
+        await office.orders()
+        page = await office.looker()
+        live = office.desk.live
+        before = live.computations
+        for number in range(COMPUTED_MAX + 5):
+            page.say(op="watch", id=number, what="subscriptions", ids=[f"gone/{number}"])
+        for number in range(COMPUTED_MAX):
+            assert (await page.next())["id"] == number
+        page.peer.send_text('{"type":"ping"}')
+        assert await page.next() == {"type": "pong"}
+        assert live.computations == before + COMPUTED_MAX
+        await pushed(office)
+
+        for number in range(COMPUTED_MAX, COMPUTED_MAX + 5):
+            frame = await page.next()
+            assert (frame["id"], frame["full"]) == (number, {f"gone/{number}": None})
 
 
 async def test_frames_stay_small_however_much_is_watched() -> None:
@@ -251,6 +322,27 @@ async def test_a_page_is_closed_when_its_token_ends_unless_it_renews_it() -> Non
         await other.watch("overview")
 
 
+async def test_a_renewed_token_shows_no_more_than_it_permits_in_what_is_watched_already() -> None:
+    async with open_office(**GUARDED) as office:
+        peer = await office.orders(0)
+        page = await office.looker(token=office.person("viewer", read=["orders"]).token)
+        await page.watch("tail", 1)
+        await page.watch("actors", 2, addresses=["@(demo/alice)"])
+        await peer.ask("hub:subscribe", {"topic": "orders", "subscription": "x", "window": 1})
+        await page.watch("subscription", 3, topic="orders", name="x")
+        note = {"topic": "orders", "type": "t:t", "durable": True, "key": "c-1"}
+        await peer.ask("hub:publish", note | {"data": {"s": "secret"}})
+        page.say(op="token", token=office.person("viewer", discover=[]).token)
+        assert (await page.next())["op"] == "renewed"
+        await pushed(office)
+
+        tail, actors, subscription = [await page.next() for _ in range(3)]
+        (row,) = tail["rows"]
+        assert (row["payload"], row["key"], row["withheld"]) == (None, None, True)
+        assert actors["change"] == {"@(demo/alice)": None}
+        assert [one["key"] for one in subscription["change"]["flights"]] == [None]
+
+
 async def test_foreign_pages_and_too_many_of_them_are_refused() -> None:
     async with open_office(ui={"live_max": 2}) as office:
         for origin in ("http://evil.example", "http://localhost:1"):
@@ -288,6 +380,20 @@ async def test_a_page_may_not_watch_too_much_or_send_too_much() -> None:
         for _ in range(60):
             page.peer.send_text('{"type":"ping"}')
         assert await page.peer.until_closed() == 1008
+
+
+async def test_a_name_that_no_topic_could_have_is_not_looked_for() -> None:
+    async with open_office() as office:
+        page = await office.looker()
+        asked: dict[str, Any]
+        for asked in (
+            {"ids": ["/" * (NAME_CHARS_MAX + 1)]},
+            {"topic": "t" * (NAME_CHARS_MAX + 1)},
+        ):
+            refused = await page.watch("subscriptions", **asked)
+            assert refused["error"]["errorCode"] == "bad_request"
+        known = await page.watch("subscriptions", 2, ids=["/" * NAME_CHARS_MAX])
+        assert list(known["full"].values()) == [None]
 
 
 async def test_stopping_the_hub_tells_the_pages() -> None:

@@ -129,6 +129,28 @@ def test_rooms_inboxes_and_messages_over_http(hub: RunningHub) -> None:
         assert [message.ciphertext for message in inbox.messages()] == [b"later"]
 
 
+def test_a_handler_may_close_the_client_and_leaves_no_thread(hub: RunningHub) -> None:
+    closed = threading.Event()
+    before = threading.active_count()
+    with signalhub.sync.connect(hub.url, "@(demo/sender)") as sender:
+        last = signalhub.sync.connect(hub.url, "@(demo/leaver)")
+        leaver = last.__enter__()
+
+        @leaver.on("stop")
+        def stop(message: SyncMessage) -> None:
+            sender.close()
+            leaver.close()
+            closed.set()
+
+        sender.tell("@(demo/leaver)", "stop")
+        assert closed.wait(20)
+
+    for thread in threading.enumerate():
+        if thread.name.startswith(("signalhub.sync", "asyncio_")):
+            thread.join(20)
+    assert threading.active_count() <= before
+
+
 def test_a_closed_client_says_so(hub: RunningHub) -> None:
     client = signalhub.sync.connect(hub.url, ALICE)
     client.close()

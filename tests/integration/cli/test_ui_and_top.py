@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from signalhub import Client
+from signalhub.cli.hub import ui
 from signalhub.cli.hub.top import SORTS, TopView, keys_of
 from signalhub.client.transport.live import Picture, pictures
 from signalhub.testing import RunningHub, run_hub
@@ -64,6 +65,33 @@ async def test_a_hub_with_authentication_lets_the_minted_role_in(guarded: Path) 
     file.write_text(f"{token}\n")
     done = await command("ws://far.example/ws", "ui", "--no-browser", "--token-file", str(file))
     assert done.out == f"http://far.example/ui/#t={token}\n"
+
+
+def is_there(url: str) -> bool:
+    return Path(url.removeprefix("file://")).exists()
+
+
+async def test_no_token_is_among_the_arguments_of_the_browser(
+    guarded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    pages: list[tuple[str, int]] = []
+
+    def opening(url: str) -> bool:
+        opened.append(url)
+        file = Path(url.removeprefix("file://"))
+        pages.append((file.read_text(), file.stat().st_mode & 0o777))
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", opening)
+    monkeypatch.setattr(ui, "_OPENING_S", 0.0)
+    await command("ws://127.0.0.1:8787/ws", "ui", "--config", str(guarded))
+
+    ((page, mode),) = pages
+    assert "http://127.0.0.1:8787/ui/#t=ey" in page
+    assert mode == 0o600
+    assert "#t=" not in opened[0]
+    assert not is_there(opened[0])
 
 
 async def test_top_prints_one_picture_or_lines(run: Run, me: Client) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
 
-from signalhub.core.patterns.index import overlap
+from signalhub.core.patterns.index import PatternIndex
+from signalhub.core.patterns.pattern import Pattern
 from signalhub.settings.model import LogSettings, Settings
+from signalhub.wire.entry import SubscriptionDefinitionBody
 from signalhub.wire.names import topic_matches
 from tests.support.memory.patterns import (
     BILLING,
@@ -382,6 +387,79 @@ def test_patterns_overlap_exactly_if_some_topic_matches_both() -> None:
     matched = {text: {name for name in names if topic_matches(text, name)} for text in texts}
 
     for one in texts:
+        index = PatternIndex()
+        only = made(one)
+        index.add(only)
         for two in texts:
-            expected = bool(matched[one] & matched[two])
-            assert overlap(one.split("/"), two.split("/")) == expected, (one, two)
+            expected = only if matched[one] & matched[two] else None
+            assert index.overlapping(two, "billing") is expected, (one, two)
+            assert index.overlapping(two, "other") is None
+        for name in names:
+            expected = only if name in matched[one] else None
+            assert index.owner_of(name, "billing") is expected, (one, name)
+        index.remove(only)
+        assert (len(index), list(index)) == (0, [])
+        assert index.overlapping("#", "billing") is index.owner_of("a", "billing") is None
+
+
+def test_however_many_patterns_have_one_name_finding_one_takes_the_same_steps() -> None:
+    def steps(action: Callable[[], object]) -> int:
+        count = 0
+
+        def note(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal count
+            count += 1
+            return note
+
+        before = sys.gettrace()
+        sys.settrace(note)
+        try:
+            action()
+        finally:
+            sys.settrace(before)
+        return count
+
+    def again() -> None:
+        index.remove(last)
+        index.add(last)
+
+    index = PatternIndex()
+    actions: list[Callable[[], object]] = [
+        lambda: index.find(last.text, "billing"),
+        lambda: index.owner_of(last.text.replace("#", "orders"), "billing"),
+        lambda: index.owner_of("other/orders", "billing"),
+        lambda: index.overlapping(last.text.replace("#", "+"), "billing"),
+        lambda: index.overlapping("other/#", "billing"),
+        again,
+    ]
+    costs = []
+    for patterns in (range(10), range(10, 1_000)):
+        for number in patterns:
+            last = made(f"tenant-{number}/#")
+            index.add(last)
+        costs.append([steps(action) for action in actions])
+
+    assert costs[0] == costs[1]
+    found = index.find("tenant-8/#", "billing")
+    assert found is not None
+    assert index.owner_of("tenant-8/orders", "billing") is found
+    assert index.overlapping("tenant-8/+", "billing") is found
+    assert (len(index), len(list(index))) == (1_000, 1_000)
+
+
+def made(text: str) -> Pattern:
+    """A pattern subscription that no topic knows yet."""
+    definition = SubscriptionDefinitionBody(
+        name="billing",
+        mode="shared",
+        window=8,
+        strict=False,
+        ack_timeout_ms=30_000,
+        max_deliveries=5,
+        backoff_ms=1_000,
+        backoff_cap_ms=60_000,
+        heartbeat_ms=None,
+        auto_ack=False,
+        pattern=text,
+    )
+    return Pattern(1, definition, 0)

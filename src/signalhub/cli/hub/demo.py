@@ -92,16 +92,29 @@ async def _run(
 def _close_books(running: Demo, output: Output) -> None:
     """Say how it ended."""
     board = running.show()
-    lines = [f"{one['text']}: {one['left']:g} and {one['right']:g}" for one in board["ledger"]]
+    lines = [
+        f"{one['text']}: {_exact(one['left'])} and {_exact(one['right'])}"
+        for one in board["ledger"]
+    ]
+    if board["proof"] is not None:
+        lines.append(f"proof: {board['proof']['text']}")
     kills = sum(one["kills"] for one in board["programs"])
     placed, lost, doubled = board["placed"], board["lost"], board["doubled"]
-    facts = {name: board[name] for name in ("placed", "open", "confirmed", "cancelled", "ledger")}
+    facts = {
+        name: board[name]
+        for name in ("placed", "open", "confirmed", "cancelled", "ledger", "proof")
+    }
     facts |= {"kills": kills, "lost": lost, "doubled": doubled, "unverified": board["unverified"]}
     output.fact(
         facts,
         f"{placed} orders placed, {kills} programs killed, {lost} lost, {doubled} doubled\n"
         + "\n".join(lines),
     )
+
+
+def _exact(number: float) -> str:
+    """Every digit, and cents if there are any."""
+    return f"{number:.2f}" if isinstance(number, float) else str(number)
 
 
 def _shop_folder() -> Path:

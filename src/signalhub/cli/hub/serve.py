@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shlex
 import socket
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,7 +61,7 @@ def serve(
         print(f"Signal Hub {release} listening on {place}", flush=True)
         if settings.ui.enabled:
             page = page_of(place)
-            how = " (sign in: `signalhub ui`)" if settings.auth.enabled else ""
+            how = f" (sign in: `{_sign_in(config, page)}`)" if settings.auth.enabled else ""
             print(f"Dashboard: {page}{how}", flush=True)
         _notify("READY=1")
 
@@ -70,6 +71,12 @@ def serve(
         raise start_failure(error, settings.host, settings.port) from error
     except SettingsError as error:
         raise data_failure(error, settings.data) from error
+
+
+def _sign_in(config: str | None, page: str) -> str:
+    """The command that opens the page of this hub."""
+    given = "" if config is None else f" --config {shlex.quote(config)}"
+    return f"signalhub ui{given} --url {page.removesuffix('/ui/')}"
 
 
 def _check_native() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import getpass
+import html
 import re
 import secrets
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,6 +27,8 @@ from signalhub.settings.model import Settings
 PAGE = "/ui/"
 # A hub that listens on all addresses is on this one, too.
 _EVERYWHERE = ("0.0.0.0", "::", "localhost")  # noqa: S104
+_REDIRECT = '<!doctype html><meta http-equiv="refresh" content="0;url={}"><title>Signal Hub</title>'
+_OPENING_S = 3.0
 
 
 def ui(
@@ -67,11 +73,15 @@ def ui(
         )
         address = f"{page}#t={token}"
         facts = {"url": address, "role": role, "expires_at": int(time.time() + lifetime_s)}
-    is_open = browser and opened(address)
-    if as_json or not is_open:
-        Output(as_json).fact(facts, address)
-    else:
-        say(f"opened {page}", prefix="signalhub: ")
+    with way_to(address) as opening:
+        is_open = browser and opened(opening)
+        if as_json or not is_open:
+            Output(as_json).fact(facts, address)
+        else:
+            say(f"opened {page}", prefix="signalhub: ")
+            if opening != address:
+                # The browser has to read it first.
+                time.sleep(_OPENING_S)
 
 
 def page_of(settings: Settings, url: str | None) -> str:
@@ -97,6 +107,23 @@ def page_of(settings: Settings, url: str | None) -> str:
 def actor_of(user: str) -> str:
     """The address of somebody at the page: it is on record for what they do."""
     return f"@(ui/{re.sub(r'[^0-9A-Za-z._-]', '-', user) or 'somebody'})"
+
+
+@contextmanager
+def way_to(address: str) -> Iterator[str]:
+    """An address to give to a browser.
+
+    Everybody on the machine can see what a program was started with. So a browser gets a file that
+    only its owner may read, and that leads to an address with a token.
+    """
+    if "#" not in address:
+        yield address
+        return
+    with tempfile.TemporaryDirectory(prefix="signalhub-ui-") as folder:
+        file = Path(folder) / "open.html"
+        file.touch(mode=0o600)
+        file.write_text(_REDIRECT.format(html.escape(address)))
+        yield file.as_uri()
 
 
 def opened(address: str) -> bool:

@@ -331,7 +331,8 @@ _BY_CODE: Mapping[str, str] = {
     Code.UNKNOWN_SUBSCRIPTION: "list subscriptions with `signalhub sub ls`",
     Code.SUBSCRIPTION_BUSY: "stop that consumer, take over with --consumer and its name, or choose"
     " another --as",
-    Code.SUBSCRIPTION_CONFLICT: "give the --type it has, or choose another name with --as",
+    Code.SUBSCRIPTION_CONFLICT: "name the pattern if it is a part of one, give the --type it has,"
+    " or choose another name",
     Code.STORAGE_FULL: "nothing was done; the hub needs disk space, or a faster disk:"
     " see its /health",
 }

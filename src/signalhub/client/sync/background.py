@@ -66,6 +66,8 @@ class Background:
 
 _shared: Background | None = None
 _lock = threading.Lock()
+# Is this thread running a handler? The loop waits for such threads when it ends.
+_handling = threading.local()
 
 
 def acquire() -> Background:
@@ -87,7 +89,11 @@ def release(background: Background) -> None:
             return
         if _shared is background:
             _shared = None
-    background._end()
+    if getattr(_handling, "is_on", False):
+        # A handler has closed the last client, and the end of the loop waits for the handler.
+        threading.Thread(target=background._end, name="signalhub.sync.end", daemon=True).start()
+    else:
+        background._end()
 
 
 _END: Any = object()
@@ -130,8 +136,15 @@ class Messages:
 def threaded(background: Background, handler: SyncHandler) -> Handler:
     """Return a handler that calls a plain function in a thread, where it may wait."""
 
+    def handle(message: SyncMessage) -> object:
+        _handling.is_on = True
+        try:
+            return handler(message)
+        finally:
+            _handling.is_on = False
+
     async def serve(message: Message) -> object:
-        return await asyncio.to_thread(handler, SyncMessage(message, background.run))
+        return await asyncio.to_thread(handle, SyncMessage(message, background.run))
 
     return serve
 

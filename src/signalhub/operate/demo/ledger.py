@@ -93,7 +93,7 @@ class Ledger:
 
     def balances(self) -> list[Balance]:
         """Every equation that can be checked now."""
-        price = self._cents / 100
+        price = f"{self._cents / 100:.2f}"
         found = [
             Balance(
                 "orders",
@@ -103,7 +103,7 @@ class Ledger:
             ),
             Balance(
                 "money",
-                f"charged = confirmed × {price:.2f}",
+                f"charged = {self._verified} × {price}, the confirmed ones that were looked at",
                 self._charged_cents / 100,
                 round(self._verified * self._cents) / 100,
             ),

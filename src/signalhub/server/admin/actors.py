@@ -206,11 +206,11 @@ class Actors:
         consumers = [] if session is None else list(islice(session.consumers.values(), LISTED_MAX))
         return ActorAnswer(
             **facts,
-            identity=None if session is None else session.identity,
+            identity=None if session is None else _named(asked, session.identity),
             source=_source_of(asked, session),
             subscriptions=list(islice(topics, LISTED_MAX)),
             consumers=[consumer_facts(one) for one in consumers],
-            pausing=[] if session is None else _paused_by(session),
+            pausing=[] if session is None else _paused_by(asked, session),
         )
 
     # Sessions.
@@ -218,7 +218,7 @@ class Actors:
     async def list_sessions(self, asked: Asked) -> SessionsAnswer:
         """A page of sessions, oldest first."""
         wanted, limit = (asked.text("q") or "").lower(), asked.limit()
-        after, sees_sources = _after(asked, int), asked.may("admin", _NEEDED)
+        after = _after(asked, int)
         everybody = list(self._hub.sessions)
         first = 0
         if after is not None:
@@ -228,7 +228,7 @@ class Actors:
             found += [
                 one
                 for one in part
-                if one.has_socket and not one.is_over and _is_sought(one, wanted, sees_sources)
+                if one.has_socket and not one.is_over and _is_sought(asked, one, wanted)
             ]
             if len(found) > limit:
                 break
@@ -250,12 +250,13 @@ class Actors:
     def _session(self, asked: Asked, session: Session) -> SessionRow:
         claims, waiting, shown = session.claims, session.outbound, self._shown
         sees_more = asked.may("admin", _NEEDED)
+        is_named = asked.visitor.may_name(session.address)
         return SessionRow(
             session_id=session.id,
-            identity=session.identity,
-            addresses=list(islice(session.registrations, ADDRESSES_MAX)),
+            identity=_named(asked, session.identity),
+            addresses=list(_addresses(asked, session)),
             addresses_total=len(session.registrations),
-            subject=None if claims is None else claims.subject,
+            subject=claims.subject if claims is not None and is_named else None,
             token_id=claims.jti or None if claims is not None and sees_more else None,
             token_expires_at=None if claims is None else int(claims.expires_at_s * 1000),
             source=_source_of(asked, session),
@@ -279,7 +280,7 @@ class Actors:
         if is_dry:
             return Planned(
                 operation="session.close",
-                target=session.address,
+                target=_named(asked, session.address) or session.id,
                 needs=f"admin: {_NEEDED}",
                 allowed=asked.may("admin", _NEEDED),
             )
@@ -309,14 +310,26 @@ def consumer_facts(one: Consumer | PatternConsumer) -> ConsumerFacts:
     )
 
 
-def _is_sought(session: Session, wanted: str, sees_sources: bool) -> bool:
+def _is_sought(asked: Asked, session: Session, wanted: str) -> bool:
+    """Is a text in what is shown of a session?"""
     return (
         not wanted
         or wanted in session.id
-        or wanted in session.address.lower()
-        or any(wanted in one.lower() for one in islice(session.registrations, ADDRESSES_MAX))
-        or (sees_sources and wanted in session.source)
+        or (wanted in session.address.lower() and asked.visitor.may_name(session.address))
+        or any(wanted in one.lower() for one in _addresses(asked, session))
+        or (wanted in session.source and asked.may("admin", _NEEDED))
     )
+
+
+def _named(asked: Asked, address: str | None) -> str | None:
+    """A name, for those who may learn it."""
+    return address if address and asked.visitor.may_name(address) else None
+
+
+def _addresses(asked: Asked, session: Session) -> Iterator[str]:
+    """The addresses of a session that may be named, of the first ones."""
+    few = islice(session.registrations, ADDRESSES_MAX)
+    return (one for one in few if asked.visitor.may_name(one))
 
 
 def _source_of(asked: Asked, session: Session | None) -> str | None:
@@ -326,11 +339,12 @@ def _source_of(asked: Asked, session: Session | None) -> str | None:
     return session.source or None
 
 
-def _paused_by(session: Session) -> list[str]:
+def _paused_by(asked: Asked, session: Session) -> list[str]:
     waiting = session.outbound
     if waiting is None:
         return []
-    return sorted({sender.address for sender, _ in islice(waiting.paused, LISTED_MAX)})
+    found = {sender.address for sender, _ in islice(waiting.paused, LISTED_MAX)}
+    return sorted(one for one in found if asked.visitor.may_name(one))
 
 
 def _capabilities_of(box: Mailbox | None) -> tuple[str, ...]:

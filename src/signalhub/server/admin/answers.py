@@ -287,6 +287,7 @@ class SessionRow(AdminAnswer, frozen=True, kw_only=True):
 
     session_id: str
     identity: str | None
+    """Its names are for those who may discover them or see sessions."""
     addresses: list[str]
     addresses_total: int
     subject: str | None
@@ -692,6 +693,7 @@ class WarningRow(AdminAnswer, frozen=True, kw_only=True):
     logger: str
     text: str
     facts: dict[str, Any]
+    """Who and where a client is is left out for those who may not see sessions."""
 
 
 class WarningsAnswer(AdminAnswer, frozen=True, kw_only=True):

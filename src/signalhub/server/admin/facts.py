@@ -52,6 +52,8 @@ _LEVELS: Final[dict[int, Literal["warning", "error", "critical"]]] = {
     logging.ERROR: "error",
     logging.CRITICAL: "critical",
 }
+# What only those who may see sessions see: who and where the clients are.
+_OF_CLIENTS: Final = frozenset(("source", "peer", "identity", "operator"))
 _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -266,7 +268,10 @@ class Facts:
 
     def warnings(self, asked: Asked) -> WarningsAnswer:
         """The last warnings and errors of the hub's own log, the newest first."""
-        return WarningsAnswer(rows=[*self._warnings.kept][::-1])
+        rows = [*self._warnings.kept][::-1]
+        if not asked.may("admin", "sessions"):
+            rows = [_without_clients(one) for one in rows]
+        return WarningsAnswer(rows=rows)
 
     async def rooms(self, asked: Asked) -> RoomsAnswer:
         """Rooms and inboxes in numbers."""
@@ -307,6 +312,11 @@ class Facts:
             proposals_expired=tally.proposals_expired,
             sizes=RoomSizes(one=sizes[0], few=sizes[1], many=sizes[2], more=sizes[3]),
         )
+
+
+def _without_clients(row: WarningRow) -> WarningRow:
+    facts = {name: value for name, value in row.facts.items() if name not in _OF_CLIENTS}
+    return msgspec.structs.replace(row, facts=facts)
 
 
 def _setting(leaf: Leaf, settings: object, source: str | None) -> SettingRow:

@@ -64,13 +64,18 @@ HELLO_S: Final = 5.0
 # Sockets before their hello; one that comes when there are more ends the one that waits longest.
 WAITING_MAX: Final = 64
 NAMES_MAX: Final = 100
+NAME_CHARS_MAX: Final = 513
 ROWS_MAX: Final = 50
-# Of a tail: rows per second, messages looked at for them, and how much of a payload is shown.
+# Of a tail: rows per second, messages looked at for them, bytes searched for a text, and how much
+# of a payload is shown.
 TAIL_ROWS_MAX: Final = 50
 TAIL_LOOKED_MAX: Final = 500
+TAIL_SEARCHED_BYTES: Final = 2**18
 TAIL_PAYLOAD_BYTES: Final = 1_024
 # What a page may send in a second before it is closed.
 FRAMES_MAX: Final = 60
+# What is computed at once for a page in a second; other watches begin with the next second.
+COMPUTED_MAX: Final = 10
 TOKEN_ENDED: Final = 4401
 # For how long what was computed may be shown.
 KEPT_MS: Final = 1_500
@@ -84,14 +89,18 @@ What = Literal[
 Facts_ = dict[str, Any]
 
 
+# What names something, or the topic and the subscription together.
+Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
+
+
 class TailFilter(msgspec.Struct, frozen=True):
     """Which messages a tail shows; what is given must all be so."""
 
-    stream: str | None = None
-    key: str | None = None
-    type: str | None = None
-    sender: str | None = None
-    text: str | None = None
+    stream: Name | None = None
+    key: Name | None = None
+    type: Name | None = None
+    sender: Name | None = None
+    text: Name | None = None
 
 
 class LiveRequest(msgspec.Struct, frozen=True):
@@ -101,11 +110,11 @@ class LiveRequest(msgspec.Struct, frozen=True):
     id: Annotated[int, Meta(ge=0, le=2**31)] = 0
     token: str | None = None
     what: What | None = None
-    topic: str | None = None
-    name: str | None = None
-    ids: Annotated[list[str], Meta(max_length=NAMES_MAX)] | None = None
-    addresses: Annotated[list[str], Meta(max_length=NAMES_MAX)] | None = None
-    job: str | None = None
+    topic: Name | None = None
+    name: Name | None = None
+    ids: Annotated[list[Name], Meta(max_length=NAMES_MAX)] | None = None
+    addresses: Annotated[list[Name], Meta(max_length=NAMES_MAX)] | None = None
+    job: Name | None = None
     filter: TailFilter | None = None
 
 
@@ -121,10 +130,16 @@ class Tail:
 
     def __init__(self, hub: Hub, visitor: Visitor, wanted: TailFilter, epoch: int) -> None:
         self._hub = hub
-        self._visitor = visitor
+        self.visitor = visitor
         self._wanted = wanted
+        self._text = None if wanted.text is None else wanted.text.encode()
         self._epoch = epoch
         self._seen = self._count()
+
+    @property
+    def searches(self) -> bool:
+        """Does it look into payloads?"""
+        return self._text is not None
 
     def _stream(self) -> Topic | Mailbox | None:
         name, streams = self._wanted.stream or "", self._hub.streams
@@ -151,12 +166,17 @@ class Tail:
         count = self._count()
         new, self._seen = max(0, count - self._seen), count
         rows: list[dict[str, Any]] = []
-        looked_at = size = 0
+        looked_at = size = searched = 0
         for stream, seq in self._newest(min(new, TAIL_LOOKED_MAX)):
             if len(rows) == TAIL_ROWS_MAX or size > FRAME_BYTES_MAX // 2:
                 break
-            looked_at += 1
             held = stream.recent.get(seq)
+            if held is not None and self._text is not None:
+                # The newest is searched however large it is.
+                searched += len(held.message.data)
+                if looked_at and searched > TAIL_SEARCHED_BYTES:
+                    break
+            looked_at += 1
             row = None if held is None else self._row(stream, held)
             if row is not None:
                 rows.append(row)
@@ -165,8 +185,8 @@ class Tail:
 
     def _row(self, stream: Stream, held: Held) -> dict[str, Any] | None:
         message, wanted = held.message, self._wanted
-        may_read = self._visitor.may("read", stream.name)
-        if not may_read and (wanted.key, wanted.text) != (None, None):
+        may_read = self.visitor.may("read", stream.name)
+        if not may_read and (wanted.key, wanted.type, wanted.text) != (None, None, None):
             return None
         for given, found in (
             (wanted.key, message.key),
@@ -175,7 +195,7 @@ class Tail:
         ):
             if given is not None and given != found:
                 return None
-        if wanted.text is not None and wanted.text.encode() not in message.data:
+        if self._text is not None and self._text not in message.data:
             return None
         cut = min(self._hub.settings.ui.payload_bytes, TAIL_PAYLOAD_BYTES)
         payload = message.data[:cut].decode(errors="ignore") if may_read else None
@@ -191,7 +211,7 @@ class Tail:
             "streamEpoch": stream.id,
             "seq": held.seq,
             "id": message.id,
-            "type": message.type,
+            "type": message.type if may_read else None,
             "key": message.key if may_read else None,
             "sender": message.sender,
             "bytes": len(message.data),
@@ -207,16 +227,18 @@ class Tail:
 class Watch:
     """One thing that a page watches, and what was sent of it."""
 
-    __slots__ = ("compute", "id", "key", "sent", "tail")
+    __slots__ = ("compute", "id", "key", "request", "sent", "tail")
 
     def __init__(
         self,
-        watch_id: int,
+        request: LiveRequest,
         key: tuple[Any, ...],
         compute: Callable[[int], Facts_] | None,
         tail: Tail | None = None,
     ) -> None:
-        self.id = watch_id
+        self.id = request.id
+        # How the page asked for it.
+        self.request = request
         # Watches with the same key show the same.
         self.key = key
         self.compute = compute
@@ -231,6 +253,7 @@ class LiveSocket:
         "_live",
         "_request",
         "_watching",
+        "computed",
         "connection",
         "frames",
         "opened_ms",
@@ -253,8 +276,9 @@ class LiveSocket:
         self.sent = 0
         self.visitor: Visitor | None = None
         self.watches: dict[int, Watch] = {}
-        # Frames of the page since the last second.
+        # Frames of the page since the last second, and what was computed at once for them.
         self.frames = 0
+        self.computed = 0
         self.connection: Connection[LiveSocket] = new_connection(self, None)
 
     @property
@@ -340,6 +364,7 @@ class LiveSocket:
             self._live.check_room()
         self.visitor = visitor
         self._live.greeted()
+        self._live.renew(self)
         me = self._live.facts.me(visitor, self._live.now_ms())
         word = "welcome" if is_first else "renewed"
         self.say(msgspec.json.encode({"op": word} | msgspec.to_builtins(me)))
@@ -462,55 +487,73 @@ class Live:
         if request.id not in socket.watches and len(socket.watches) >= WATCHES_MAX:
             raise bad_request(f"at most {WATCHES_MAX} watches per page", "Stop one.")
         watch = self._watch(socket, request)
-        socket.watches[request.id] = watch
-        if watch.compute is not None:
-            self._send(socket, watch, self._compute(watch), self.now_ms())
-        else:
+        if watch.tail is not None:
+            others = (one.tail for one in socket.watches.values() if one.id != watch.id)
+            if watch.tail.searches and any(one is not None and one.searches for one in others):
+                raise bad_request("one tail per page may search for a text", "Stop the other one.")
             self._say(socket, watch, {"full": {}})
+        elif self._is_known(watch) or socket.computed < COMPUTED_MAX:
+            socket.computed += not self._is_known(watch)
+            self._send(socket, watch, self._compute(watch), self.now_ms())
+        socket.watches[request.id] = watch
+
+    def renew(self, socket: LiveSocket) -> None:
+        """A page has another token: what it watches follows the rights of that one."""
+        visitor = socket.visitor
+        assert visitor is not None
+        for watch in list(socket.watches.values()):
+            if watch.tail is not None:
+                # It decides by each message, and goes on where it is.
+                watch.tail.visitor = visitor
+                continue
+            # The next second shows what differs.
+            renewed = self._watch(socket, watch.request)
+            renewed.sent = watch.sent
+            socket.watches[watch.id] = renewed
 
     def _watch(self, socket: LiveSocket, request: LiveRequest) -> Watch:
         visitor, what = socket.visitor, request.what
         assert visitor is not None
         match what:
             case "overview":
-                return Watch(request.id, (what,), self._of_overview)
+                is_named = visitor.may_name_all
+                return Watch(
+                    request, (what, is_named), lambda now: self._of_overview(now, is_named)
+                )
             case "subscriptions":
                 ids = tuple(request.ids or ())
                 return Watch(
-                    request.id,
+                    request,
                     (what, request.topic, ids),
                     lambda now: self._of_many(request.topic, ids),
                 )
             case "subscription":
                 topic, name = request.topic or "", request.name or ""
                 may_read = visitor.may("read", topic)
-                self._of_one(topic, name, may_read)
                 one = (what, topic, name, may_read)
-                return Watch(request.id, one, lambda now: self._of_one(topic, name, may_read))
+                return Watch(request, one, lambda now: self._of_one(topic, name, may_read))
             case "topic":
                 topic = request.topic or ""
-                self._of_topic(topic)
-                return Watch(request.id, (what, topic), lambda now: self._of_topic(topic))
+                return Watch(request, (what, topic), lambda now: self._of_topic(topic))
             case "actors":
                 named = tuple(
                     one for one in request.addresses or () if visitor.may("discover", one)
                 )
-                return Watch(request.id, (what, named), lambda now: self._of_actors(named, now))
+                return Watch(request, (what, named), lambda now: self._of_actors(named, now))
             case "job":
                 job = request.job or ""
-                self._of_job(job)
-                return Watch(request.id, (what, job), lambda now: self._of_job(job))
+                return Watch(request, (what, job), lambda now: self._of_job(job))
             case "actions":
-                return Watch(request.id, (what,), lambda now: {"offset": self._hub_head()})
+                return Watch(request, (what,), lambda now: {"offset": self._hub_head()})
             case "tail":
                 wanted = request.filter or TailFilter()
                 tail = Tail(self._hub, visitor, wanted, self.facts.log_epoch)
-                return Watch(request.id, (), None, tail)
+                return Watch(request, (), None, tail)
             case _:
                 raise bad_request("a watch needs `what`")
 
-    def _of_overview(self, now: int) -> Facts_:
-        return _plain(self._overview.newest(now))
+    def _of_overview(self, now: int, is_named: bool) -> Facts_:
+        return _plain(self._overview.newest(now, with_names=is_named))
 
     def _of_many(self, topic: str | None, ids: tuple[str, ...]) -> Facts_:
         """Rows of subscriptions, by `topic/name`; of those furthest behind if none is named."""
@@ -524,13 +567,14 @@ class Live:
             found = [known.subscriptions[one] for one in names if known is not None]
         for each in ids:
             # A name of a subscription may hold slashes, too: the first topic that fits counts.
-            parts = each.split("/")
-            for at in range(1, len(parts)):
-                known = topics.get("/".join(parts[:at]))
-                one = None if known is None else known.subscriptions.get("/".join(parts[at:]))
+            at = each.find("/")
+            while at >= 0:
+                known = topics.get(each[:at])
+                one = None if known is None else known.subscriptions.get(each[at + 1 :])
                 if one is not None:
                     found.append(one)
                     break
+                at = each.find("/", at + 1)
         rows = {f"{one.stream.name}/{one.name}": one for one in found}
         return {name: _plain(self._streams.subscription_row(one)) for name, one in rows.items()} | {
             each: None for each in ids if each not in rows
@@ -578,7 +622,7 @@ class Live:
         """Send what has changed, a watch per turn."""
         self._ticks += 1
         for socket in list(self._sockets):
-            socket.frames = 0
+            socket.frames = socket.computed = 0
             if socket.visitor is None and now - socket.opened_ms > HELLO_S * 1000:
                 socket.connection.close(CloseCode.POLICY_VIOLATION, "no hello")
             elif socket.visitor is not None and not self._is_welcome(socket.visitor, now):
@@ -595,7 +639,7 @@ class Live:
         self._forget(self.now_ms())
         for socket in list(self._sockets):
             for watch in list(socket.watches.values()):
-                if socket.is_blocked or watch.id not in socket.watches:
+                if socket.is_blocked or socket.watches.get(watch.id) is not watch:
                     continue
                 try:
                     self._look(socket, watch, now)
@@ -624,6 +668,10 @@ class Live:
             return
         if found != watch.sent:
             self._send(socket, watch, found, now)
+
+    def _is_known(self, watch: Watch) -> bool:
+        """Was it computed a moment ago, for another page perhaps?"""
+        return watch.key in self._computed and self.now_ms() - self._computed_ms < KEPT_MS
 
     def _compute(self, watch: Watch) -> Facts_:
         assert watch.compute is not None

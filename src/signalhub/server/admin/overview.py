@@ -1,7 +1,7 @@
 """`/overview`, `/series` and `/search`: the whole hub at a glance.
 
 An overview is made once a second for all who look, from the newest row of the ring and the last
-round of the survey.
+round of the survey; and once more without the names of actors, for those who may not learn them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class Overview:
         self._sockets = sockets
         self._lakeside = lakeside
         self._shown = hub.wall.shown
-        self._made: tuple[int, OverviewAnswer] | None = None
+        # With the names of actors, and without.
+        self._made: dict[bool, tuple[int, OverviewAnswer]] = {}
         self._refused_logins: tuple[int, int] | None = None
         self._letters_since: dict[str, int] = {}
         self._behind_since: int | None = None
@@ -96,18 +97,19 @@ class Overview:
     async def overview(self, asked: Asked) -> OverviewAnswer:
         """Rates, limits, degradations, what needs attention, and who is busiest."""
         await self._sampler.look()
-        return self.newest(asked.now)
+        return self.newest(asked.now, with_names=asked.visitor.may_name_all)
 
-    def newest(self, now: int) -> OverviewAnswer:
-        """The overview of this second."""
+    def newest(self, now: int, *, with_names: bool) -> OverviewAnswer:
+        """The overview of this second, with or without the names of actors."""
         second = now // 1000
-        if self._made is None or self._made[0] != second:
-            self._made = (second, self._make(now))
-        return self._made[1]
+        made = self._made.get(with_names)
+        if made is None or made[0] != second:
+            made = self._made[with_names] = (second, self._make(now, with_names))
+        return made[1]
 
-    def _make(self, now: int) -> OverviewAnswer:
+    def _make(self, now: int, with_names: bool) -> OverviewAnswer:
         degradations = self._condition.listed()
-        attention = list(self._attention(now))
+        attention = list(self._attention(now, with_names))
         attention.sort(key=lambda one: one.level != "error")
         totals = self._sampler.survey.totals
         errors = list(self._sampler.recent_errors().items())[:BUSIEST_MAX]
@@ -124,10 +126,10 @@ class Overview:
             attention=attention[:ATTENTION_MAX],
             attention_total=len(attention)
             + max(0, totals.alarming_total - len(totals.alarming))
-            + max(0, totals.full_total - len(totals.full)),
+            + (max(0, totals.full_total - len(totals.full)) if with_names else 0),
             busiest=Busiest(
                 topics=_busy(totals.busy_topics),
-                actors=_busy(totals.busy_sessions),
+                actors=_busy(totals.busy_sessions) if with_names else [],
                 errors=[ErrorCount(code=code, count=count) for code, count in errors],
             ),
         )
@@ -157,7 +159,7 @@ class Overview:
 
     # What needs attention.
 
-    def _attention(self, now: int) -> Iterator[Attention]:
+    def _attention(self, now: int, with_names: bool) -> Iterator[Attention]:
         for one in self._condition.listed():
             yield Attention(
                 code="degraded",
@@ -181,6 +183,13 @@ class Overview:
                 topic=topic.name,
             )
         self._letters_since = letters
+        yield from self._slow(now) if with_names else self._slow_in_numbers(now)
+        yield from self._refused(now)
+        yield from self._lake(now)
+
+    def _slow(self, now: int) -> Iterator[Attention]:
+        """Actors that do not take what is sent to them."""
+        totals = self._sampler.survey.totals
         for box in totals.full:
             yield Attention(
                 code="mailbox_full",
@@ -200,8 +209,28 @@ class Overview:
                 link=f"#/actors/{quote(session.address, safe='')}",
                 address=session.address,
             )
-        yield from self._refused(now)
-        yield from self._lake(now)
+
+    def _slow_in_numbers(self, now: int) -> Iterator[Attention]:
+        """How many they are."""
+        totals = self._sampler.survey.totals
+        if totals.full:
+            yield Attention(
+                code="mailbox_full",
+                level="warning",
+                since=self._shown(min(box.attached_at_ms for box in totals.full)),
+                text=f"mailboxes that are full, so that asks are refused: {totals.full_total}",
+                link="#/actors",
+            )
+        if totals.pausing:
+            waits = (one.outbound for one, _ in totals.pausing)
+            since = min((one.progress_at_ms for one in waits if one is not None), default=now)
+            yield Attention(
+                code="paused_senders",
+                level="warning",
+                since=self._shown(since),
+                text=f"clients that read too slowly for their senders: {totals.pausing_total}",
+                link="#/sessions",
+            )
 
     def _stuck(self, subscription: Subscription, seen: Seen) -> Attention:
         topic, name = subscription.stream.name, subscription.name
@@ -362,7 +391,8 @@ class Overview:
         for session in list(self._hub.sessions):
             if session.has_socket:
                 link = f"#/sessions?q={quote(session.id, safe='')}"
-                yield "session", session.id, session.address, link
+                is_shown = asked.visitor.may_name(session.address)
+                yield "session", session.id, session.address if is_shown else "", link
 
 
 def _direct(query: str) -> Iterator[SearchHit]:

@@ -67,6 +67,15 @@ class Visitor(msgspec.Struct, frozen=True):
             case _:
                 return allowance.may_administer(verb)
 
+    def may_name(self, address: str) -> bool:
+        """May it learn that somebody is called so?"""
+        return self.may("discover", address) or self.may("admin", "sessions")
+
+    @property
+    def may_name_all(self) -> bool:
+        """May it learn the names of all actors?"""
+        return self.allowance.discovers_all or self.may("admin", "sessions")
+
     @property
     def operations(self) -> list[str]:
         """What the page may offer: operations of `admin`, and patterns of other verbs."""
