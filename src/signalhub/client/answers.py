@@ -273,7 +273,7 @@ class ConsumerInfo(_Answer, frozen=True):
 
 
 class HeldUp(_Answer, frozen=True):
-    """Where a subscription waits because its log cannot be read or written, and why."""
+    """Where a subscription waits because of the log, or a pattern because of a limit, and why."""
 
     seq: int = 0
     code: str = ""
@@ -305,7 +305,7 @@ class SubscriptionInfo(_Answer, frozen=True):
     lost: int = 0
     paused: bool = False
     blocked: bool = False
-    held_up: HeldUp | None = None  # Why the log keeps it from delivering more.
+    held_up: HeldUp | None = None  # Why it cannot deliver more.
     generation: int | None = None
     first: int | None = None
     window: int | None = None

@@ -177,7 +177,7 @@ class Hub:
             dispatcher,
             quotas,
             storage,
-            settings.dispatch.heartbeat_ms,
+            settings,
         )
         self.asks = asks = Asks(
             self.pending,

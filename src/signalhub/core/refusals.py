@@ -392,6 +392,29 @@ def too_many_subscriptions(limit: int) -> Refusal:
     )
 
 
+def too_many_patterns(limit: int) -> Refusal:
+    """The limit of pattern subscriptions is reached."""
+    return Refusal(
+        Code.LIMIT_EXCEEDED,
+        f"The hub has {limit} subscriptions to patterns, which is the limit.",
+        "Delete those that are not needed, or raise limits.patterns_max.",
+        details={"limit": limit},
+    )
+
+
+def crowded_pattern(pattern: str, limit: int, *, of_identity: bool) -> Refusal:
+    """A topic would match more pattern subscriptions than one may."""
+    whose = " of one identity" if of_identity else ""
+    setting = "limits.identity_share" if of_identity else "limits.patterns_per_topic"
+    return Refusal(
+        Code.LIMIT_EXCEEDED,
+        f"With {pattern!r}, a topic could match more than {limit} pattern subscriptions{whose}.",
+        "Delete patterns that overlap with it, share one subscription among several consumers,"
+        f" choose a narrower pattern, or ask the operator to raise {setting}.",
+        details={"pattern": pattern, "limit": limit, "setting": setting},
+    )
+
+
 def too_many_plain_subscriptions(limit: int) -> Refusal:
     """The limit of subscriptions that are not durable is reached."""
     return Refusal(

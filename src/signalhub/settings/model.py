@@ -246,6 +246,14 @@ class LimitsSettings(Group, frozen=True, kw_only=True):
     subscriptions_per_identity: Annotated[
         Quota, _about("Durable subscriptions of one identity; 0: its share of `dispatch.limit`.")
     ] = 0
+    patterns_max: Annotated[Count, _about("Subscriptions to patterns of durable topics.")] = 10_000
+    patterns_per_identity: Annotated[
+        Quota, _about("The same of one identity; 0: its share of them.")
+    ] = 0
+    patterns_per_topic: Annotated[
+        Count,
+        _about("Pattern subscriptions that one topic may match; one identity has its share."),
+    ] = 64
     plain_subscriptions_max: Annotated[
         Count, _about("Subscriptions that are not durable, of all sessions.")
     ] = 1_000_000

@@ -41,6 +41,7 @@ THREE = Settings(
         mailboxes_per_identity=3,
         topics_per_identity=3,
         subscriptions_per_identity=3,
+        patterns_per_identity=3,
         plain_subscriptions_per_identity=3,
     )
 )
@@ -95,6 +96,16 @@ def undo_topic(peer: Peer, number: int) -> None:
     assert peer.ask("hub:topic_delete", {"topic": f"eve/{number}"})["type"] == "hub:topic_deleted"
 
 
+def subscribe_to_pattern(peer: Peer, number: int) -> Message:
+    name = f"{peer.session.allowance.subject}.{number}"
+    return peer.ask("hub:subscribe", {"pattern": f"all/{number}/#", "subscription": name})
+
+
+def undo_pattern(peer: Peer, number: int) -> None:
+    payload = {"pattern": f"all/{number}/#", "subscription": f"eve.{number}"}
+    assert code_of(peer.ask("hub:sub_delete", payload)) is None
+
+
 def undo_subscription(peer: Peer, number: int) -> None:
     payload = {"topic": "all", "subscription": f"eve.{number}"}
     assert code_of(peer.ask("hub:sub_delete", payload)) is None
@@ -109,6 +120,7 @@ MADE = [
     ),
     (Resource.TOPICS, create, undo_topic),
     (Resource.SUBSCRIPTIONS, subscribe, undo_subscription),
+    (Resource.PATTERNS, subscribe_to_pattern, undo_pattern),
     (Resource.PLAIN_SUBSCRIPTIONS, listen, undo_listening),
 ]
 

@@ -20,6 +20,7 @@ class Degraded(StrEnum):
     MAILBOXES_NEAR_CAPACITY = "mailboxes_near_capacity"
     TOPICS_NEAR_CAPACITY = "topics_near_capacity"
     SUBSCRIPTIONS_NEAR_CAPACITY = "subscriptions_near_capacity"
+    PATTERNS_NEAR_CAPACITY = "patterns_near_capacity"
     PLAIN_SUBSCRIPTIONS_NEAR_CAPACITY = "plain_subscriptions_near_capacity"
     ROOMS_NEAR_CAPACITY = "rooms_near_capacity"
     PLACES_NEAR_CAPACITY = "places_near_capacity"
@@ -70,6 +71,10 @@ DESCRIPTIONS: Final[dict[Degraded, Description]] = {
     Degraded.SUBSCRIPTIONS_NEAR_CAPACITY: Description(
         "More durable subscriptions than `limits.warn_above` of the limit.",
         _QUOTAS.format("dispatch.limit"),
+    ),
+    Degraded.PATTERNS_NEAR_CAPACITY: Description(
+        "More subscriptions to patterns than `limits.warn_above` of the limit.",
+        _QUOTAS.format("limits.patterns_max"),
     ),
     Degraded.PLAIN_SUBSCRIPTIONS_NEAR_CAPACITY: Description(
         "More subscriptions that are not durable than `limits.warn_above` of the limit.",
@@ -169,6 +174,7 @@ _NEAR: Final = {
     Resource.MAILBOXES: Degraded.MAILBOXES_NEAR_CAPACITY,
     Resource.TOPICS: Degraded.TOPICS_NEAR_CAPACITY,
     Resource.SUBSCRIPTIONS: Degraded.SUBSCRIPTIONS_NEAR_CAPACITY,
+    Resource.PATTERNS: Degraded.PATTERNS_NEAR_CAPACITY,
     Resource.PLAIN_SUBSCRIPTIONS: Degraded.PLAIN_SUBSCRIPTIONS_NEAR_CAPACITY,
     Resource.ROOMS: Degraded.ROOMS_NEAR_CAPACITY,
     Resource.PLACES: Degraded.PLACES_NEAR_CAPACITY,

@@ -34,6 +34,7 @@ class Resource(StrEnum):
     MAILBOXES = "mailboxes"
     TOPICS = "topics"
     SUBSCRIPTIONS = "subscriptions"
+    PATTERNS = "patterns"
     PLAIN_SUBSCRIPTIONS = "plain_subscriptions"
     ROOMS = "rooms"
     PLACES = "places"
@@ -81,6 +82,7 @@ def limits_of(settings: Settings) -> dict[Resource, Limits]:
         Resource.MAILBOXES: (settings.mailbox.count_max, limits.mailboxes_per_identity),
         Resource.TOPICS: (settings.topics.limit, limits.topics_per_identity),
         Resource.SUBSCRIPTIONS: (settings.dispatch.limit, limits.subscriptions_per_identity),
+        Resource.PATTERNS: (limits.patterns_max, limits.patterns_per_identity),
         Resource.PLAIN_SUBSCRIPTIONS: (
             limits.plain_subscriptions_max,
             limits.plain_subscriptions_per_identity,

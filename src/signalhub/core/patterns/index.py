@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from signalhub.core.patterns.crowd import Crowd
 from signalhub.wire.names import ONE_LEVEL, SUBTREE
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ class PatternIndex:
         self._root = _Node()
         self._by_name: dict[str, _Namesakes] = {}
         self._count = 0
+        # Those of each owner, and under the empty name all.
+        self._crowds: dict[str, Crowd] = {"": Crowd()}
 
     def __iter__(self) -> Iterator[Pattern]:
         return (one for some in list(self._by_name.values()) for one in list(some.by_text.values()))
@@ -125,6 +128,8 @@ class PatternIndex:
         some.by_text[pattern.text] = pattern
         some.tree.add(pattern)
         self._count += 1
+        for whose in {"", pattern.owner}:
+            self._crowds.setdefault(whose, Crowd()).add(pattern.levels)
         self.version += 1
 
     def remove(self, pattern: Pattern) -> None:
@@ -135,6 +140,16 @@ class PatternIndex:
         self._count -= 1
         if not some.by_text:
             del self._by_name[pattern.name]
+        for whose in {"", pattern.owner}:
+            crowd = self._crowds[whose]
+            crowd.add(pattern.levels, -1)
+            if whose and crowd.is_empty:
+                del self._crowds[whose]
+
+    def has_room(self, text: str, limit: int, owner: str = "") -> bool:
+        """May this pattern be added to those of an owner, or to all, for what topics then match?"""
+        crowd = self._crowds.get(owner) or Crowd()
+        return crowd.has_room(text.split("/"), limit)
 
     def find(self, text: str, name: str) -> Pattern | None:
         """The pattern subscription with this pattern and name."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from signalhub.core.subscriptions.join import Subscriptions
     from signalhub.wire.entry import SubscriptionDefinitionBody
 
-# Losses that an answer names; the others are only counted.
+# Losses that an answer names.
 _LOSSES_MAX = 100
 
 
@@ -123,6 +123,7 @@ class PatternJoin:
         if streams.count_subscriptions() >= settings.dispatch.limit:
             raise refusals.too_many_subscriptions(settings.dispatch.limit)
         holder = holder_of(self._session)
+        patterns.check_room(text, holder)
         subscriptions.quotas.check(Resource.SUBSCRIPTIONS, holder)
         other = patterns.index.overlapping(text, name)
         if other is not None:
@@ -135,26 +136,10 @@ class PatternJoin:
         definition = changed(defaults, self._request)
         definition.owner = self._session.allowance.subject
         definition.pattern, definition.last = text, last
-        pattern, making = patterns.make(definition, holder, now)
-        effects: list[Effect] = [making, *self._resumed(pattern, now)]
-        return [*effects, *self.wait(pattern, making)]
-
-    def _resumed(self, pattern: Pattern, now: int) -> list[Effect]:
-        """Parts of a new pattern that begin where their consumer was before."""
-        streams, appends = self._joins.subscriptions.streams, []
-        for name, resume in (self._request.positions or {}).items():
-            topic = streams.topics.get(name)
-            if (
-                topic is None
-                or topic.is_deleting
-                or topic.is_letters
-                or (resume.epoch is not None and resume.epoch != topic.epoch)
-                or not topic_matches(pattern.text, name)
-            ):
-                continue
-            floor = max(topic.first - 1, min(int(resume.seq), topic.head))
-            appends.append(self._joins.patterns.make_part(pattern, topic, floor, now))
-        return [*appends]
+        positions = self._request.positions or {}
+        pattern, effects = patterns.make(definition, holder, positions, now)
+        assert pattern.making is not None
+        return [*effects, *self.wait(pattern, pattern.making)]
 
     def wait(self, pattern: Pattern, making: Append) -> list[Effect]:
         """Join once the pattern is on disk, and topics that hold messages have their parts."""
@@ -261,7 +246,7 @@ class PatternJoin:
         }
         losses = self._losses()
         if losses:
-            payload |= {"recovered": False, "lost": losses[:_LOSSES_MAX]}
+            payload |= {"recovered": False, "lost": losses}
         return payload | {"kept": kept} if kept else payload
 
     def _losses(self) -> list[dict[str, object]]:
@@ -278,6 +263,8 @@ class PatternJoin:
                     "lostTo": topic.first - 1,
                 }
                 losses.append(lost)
+                if len(losses) == _LOSSES_MAX:
+                    break
         return losses
 
     def _refuse(self, refusal: Refusal, now: int) -> list[Effect]:

@@ -91,6 +91,8 @@ class PatternManagement:
     def _named(self, text: str, name: str, *, with_deleted: bool = False) -> Pattern:
         check_pattern(text)
         found = self._patterns.index.find(text, name)
+        if found is not None and found.is_preparing:
+            found = None
         is_ending = found is not None and (found.is_gone or found.deleting is not None)
         if found is None or (is_ending and not with_deleted):
             raise refusals.unknown_subscription(text, name)
@@ -312,12 +314,18 @@ class PatternManagement:
     def now(self) -> int:
         return self._patterns.now
 
-    def part_for(self, pattern: Pattern, topic: Topic, work: Work, now: int) -> Subscription:
-        """The part on a topic, made if there is none."""
+    def part_for(
+        self, pattern: Pattern, topic: Topic, floor: int, work: Work, now: int
+    ) -> Subscription | None:
+        """The part on a topic, made if there is none; one that has to wait begins at the floor."""
         part = pattern.members.get(topic.name)
         if part is None:
-            floor = pattern.floor_of(topic)
-            work.append(self._patterns.make_part(pattern, topic, floor, now))
+            begin = pattern.floor_of(topic)
+            made = self._patterns.make_part(pattern, topic, begin, now)
+            if made is None:
+                pattern.postpone(topic, floor)
+                return None
+            work.append(made)
             part = pattern.members[topic.name]
         return part
 
@@ -386,7 +394,9 @@ class _Seek:
                 begin = pattern.floor_of(topic)
                 replayed, skipped = max(0, begin - floor), max(0, floor - begin)
             else:
-                part = self._management.part_for(pattern, topic, work, now)
+                part = self._management.part_for(pattern, topic, floor, work, now)
+                if part is None:
+                    return work.end(None, now)
                 replayed, skipped = moved(part.position, floor, topic.head)
             for at, more in enumerate((1, replayed, skipped)):
                 self._sums[at] += more
@@ -457,6 +467,9 @@ def _added_up(pattern: Pattern, now: int, facts: dict[str, object]) -> Iterator[
     lag_s: float | None = 0.0
     blocked = behind = 0
     held_up: object = None
+    if pattern.held_up is not None:
+        # There is no single topic, and nothing of it has been sent.
+        held_up = {"seq": 0, "code": pattern.held_up.code, "reason": pattern.held_up.message}
     for part in list(pattern.members.values()):
         yield 2
         position, window, stats = part.position, part.window, part.stats

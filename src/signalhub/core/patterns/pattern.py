@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from signalhub.auth.permissions import Allowance
     from signalhub.core.effects import Append, Effect
+    from signalhub.core.requests import ResumePoint
     from signalhub.core.sessions.session import Session
     from signalhub.core.streams.streams import Topic
     from signalhub.core.subscriptions.dispatcher import Dispatcher
@@ -197,6 +198,7 @@ class Pattern:
         "definition",
         "deleting",
         "filled",
+        "held_up",
         "holder",
         "id",
         "idle_since_ms",
@@ -204,12 +206,16 @@ class Pattern:
         "is_ending",
         "is_gone",
         "is_paused",
+        "is_preparing",
         "levels",
         "making",
         "members",
         "needs_filling",
+        "owner",
+        "positions",
         "stored_definition",
         "stored_pause",
+        "waiting",
     )
 
     def __init__(self, pattern_id: int, definition: SubscriptionDefinitionBody, now: int) -> None:
@@ -218,6 +224,7 @@ class Pattern:
         # The definition on disk, which is the one that snapshots contain.
         self.stored_definition = definition
         self.levels = definition.pattern.split("/")
+        self.owner = definition.owner
         self.holder = NOBODY
         # Its parts by topic.
         self.members: dict[str, Subscription] = {}
@@ -233,6 +240,14 @@ class Pattern:
         self.is_ending = False
         # There may be topics with messages that have no part yet.
         self.needs_filling = False
+        # Why parts cannot be made now, and where those begin that would begin elsewhere when they
+        # are made: the id of the topic and the floor, by the topic's name.
+        self.held_up: Refusal | None = None
+        self.waiting: dict[str, tuple[int, int]] = {}
+        # Where its first consumer was before, until the parts on these topics are made; its own
+        # entry is written after theirs.
+        self.positions: dict[str, ResumePoint] = {}
+        self.is_preparing = False
         # What waits until they have; `None` if nothing is being done about it.
         self.filled: list[Callable[[int], list[Effect]]] | None = None
         # When the last consumer left; 0 while there is one.
@@ -256,10 +271,22 @@ class Pattern:
 
     def floor_of(self, topic: Topic) -> int:
         """Where it begins in a topic that has no part yet."""
+        topic_id, floor = self.waiting.get(topic.name, (-1, 0))
+        if topic_id == topic.id:
+            return max(topic.first - 1, min(floor, topic.head))
+        resume = self.positions.get(topic.name)
+        if resume is not None and resume.epoch in (None, topic.epoch):
+            return max(topic.first - 1, min(int(resume.seq), topic.head))
         last = self.definition.last
         if last is None:
             return topic.first - 1
         return max(topic.first - 1, topic.head - last)
+
+    def postpone(self, topic: Topic, floor: int) -> None:
+        """A part cannot be made now; it will begin there."""
+        self.needs_filling = True
+        if self.definition.last is not None or floor != topic.first - 1:
+            self.waiting[topic.name] = topic.id, floor
 
     def part_definition(self, floor: int) -> SubscriptionDefinitionBody:
         """The definition of a new part."""
@@ -308,6 +335,7 @@ class Pattern:
         # Otherwise the first consumer would get every first message.
         part.consumers.begin_at(len(self.members))
         self.members[part.stream.name] = part
+        self.waiting.pop(part.stream.name, None)
 
     def forget(self, part: Subscription) -> None:
         """A part was removed."""

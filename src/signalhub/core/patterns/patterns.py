@@ -5,6 +5,9 @@ compared with the present patterns appends the entries of new parts before the m
 hold messages already get theirs in slices. So a topic without its part has had no message since the
 pattern was made, however often the hub is killed meanwhile.
 
+Parts count like other subscriptions. While there may be no more of them the publisher goes on, the
+pattern is held up, and what is missing is made from where it would have begun once there is room.
+
 What is done to all parts is done in slices, too, and answered once all of it is on disk.
 """
 
@@ -26,10 +29,12 @@ from signalhub.wire.names import levels_match
 if TYPE_CHECKING:
     from signalhub.core.log_state import LogState
     from signalhub.core.patterns.index import PatternIndex
+    from signalhub.core.requests import ResumePoint
     from signalhub.core.streams.streams import Streams, Topic
     from signalhub.core.subscriptions.dispatcher import Dispatcher
     from signalhub.core.subscriptions.join import Subscriptions
     from signalhub.core.subscriptions.subscription import Subscription
+    from signalhub.settings.model import Settings
 
 # What one turn may cost; looking at a topic costs 1.
 SLICE: Final = 500
@@ -102,7 +107,7 @@ class Patterns:
         dispatcher: Dispatcher,
         quotas: Quotas,
         storage: LogState,
-        heartbeat_ms: int,
+        settings: Settings,
     ) -> None:
         self.index = index
         self._streams = streams
@@ -110,7 +115,10 @@ class Patterns:
         self._dispatcher = dispatcher
         self._quotas = quotas
         self._storage = storage
-        self._watches = heartbeat_ms > 0
+        self._watches = settings.dispatch.heartbeat_ms > 0
+        self._parts_max = settings.dispatch.limit
+        self._per_topic = settings.limits.patterns_per_topic
+        self._per_topic_of_one = max(1, int(self._per_topic * settings.limits.identity_share))
         self._work: deque[Work] = deque()
         self.now = 0
         # Parts that the watchdog has not looked at in this round.
@@ -123,26 +131,61 @@ class Patterns:
         if topic.fitted == self.index.version:
             return []
         topic.fitted = self.index.version
-        return [
+        appends = [
             self.make_part(pattern, topic, pattern.floor_of(topic), now)
             for pattern in self.index.matching(topic)
             if not pattern.is_gone and topic.name not in pattern.members
         ]
+        return [one for one in appends if one is not None]
 
-    def make_part(self, pattern: Pattern, topic: Topic, floor: int, now: int) -> Append:
-        """Make the part of a pattern on a topic."""
+    def make_part(self, pattern: Pattern, topic: Topic, floor: int, now: int) -> Append | None:
+        """Make the part of a pattern on a topic; `None` if it has to wait."""
+        pattern.held_up = self._obstacle(pattern)
+        if pattern.held_up is not None:
+            self._forget_gone(pattern)
+            pattern.postpone(topic, floor)
+            return None
         definition = pattern.part_definition(floor)
         part, append = self._subscriptions.make(topic, definition, pattern.holder, now)
         pattern.take(part)
 
         def not_made(refusal: Refusal, later: int) -> list[Effect]:
             topic.fitted = -1
-            pattern.needs_filling = True
+            pattern.postpone(topic, floor)
             return []
 
         append.follow(lambda offset, later: [], not_made)
         self._dispatcher.wake(part)
         return append
+
+    def _forget_gone(self, pattern: Pattern) -> None:
+        """Topics come and go while a pattern waits; those that are gone need no memory."""
+        topics, waiting = self._streams.topics, pattern.waiting
+        if len(waiting) > 2 * len(topics):
+            pattern.waiting = {
+                name: begin
+                for name, begin in waiting.items()
+                if name in topics and topics[name].id == begin[0]
+            }
+
+    def _obstacle(self, pattern: Pattern) -> Refusal | None:
+        """Why it may have no more parts."""
+        if self._streams.count_subscriptions() >= self._parts_max:
+            return refusals.too_many_subscriptions(self._parts_max)
+        return self._quotas.refusal(Resource.SUBSCRIPTIONS, pattern.holder)
+
+    def _unfilled(self, pattern: Pattern) -> Iterator[Topic | None]:
+        """The topics whose part is due, and `None` for others that were examined."""
+        if pattern.definition.last != 0:
+            yield from self.lacking(pattern)
+            return
+        for name, (topic_id, _) in list(pattern.waiting.items()):
+            topic = self._streams.topics.get(name)
+            if topic is None or topic.id != topic_id or name in pattern.members:
+                pattern.waiting.pop(name, None)
+                yield None
+            else:
+                yield None if topic.is_deleting else topic
 
     def lacking(self, pattern: Pattern) -> Iterator[Topic | None]:
         """The topics with messages that lack their part; `None` for others that were examined."""
@@ -151,7 +194,8 @@ class Patterns:
             if (
                 topic is None
                 or topic.is_deleting
-                or topic.head < topic.first
+                # The next message to a topic that was compared does not ask for parts.
+                or (topic.head < topic.first and topic.fitted != self.index.version)
                 or name in pattern.members
                 or topic.is_letters
                 or not levels_match(pattern.levels, name.split("/"))
@@ -173,11 +217,14 @@ class Patterns:
         work = Work(ended)
 
         def steps() -> Iterator[int]:
-            for topic in self.lacking(pattern):
+            for topic in self._unfilled(pattern):
                 if pattern.is_gone:
                     return
                 if topic is not None:
-                    work.append(self.make_part(pattern, topic, pattern.floor_of(topic), self.now))
+                    made = self.make_part(pattern, topic, pattern.floor_of(topic), self.now)
+                    if made is None:
+                        return
+                    work.append(made)
                 yield 1 if topic is None else CHANGE
 
         self.begin(work, steps())
@@ -230,7 +277,7 @@ class Patterns:
         for pattern in self.index:
             if pattern.is_gone and not pattern.is_ending:
                 self.end(pattern)
-            elif pattern.needs_filling and pattern.filled is None and not pattern.is_gone:
+            elif self._may_fill(pattern):
                 self.fill(pattern)
             elif pattern.is_abandonable and _is_abandoned(pattern, now):
                 facts: dict[str, object] = {"pattern": pattern.text, "subscription": pattern.name}
@@ -240,6 +287,19 @@ class Patterns:
                 consumer.serve()
         self._watch(now)
         return effects
+
+    def _may_fill(self, pattern: Pattern) -> bool:
+        """Are there parts to be made, and can they be?"""
+        if not pattern.needs_filling or pattern.filled is not None or pattern.is_gone:
+            return False
+        if pattern.making is not None:
+            return False
+        if pattern.held_up is not None:
+            if self._work:
+                # If many wait for room, they do not search all topics for their parts at once.
+                return False
+            pattern.held_up = self._obstacle(pattern)
+        return pattern.held_up is None
 
     def _watch(self, now: int) -> None:
         """Wake parts that should have had a pass."""
@@ -261,10 +321,31 @@ class Patterns:
 
     # Patterns.
 
+    def check_room(self, text: str, holder: Holder) -> None:
+        """Refuse another pattern if there are too many, or too many that match the same topics."""
+        limit = self._quotas.limits[Resource.PATTERNS].total
+        if self._quotas.total(Resource.PATTERNS) >= limit:
+            raise refusals.too_many_patterns(limit)
+        self._quotas.check(Resource.PATTERNS, holder)
+        if holder.identity and not self.index.has_room(
+            text, self._per_topic_of_one, holder.identity
+        ):
+            raise refusals.crowded_pattern(text, self._per_topic_of_one, of_identity=True)
+        if not self.index.has_room(text, self._per_topic):
+            raise refusals.crowded_pattern(text, self._per_topic, of_identity=False)
+
     def make(
-        self, definition: SubscriptionDefinitionBody, holder: Holder, now: int
-    ) -> tuple[Pattern, Append]:
-        """Make a pattern subscription; it is permanent once its entry is on disk."""
+        self,
+        definition: SubscriptionDefinitionBody,
+        holder: Holder,
+        positions: dict[str, ResumePoint],
+        now: int,
+    ) -> tuple[Pattern, list[Effect]]:
+        """Make a pattern subscription; it is permanent once its entry is on disk.
+
+        On topics with a position its part is made first, because the positions are not stored. If
+        the hub is killed before all of them are on disk, there is no pattern, and nothing is left.
+        """
         pattern = Pattern(self._streams.take_id(), definition, now)
         pattern.holder = holder
         self._add(pattern)
@@ -280,12 +361,56 @@ class Patterns:
 
         def not_made(refusal: Refusal, later: int) -> list[Effect]:
             pattern.making = None
-            self._remove(pattern)
+            pattern.is_preparing = False
+            if pattern.members:
+                # The next tick deletes what was made for it.
+                pattern.is_gone = True
+            else:
+                self._remove(pattern)
             return []
 
         entry = pattern.entry(Kind.SUBSCRIPTION_CREATED, now)
-        pattern.making = Append(entry, made, not_made)
-        return pattern, pattern.making
+        making = pattern.making = Append(entry, made, not_made)
+        if not positions:
+            return pattern, [making]
+        pattern.positions, pattern.is_preparing = positions, True
+        self._prepare(pattern, making)
+        return pattern, []
+
+    def _prepare(self, pattern: Pattern, making: Append) -> None:
+        """Make the parts on topics with a position, and then the pattern."""
+
+        def ended(refusal: Refusal | None, now: int) -> list[Effect]:
+            return making.refused(refusal, now) if refusal and pattern.is_preparing else []
+
+        work = Work(ended)
+
+        def steps() -> Iterator[int]:
+            for name in pattern.positions:
+                topic = self._resumable(pattern, name)
+                if topic is not None:
+                    made = self.make_part(pattern, topic, pattern.floor_of(topic), self.now)
+                    if made is not None:
+                        work.append(made)
+                yield 1 if topic is None else CHANGE
+            pattern.positions, pattern.is_preparing = {}, False
+            work.made.append(making)
+
+        self.begin(work, steps())
+
+    def _resumable(self, pattern: Pattern, name: str) -> Topic | None:
+        """The topic of this name, if a position in it can hold."""
+        topic, resume = self._streams.topics.get(name), pattern.positions[name]
+        if (
+            topic is None
+            or topic.is_deleting
+            or topic.is_letters
+            or name in pattern.members
+            or resume.epoch not in (None, topic.epoch)
+            or not levels_match(pattern.levels, name.split("/"))
+        ):
+            return None
+        return topic
 
     def redefine(
         self, pattern: Pattern, definition: SubscriptionDefinitionBody, now: int
@@ -392,10 +517,12 @@ class Patterns:
     def _add(self, pattern: Pattern) -> None:
         self.index.add(pattern)
         self._quotas.take(Resource.SUBSCRIPTIONS, pattern.holder)
+        self._quotas.take(Resource.PATTERNS, pattern.holder)
 
     def _remove(self, pattern: Pattern) -> None:
         self.index.remove(pattern)
         self._quotas.release(Resource.SUBSCRIPTIONS, pattern.holder)
+        self._quotas.release(Resource.PATTERNS, pattern.holder)
 
     # What survives.
 
@@ -456,9 +583,11 @@ class Patterns:
                     pattern.is_gone = True
                     self.index.add(pattern)
                 pattern.take(part)
+        self._quotas.begin_again(Resource.PATTERNS)
         for pattern in self.index:
             pattern.holder = Holder(pattern.definition.owner)
             self._quotas.take(Resource.SUBSCRIPTIONS, pattern.holder)
+            self._quotas.take(Resource.PATTERNS, pattern.holder)
             pattern.needs_filling = pattern.definition.last != 0 and not pattern.is_gone
 
     def take_changed(self, *, is_whole: bool) -> list[Pattern]:
