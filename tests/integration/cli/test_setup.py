@@ -61,7 +61,7 @@ def minted(lifetime_s: float) -> str:
         kid=None,
         subject="tests",
         actor="demo/alice",
-        permissions={"send": ["*"]},
+        permissions={"send": ["*"], "create": ["*"], "subscribe": ["*"]},
         lifetime_s=lifetime_s,
         issuer="signal-hub",
         now_s=time.time(),
@@ -235,6 +235,7 @@ def test_the_kind_of_a_name_follows_from_the_words_before_it() -> None:
         "topic info": "topic",
         "topic create": None,
         "sub info": "topic",
+        "--context dev topic info --url ws://hub": "topic",
         "publish": "topic",
         "publish orders": None,
         "publish --type": None,
@@ -262,6 +263,37 @@ async def test_names_come_from_the_hub_and_the_contexts(
     assert await completed("publish", "or") == ["orders/eu"]
     assert await completed("--context", "d") == ["dev"]
     assert await completed("tell", "") == []
+
+
+async def test_the_hub_of_a_context_that_is_named_never_gets_the_token_of_the_variable(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(minted(60.0))
+    async with run_hub(auth={"enabled": True, "secret": SECRET}) as hub:
+        dev = ("context", "add", "dev", "--url", hub.url)
+        await command("", *dev, variables=home)
+        await command("", *dev[:2], "own", *dev[3:], "--token-file", str(file), variables=home)
+        await command("", "context", "use", "dev", variables=home)
+        variables = {**home, "SIGNALHUB_TOKEN": minted(60.0)}
+        made = await command("", "topic", "create", "orders", "--durable", variables=variables)
+        assert made.code == 0, made.err
+
+        async def topics(*words: str) -> list[str]:
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in variables.items():
+                    patch.setenv(name, value)
+                return await asyncio.to_thread(names.names, ("topic", "info", *words, "o"))
+
+        assert await topics() == ["orders"]
+        assert await topics("--url", hub.url) == ["orders"]
+        assert await topics("--context", "own") == ["orders"]
+        assert await topics("--context", "dev") == await topics("--context=dev") == []
+        ping = partial(command, "", "ping", "--count", "1", variables=variables)
+        assert (await ping()).code == 0
+        assert (await ping("--context", "own")).code == 0
+        refused = await ping("--context", "dev")
+        assert (refused.code, "unauthorized" in refused.err or "token" in refused.err) == (1, True)
 
 
 async def test_without_a_hub_there_are_no_names_and_no_wait(home: dict[str, str]) -> None:
