@@ -23,7 +23,6 @@ from signalhub.cli.setup.completion import Shell, place_of, script
 from signalhub.cli.terminal import contexts, names
 from signalhub.cli.terminal.arguments import _verbatim
 from signalhub.log.segment import BATCHES_BEGIN
-from signalhub.operate.doctor.bundle import HIDDEN, NameMask
 from signalhub.settings.model import Key
 from signalhub.testing import RunningHub, run_hub
 from signalhub.wire.envelope import PROTOCOL_VERSION
@@ -442,19 +441,6 @@ async def test_a_bundle_holds_no_secrets_and_no_names(
     assert json.loads(files["settings.json"])["auth.enabled"]["value"] is True
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert (again.code, "cannot write" in again.err) == (2, True)
-
-
-def test_names_are_the_same_within_one_bundle_only() -> None:
-    mask, other = NameMask(with_names=False), NameMask(with_names=False)
-    line = 'topic="orders" from @(demo/alice) at 10.0.0.1, 127.0.0.1 and topic=orders'
-
-    masked = mask.text(line)
-
-    assert masked.count(mask.of("orders")) == 2
-    assert masked != other.text(line)
-    assert "127.0.0.1" in masked
-    assert NameMask(with_names=True).text(line) == line
-    assert NameMask(with_names=True).text("key " + "A" * 43) == f"key {HIDDEN}"
 
 
 async def test_completing_imports_next_to_nothing() -> None:
