@@ -23,12 +23,14 @@ from signalhub.cli.setup.completion import Shell, place_of, script
 from signalhub.cli.terminal import contexts, names
 from signalhub.cli.terminal.arguments import _verbatim
 from signalhub.log.segment import BATCHES_BEGIN
+from signalhub.operate.doctor import machine
 from signalhub.settings.model import Key
 from signalhub.testing import RunningHub, run_hub
 from signalhub.wire.envelope import PROTOCOL_VERSION
 from signalhub.wire.error_reference import ERRORS, ErrorSource, page
 from signalhub.wire.errors import Code, RoomCode
 from tests.support.process.command import SECRET, Done, cli, command, unused_url
+from tests.support.socket.clients import ALICE, connect
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "signalhub"
@@ -39,6 +41,12 @@ Run = Callable[..., Awaitable[Done]]
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
     return {"XDG_CONFIG_HOME": str(tmp_path)}
+
+
+@pytest.fixture(autouse=True)
+def few_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each doctor would measure the disk for a while."""
+    monkeypatch.setattr(machine, "FSYNCS", 10)
 
 
 @pytest.fixture
@@ -311,10 +319,28 @@ def test_scripts_know_commands_and_ask_for_names(shell: Shell) -> None:
     assert text.count("signalhub __complete") == 1
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-async def test_bash_completes_commands_and_topics(hub: RunningHub, tmp_path: Path) -> None:
-    file = tmp_path / "completion"
-    file.write_text(script("bash"))
+async def test_the_script_is_installed_where_the_shell_looks_and_completes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    places: dict[Shell, str] = {
+        "bash": ".local/share/bash-completion/completions/signalhub",
+        "zsh": ".zfunc/_signalhub",
+        "fish": ".config/fish/completions/signalhub.fish",
+    }
+    assert {shell: place_of(shell) for shell in places} == {
+        shell: tmp_path / place for shell, place in places.items()
+    }
+
+    done = await command("", "completion", "bash", "--install")
+
+    file = tmp_path / places["bash"]
+    assert (done.code, done.out.splitlines()[0]) == (0, str(file))
+    assert "complete -F _signalhub_with_names" in file.read_text()
+    if shutil.which("bash") is None:
+        pytest.skip("there is no bash")
     # Stands for the command, which may not be on the path here.
     fake = 'signalhub() { [[ $1 == __complete ]] && printf "orders/eu\\n"; }'
     ask = 'COMP_WORDS=({words}); COMP_CWORD={at}; {function}; printf "%s\\n" "${{COMPREPLY[@]}}"'
@@ -332,27 +358,6 @@ async def test_bash_completes_commands_and_topics(hub: RunningHub, tmp_path: Pat
     assert process.returncode == 0
     assert {"info", "orders/eu"} <= set(out.decode().splitlines())
     assert "complete -F _signalhub_with_names signalhub" in out.decode()
-
-
-async def test_the_script_is_installed_where_the_shell_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    places: dict[Shell, str] = {
-        "bash": ".local/share/bash-completion/completions/signalhub",
-        "zsh": ".zfunc/_signalhub",
-        "fish": ".config/fish/completions/signalhub.fish",
-    }
-    assert {shell: place_of(shell) for shell in places} == {
-        shell: tmp_path / place for shell, place in places.items()
-    }
-
-    done = await command("", "completion", "bash", "--install")
-
-    assert (done.code, done.out.splitlines()[0]) == (0, str(tmp_path / places["bash"]))
-    assert "complete -F _signalhub_with_names" in (tmp_path / places["bash"]).read_text()
 
 
 # Doctor.
@@ -390,9 +395,9 @@ async def test_doctor_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
 
 
 async def test_doctor_sees_damage_of_the_log(tmp_path: Path) -> None:
-    async with run_hub(data=str(tmp_path)) as hub:
+    async with run_hub(data=str(tmp_path)) as hub, connect(hub.url, ALICE) as alice:
         for number in range(5):
-            await command(hub.url, "topic", "create", f"orders-{number}", "--durable")
+            await alice.create_topic(f"orders-{number}")
     segment = min((tmp_path / "log").glob("*.log"))
     content = bytearray(segment.read_bytes())
     content[BATCHES_BEGIN + 60] ^= 1
