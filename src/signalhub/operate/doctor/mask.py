@@ -13,6 +13,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +25,8 @@ from signalhub.wire.errors import Code
 HIDDEN: Final = "hidden"
 LINE_CHARS_MAX: Final = 16_384
 _DEPTH_MAX: Final = 4
+# A message that has more words with an equals sign is not one of the hub's.
+_BEGINS_MAX: Final = 16
 
 # Members whose text is a sentence of the program, and those that are one of its words.
 _SENTENCES: Final = frozenset(
@@ -271,7 +274,7 @@ class NameMask:
 
     def _told(self, rest: str) -> str:
         """The message of a line for people, and its facts."""
-        for begin in _FACTS_BEGIN.finditer(rest):
+        for begin in islice(_FACTS_BEGIN.finditer(rest), _BEGINS_MAX):
             if _FACTS.fullmatch(rest, begin.start()):
                 facts = _FACT.findall(rest, begin.start())
                 told = "".join(f" {self._key(key)}={self._shown(key, one)}" for key, one in facts)
