@@ -151,3 +151,30 @@ def test_credentials_are_hidden_even_with_names(text: str) -> None:
     shown = mask.lines(json.dumps({"topic": "orders", "reason": text.format(spy=SPY)}))
     assert "orders" in shown
     assert SPY not in shown
+
+
+def test_members_are_kept_if_the_program_has_them_and_names_as_members_are_not() -> None:
+    document = {"orders": 1, "state": "running", "tables": {"messages": 3, SPY: 2}, "pid": "7"}
+
+    masked = json.loads(NameMask(with_names=False).json(json.dumps(document)))
+
+    assert masked["state"] == "running"
+    assert masked["tables"].keys() > {"messages"}
+    assert masked["pid"] != "7"
+    assert not {"orders", SPY} & {*masked, *masked["tables"]}
+
+
+def test_a_traceback_keeps_frames_of_the_program_and_kinds_of_errors_only() -> None:
+    trace = (
+        "Traceback (most recent call last):\n"
+        f'  File "/{SPY}/signalhub/server/admin/jobs.py", line 187, in _run\n'
+        f'    raise ValueError("{SPY}")\n'
+        f'  File "/{SPY}/app.py", line 3, in {SPY}\n'
+        f"signalhub.wire.errors.Refused: {SPY} is bad\n"
+    )
+    for with_names in (False, True):
+        kept = NameMask(with_names=with_names).lines(trace).splitlines()
+        assert kept[1] == '  File "signalhub/server/admin/jobs.py", line 187, in _run'
+        assert kept[4].startswith("Refused: ")
+        assert SPY not in kept[2] + kept[4]
+    assert SPY not in NameMask(with_names=False).lines(trace)

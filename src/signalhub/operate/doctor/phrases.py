@@ -20,7 +20,10 @@ import msgspec
 ROOT: Final = Path(__file__).parents[2]
 
 # They write no logs of a hub and no findings, and have examples with names in them.
-_OTHERS: Final = ("actors/api", "cli", "operate/bench", "operate/demo", "testing", "web")
+_OTHERS: Final = (
+    *("actors/api", "cli", "operate/bench", "operate/demo", "testing", "web"),
+    *("server/messages/bodies.py", "server/messages/openapi.py"),
+)
 _COMMANDS: Final = ("cli/hub/serve.py", "cli/setup/doctor.py")
 _PLACEHOLDER: Final = re.compile(r"%[+\d.]*([dfrs])")
 _SPECIFIED: Final = re.compile(r"[+,\d.]*[defg%]")
