@@ -102,7 +102,7 @@ async def test_requests_are_answered_side_by_side_or_in_order() -> None:
 
 
 async def test_nobody_waits_for_those_who_cannot_answer() -> None:
-    async with run_hub() as hub, connect(hub.url, ALICE) as alice:
+    async with run_hub(mailbox={"limit": 3}) as hub, connect(hub.url, ALICE) as alice:
         with pytest.raises(signalhub.UnknownActor):
             await alice.request(BOB, "price:get", timeout_s=60)
 
@@ -149,9 +149,9 @@ async def test_a_request_that_has_expired_is_not_executed() -> None:
         await started.wait()
         for number in (1, 2):
             with pytest.raises((signalhub.NoReply, signalhub.Refused)):
-                await alice.request(BOB, "work", number, timeout_s=0.2)
+                await alice.request(BOB, "work", number, timeout_s=0.1)
         # For whoever was asked, time began a little later.
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.15)
         may_end.set()
         await first
         await alice.request(BOB, "work", 3, timeout_s=30)
@@ -292,7 +292,7 @@ async def test_requests_end_once_while_the_hub_is_killed() -> None:
 
         async def ask(number: int) -> None:
             try:
-                reply = await alice.request(BOB, "work", number, timeout_s=2)
+                reply = await alice.request(BOB, "work", number, timeout_s=1)
             except signalhub.ClientError as error:
                 ends[error.code] += 1
             else:

@@ -23,13 +23,14 @@ from signalhub.cli.setup.completion import Shell, place_of, script
 from signalhub.cli.terminal import contexts, names
 from signalhub.cli.terminal.arguments import _verbatim
 from signalhub.log.segment import BATCHES_BEGIN
-from signalhub.operate.doctor.bundle import HIDDEN, NameMask
+from signalhub.operate.doctor import machine
 from signalhub.settings.model import Key
 from signalhub.testing import RunningHub, run_hub
 from signalhub.wire.envelope import PROTOCOL_VERSION
 from signalhub.wire.error_reference import ERRORS, ErrorSource, page
 from signalhub.wire.errors import Code, RoomCode
 from tests.support.process.command import SECRET, Done, cli, command, unused_url
+from tests.support.socket.clients import ALICE, connect
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "signalhub"
@@ -40,6 +41,12 @@ Run = Callable[..., Awaitable[Done]]
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
     return {"XDG_CONFIG_HOME": str(tmp_path)}
+
+
+@pytest.fixture(autouse=True)
+def few_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each doctor would measure the disk for a while."""
+    monkeypatch.setattr(machine, "FSYNCS", 10)
 
 
 @pytest.fixture
@@ -61,7 +68,7 @@ def minted(lifetime_s: float) -> str:
         kid=None,
         subject="tests",
         actor="demo/alice",
-        permissions={"send": ["*"]},
+        permissions={"send": ["*"], "create": ["*"], "subscribe": ["*"]},
         lifetime_s=lifetime_s,
         issuer="signal-hub",
         now_s=time.time(),
@@ -235,6 +242,7 @@ def test_the_kind_of_a_name_follows_from_the_words_before_it() -> None:
         "topic info": "topic",
         "topic create": None,
         "sub info": "topic",
+        "--context dev topic info --url ws://hub": "topic",
         "publish": "topic",
         "publish orders": None,
         "publish --type": None,
@@ -264,6 +272,37 @@ async def test_names_come_from_the_hub_and_the_contexts(
     assert await completed("tell", "") == []
 
 
+async def test_the_hub_of_a_context_that_is_named_never_gets_the_token_of_the_variable(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(minted(60.0))
+    async with run_hub(auth={"enabled": True, "secret": SECRET}) as hub:
+        dev = ("context", "add", "dev", "--url", hub.url)
+        await command("", *dev, variables=home)
+        await command("", *dev[:2], "own", *dev[3:], "--token-file", str(file), variables=home)
+        await command("", "context", "use", "dev", variables=home)
+        variables = {**home, "SIGNALHUB_TOKEN": minted(60.0)}
+        made = await command("", "topic", "create", "orders", "--durable", variables=variables)
+        assert made.code == 0, made.err
+
+        async def topics(*words: str) -> list[str]:
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in variables.items():
+                    patch.setenv(name, value)
+                return await asyncio.to_thread(names.names, ("topic", "info", *words, "o"))
+
+        assert await topics() == ["orders"]
+        assert await topics("--url", hub.url) == ["orders"]
+        assert await topics("--context", "own") == ["orders"]
+        assert await topics("--context", "dev") == await topics("--context=dev") == []
+        ping = partial(command, "", "ping", "--count", "1", variables=variables)
+        assert (await ping()).code == 0
+        assert (await ping("--context", "own")).code == 0
+        refused = await ping("--context", "dev")
+        assert (refused.code, "unauthorized" in refused.err or "token" in refused.err) == (1, True)
+
+
 async def test_without_a_hub_there_are_no_names_and_no_wait(home: dict[str, str]) -> None:
     words = ("__complete", "topic", "info", "o")
     async with asyncio.timeout(30):
@@ -280,10 +319,28 @@ def test_scripts_know_commands_and_ask_for_names(shell: Shell) -> None:
     assert text.count("signalhub __complete") == 1
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-async def test_bash_completes_commands_and_topics(hub: RunningHub, tmp_path: Path) -> None:
-    file = tmp_path / "completion"
-    file.write_text(script("bash"))
+async def test_the_script_is_installed_where_the_shell_looks_and_completes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    places: dict[Shell, str] = {
+        "bash": ".local/share/bash-completion/completions/signalhub",
+        "zsh": ".zfunc/_signalhub",
+        "fish": ".config/fish/completions/signalhub.fish",
+    }
+    assert {shell: place_of(shell) for shell in places} == {
+        shell: tmp_path / place for shell, place in places.items()
+    }
+
+    done = await command("", "completion", "bash", "--install")
+
+    file = tmp_path / places["bash"]
+    assert (done.code, done.out.splitlines()[0]) == (0, str(file))
+    assert "complete -F _signalhub_with_names" in file.read_text()
+    if shutil.which("bash") is None:
+        pytest.skip("there is no bash")
     # Stands for the command, which may not be on the path here.
     fake = 'signalhub() { [[ $1 == __complete ]] && printf "orders/eu\\n"; }'
     ask = 'COMP_WORDS=({words}); COMP_CWORD={at}; {function}; printf "%s\\n" "${{COMPREPLY[@]}}"'
@@ -301,27 +358,6 @@ async def test_bash_completes_commands_and_topics(hub: RunningHub, tmp_path: Pat
     assert process.returncode == 0
     assert {"info", "orders/eu"} <= set(out.decode().splitlines())
     assert "complete -F _signalhub_with_names signalhub" in out.decode()
-
-
-async def test_the_script_is_installed_where_the_shell_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    places: dict[Shell, str] = {
-        "bash": ".local/share/bash-completion/completions/signalhub",
-        "zsh": ".zfunc/_signalhub",
-        "fish": ".config/fish/completions/signalhub.fish",
-    }
-    assert {shell: place_of(shell) for shell in places} == {
-        shell: tmp_path / place for shell, place in places.items()
-    }
-
-    done = await command("", "completion", "bash", "--install")
-
-    assert (done.code, done.out.splitlines()[0]) == (0, str(tmp_path / places["bash"]))
-    assert "complete -F _signalhub_with_names" in (tmp_path / places["bash"]).read_text()
 
 
 # Doctor.
@@ -359,9 +395,9 @@ async def test_doctor_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
 
 
 async def test_doctor_sees_damage_of_the_log(tmp_path: Path) -> None:
-    async with run_hub(data=str(tmp_path)) as hub:
+    async with run_hub(data=str(tmp_path)) as hub, connect(hub.url, ALICE) as alice:
         for number in range(5):
-            await command(hub.url, "topic", "create", f"orders-{number}", "--durable")
+            await alice.create_topic(f"orders-{number}")
     segment = min((tmp_path / "log").glob("*.log"))
     content = bytearray(segment.read_bytes())
     content[BATCHES_BEGIN + 60] ^= 1
@@ -385,16 +421,20 @@ async def test_a_quick_check_is_about_the_hub_alone(hub: RunningHub, run: Run) -
 async def test_a_bundle_holds_no_secrets_and_no_names(
     hub: RunningHub, run: Run, tmp_path: Path
 ) -> None:
-    await run("topic", "create", "orders-of-acme", "--durable")
+    for topic in ("orders-of-acme", 'events of "acme"'):
+        await run("topic", "create", topic, "--durable")
     settings, log, target = (tmp_path / name for name in ("hub.toml", "hub.log", "report.tar.gz"))
-    settings.write_text(f'[auth]\nenabled = true\nsecret = "{SECRET}"\n')
+    lake = "s3://AKIA:acme/key@acme/lake"
+    settings.write_text(
+        f'[auth]\nenabled = true\nsecret = "{SECRET}"\n[pipeline]\nlake = "{lake}"\n'
+    )
     log.write_text('{"topic": "orders-of-acme", "identity": "@(acme/anna)", "ip": "10.1.2.3"}\n')
     options = ("--config", str(settings), "--log", str(log), "--bundle", str(target))
 
-    refused = await run("doctor", *options)
+    refused = await run("doctor", "--quick", *options)
     assert (refused.code, target.exists()) == (2, False)
     done = await run("doctor", *options, "--yes")
-    again = await run("doctor", *options, "--yes")
+    again = await run("doctor", "--quick", *options, "--yes")
 
     assert "metrics.txt" in done.err
     with tarfile.open(target) as archive:
@@ -403,26 +443,13 @@ async def test_a_bundle_holds_no_secrets_and_no_names(
             for member in archive
         }
     everything = b"".join(files.values()).decode()
-    for hidden in ("acme", SECRET, "10.1.2.3"):
+    for hidden in ("acme", SECRET, "10.1.2.3", "AKIA", str(tmp_path)):
         assert hidden not in everything
     assert {"report.json", "settings.json", "metrics.txt", "packages.txt", "hub.log"} <= set(files)
     assert json.loads(files["series.json"])["series"].keys() >= {"in", "out", "errors"}
     assert json.loads(files["settings.json"])["auth.enabled"]["value"] is True
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert (again.code, "cannot write" in again.err) == (2, True)
-
-
-def test_names_are_the_same_within_one_bundle_only() -> None:
-    mask, other = NameMask(with_names=False), NameMask(with_names=False)
-    line = 'topic="orders" from @(demo/alice) at 10.0.0.1, 127.0.0.1 and topic=orders'
-
-    masked = mask.text(line)
-
-    assert masked.count(mask.of("orders")) == 2
-    assert masked != other.text(line)
-    assert "127.0.0.1" in masked
-    assert NameMask(with_names=True).text(line) == line
-    assert NameMask(with_names=True).text("key " + "A" * 43) == f"key {HIDDEN}"
 
 
 async def test_completing_imports_next_to_nothing() -> None:

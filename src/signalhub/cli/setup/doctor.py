@@ -111,8 +111,9 @@ def _write(
 ) -> None:
     import asyncio
 
-    from signalhub.operate.doctor.bundle import NameMask, contents_of, write_bundle
+    from signalhub.operate.doctor.bundle import contents_of, write_bundle
     from signalhub.operate.doctor.connection import measured
+    from signalhub.operate.doctor.mask import NameMask
     from signalhub.operate.session import HubAccess
     from signalhub.wire.errors import SignalHubError
 
@@ -127,7 +128,9 @@ def _write(
             data=Path(str(found.values["data"])),
             measured=found_there,
             log=log,
-            mask=NameMask(with_names=with_names),
+            mask=NameMask(
+                with_names=with_names, known=[*_secrets(found), connection.token() or ""]
+            ),
         )
     except OSError as error:
         raise usage(f"cannot read {error.filename}: {error.strerror}", "see --log") from None
@@ -152,3 +155,19 @@ def _shown(found: Survey) -> dict[str, Any]:
         known = HIDDEN if is_hidden else msgspec.to_builtins(value, enc_hook=str)
         shown[name] = {"value": known, "source": found.sources[name]}
     return shown
+
+
+def _secrets(found: Survey) -> list[str]:
+    """What the settings hold and nobody else may see."""
+    from signalhub.settings.load import leaves
+    from signalhub.settings.model import Key
+
+    secrets: list[object] = []
+    for path, value in found.values.items():
+        if path == "auth.keys":
+            keys = value.values() if isinstance(value, dict) else ()
+            secrets += [one.secret for one in keys if isinstance(one, Key)]
+        elif leaves()[path].is_secret:
+            secrets.append(value)
+    # `str` of a secret does not show it.
+    return [str.__str__(one) for one in secrets if isinstance(one, str)]

@@ -7,7 +7,6 @@ theirs and reconnect within seconds.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from signalhub.cli.terminal import contexts
 from signalhub.cli.terminal.arguments import URL_VARIABLE, checked_message_id, checked_url
 from signalhub.cli.terminal.failures import Exit, Failure, usage
 from signalhub.cli.terminal.output import AsJson, Output
@@ -80,7 +80,7 @@ class HubConnection:
     def token(self) -> str | None:
         """The token to present, if any."""
         if self.token_file is None:
-            return os.environ.get("SIGNALHUB_TOKEN", "").strip() or None
+            return contexts.variable_token()
         resolution = "choose another with --token-file, or set SIGNALHUB_TOKEN instead"
         try:
             token = self.token_file.read_text().strip()

@@ -2,8 +2,9 @@
 
 They are kept in `~/.config/signalhub/contexts.toml`, for their owner only. A command takes the
 context that `--context` names, else `SIGNALHUB_CONTEXT`, else the current one. What is given on the
-command line wins; so do `SIGNALHUB_URL` and `SIGNALHUB_TOKEN`, unless `--context` is. The token of
-a context is used with its URL only.
+command line wins; so do `SIGNALHUB_URL` and `SIGNALHUB_TOKEN`, unless `--context` is: the hub of a
+context that is named never gets the token of the variable. The token of a context is used with its
+URL only.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _WITHOUT_FOLDERS: Final = frozenset({"actors"})
 
 # The context whose hub a command works on, if it is one in production.
 _production: ContextVar[str | None] = ContextVar("production", default=None)
+# Whether the hub is that of a context named on the command line.
+_is_named: ContextVar[bool] = ContextVar("is_named", default=False)
 
 
 class Context(
@@ -126,6 +129,7 @@ class Chosen(msgspec.Struct, frozen=True):
         is_its_hub = fill("--url", self.context.url)
         if is_its_hub and (self.is_explicit or not os.environ.get("SIGNALHUB_TOKEN")):
             fill("--token-file", self.context.token_file)
+        _is_named.set(is_its_hub and self.is_explicit)
         is_its_data = False
         if first not in _WITHOUT_FOLDERS:
             fill("--config", self.context.config)
@@ -153,6 +157,7 @@ def taken(argv: Sequence[str], end: int) -> tuple[list[str], str | None]:
 def choose(named: str | None, environ: Mapping[str, str]) -> Chosen | None:
     """The context for a command, or none."""
     _production.set(None)
+    _is_named.set(False)
     by_variable = environ.get(VARIABLE) or None
     if named is None and by_variable is None and not context_path().exists():
         return None
@@ -175,3 +180,10 @@ def find(contexts: ContextFile, name: str) -> Context:
 def production() -> str | None:
     """The name of the context this command changes, if it is one in production."""
     return _production.get()
+
+
+def variable_token() -> str | None:
+    """The token in `SIGNALHUB_TOKEN`, unless it belongs to another hub than this command's."""
+    if _is_named.get():
+        return None
+    return os.environ.get("SIGNALHUB_TOKEN", "").strip() or None

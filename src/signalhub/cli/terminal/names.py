@@ -28,6 +28,7 @@ PROTOCOL: Final = "0.1.0"
 
 _OF_CONTEXTS: Final = frozenset({"use", "show", "rm"})
 _OF_TOPICS: Final = frozenset({"info", "set", "read", "delete"})
+_WITH_VALUE: Final = frozenset({"--context", "--url", "--token-file", "--timeout"})
 _FRAME_BYTES_MAX: Final = 2**20
 _is_safe = re.compile(r"[\w./:+@%=~-]+").fullmatch
 
@@ -67,7 +68,8 @@ def kind_of(before: Sequence[str]) -> str | None:
         return "context"
     if before and before[-1].startswith("-"):
         return None
-    match [word for word in before if not word.startswith("-")]:
+    values = {at + 1 for at, word in enumerate(before) if word in _WITH_VALUE}
+    match [word for at, word in enumerate(before) if at not in values and not word.startswith("-")]:
         case ["context", verb] if verb in _OF_CONTEXTS:
             return "context"
         case ["publish" | "subscribe"] | ["sub" | "dlq", _]:
@@ -97,7 +99,9 @@ def _topics(before: Sequence[str], begun: str) -> list[str]:
     token_file = _value(before, "--token-file")
     if token_file is None and given is None:
         token_file = context.get("token_file")
-    token = os.environ.get("SIGNALHUB_TOKEN", "").strip()
+    # As in commands: the variable belongs to another hub than the context that is named.
+    is_foreign = bool(named) and given is None
+    token = "" if is_foreign else os.environ.get("SIGNALHUB_TOKEN", "").strip()
     if token_file:
         token = Path(token_file).expanduser().read_text(encoding="utf-8").strip()
     asked = {"limit": NAMES_MAX} | ({"pattern": f"{begun}*"} if begun else {})

@@ -1,20 +1,16 @@
 """What to send with a report: an archive without payloads, tokens, keys or inbox ids.
 
-Names of topics, subscriptions and actors, and network addresses, are replaced by short hashes with
-a salt that is not kept, so the same name is the same hash within one archive only.
+What is kept of each file, `mask.py` says.
 """
 
 from __future__ import annotations
 
 import io
-import ipaddress
 import os
 import re
-import secrets
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
@@ -22,61 +18,13 @@ from typing import Any, Final
 import msgspec
 
 from signalhub.operate.doctor.finding import Finding
+from signalhub.operate.doctor.mask import NameMask
 from signalhub.privacy import opener
 
 LOG_LINES_MAX: Final = 2_000
 _LOG_BYTES_MAX: Final = 4 * 2**20
-HIDDEN: Final = "hidden"
-
-_ADDRESS: Final = re.compile(r"@\([^()\s]{1,250}\)")
-_NUMBERS: Final = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
-# Both forms of the hub's log: members of JSON objects, and words with an equals sign.
-_NAMED: Final = re.compile(
-    r'(?P<begin>"(?P<key>\w+)": ?"|\b(?P<word>\w+)=(?:"|(?="?\S)))(?P<value>(?:[^"\\\s]|\\.)+)'
-)
-_NAMES: Final = frozenset(
-    {
-        *("actor", "actors", "address", "caller", "consumer", "host", "identity", "inbox", "name"),
-        *("owner", "peer", "room", "sender", "session", "source", "stream", "subject"),
-        *("subscription", "target", "topic", "user"),
-    }
-)
-# Base64 of 32 bytes, as inbox ids and keys are, and tokens.
-_SECRET: Final = re.compile(r"(?<![\w-])(?:[\w-]{43}=?|eyJ[\w-]+\.[\w-]+\.[\w-]*)(?![\w-])")
-
-
-class NameMask:
-    """Replaces names, or leaves them if the user wants to send them; secrets always go."""
-
-    def __init__(self, *, with_names: bool) -> None:
-        self._with_names = with_names
-        self._salt = secrets.token_bytes(16)
-
-    def of(self, name: str) -> str:
-        """What stands for a name."""
-        if self._with_names or not name:
-            return name
-        return "n-" + blake2b(name.encode(), key=self._salt, digest_size=4).hexdigest()
-
-    def text(self, text: str) -> str:
-        """A text without secrets, and without what is known to be a name."""
-        text = _SECRET.sub(HIDDEN, text)
-        if self._with_names:
-            return text
-        text = _ADDRESS.sub(lambda found: f"@({self.of(found[0])})", text)
-        text = _NUMBERS.sub(lambda found: self._source(found[0]), text)
-        return _NAMED.sub(self._member, text)
-
-    def _member(self, found: re.Match[str]) -> str:
-        if (found["key"] or found["word"]) not in _NAMES or found["value"].startswith("@(n-"):
-            return found[0]
-        return found["begin"] + self.of(found["value"])
-
-    def _source(self, text: str) -> str:
-        try:
-            return text if ipaddress.ip_address(text).is_loopback else self.of(text)
-        except ValueError:
-            return text
+_OWN: Final = "signalhub"
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def contents_of(
@@ -91,19 +39,29 @@ def contents_of(
     """The files of a bundle by name; `settings` come without secrets."""
     files = {
         "report.json": _json(
-            [{**msgspec.to_builtins(one), "text": mask.text(one.text)} for one in findings]
+            [
+                {
+                    "check": one.check,
+                    "level": one.level,
+                    "text": mask.text(one.text),
+                    "advice": mask.text(one.advice),
+                }
+                for one in findings
+            ]
         ),
-        "settings.json": mask.text(_json(settings).decode()).encode(),
-        "segments.json": _json(_segments(data / "log")),
-        "packages.txt": _packages(),
+        "settings.json": _json(mask.settings(settings)),
+        "segments.json": mask.json(_json(_segments(data / "log"))),
+        "packages.txt": _packages(mask),
     }
     for name, content in measured.items():
-        files[name] = mask.text(content.decode(errors="replace")).encode()
+        text = content.decode(errors="replace")
+        is_page = name.endswith(".txt")
+        files[name] = mask.metrics(text).encode() if is_page else mask.json(text)
     status = data / "pipeline" / "status.json"
     if status.is_file():
-        files["pipeline-status.json"] = mask.text(status.read_text(errors="replace")).encode()
+        files["pipeline-status.json"] = mask.json(status.read_bytes())
     if log is not None:
-        files["hub.log"] = mask.text(_last_lines(log)).encode()
+        files["hub.log"] = mask.lines(_last_lines(log)).encode()
     return files
 
 
@@ -124,15 +82,32 @@ def _segments(folder: Path) -> list[dict[str, object]]:
     if not folder.is_dir():
         return []
     return [
-        {"name": one.name, "bytes": one.stat().st_size, "changed": int(one.stat().st_mtime)}
+        {"file": one.name, "bytes": one.stat().st_size, "changed": int(one.stat().st_mtime)}
         for one in sorted(folder.iterdir())
         if one.is_file()
     ]
 
 
-def _packages() -> bytes:
-    found = {f"{one.metadata['Name']}=={one.version}" for one in distributions()}
-    return ("\n".join(sorted(found, key=str.lower)) + "\n").encode()
+def _packages(mask: NameMask) -> bytes:
+    """Versions of what the hub needs; other packages may tell whose machine it is."""
+    installed = {_normal(one.metadata["Name"]): one for one in distributions()}
+    ours, waiting = set[str](), [_OWN]
+    while waiting:
+        name = waiting.pop()
+        if name in ours or name not in installed:
+            continue
+        ours.add(name)
+        needed = map(_NAME.match, installed[name].requires or ())
+        waiting += [_normal(one[0]) for one in needed if one]
+    lines = [
+        f"{name if name in ours else mask.of(name)}=={one.version.partition('+')[0]}"
+        for name, one in installed.items()
+    ]
+    return ("\n".join(sorted(lines)) + "\n").encode()
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _last_lines(path: Path) -> str:
