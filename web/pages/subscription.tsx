@@ -142,6 +142,8 @@ function Lead({ data }: { readonly data: SubscriptionAnswer }): JSX.Element {
 function forecast(data: SubscriptionAnswer): string {
   const trend = data.trend ?? 0;
   if (data.lag === 0) return 'Everything is settled.';
+  if (data.paused) return 'It is paused: nothing is delivered until somebody resumes it.';
+  if (data.blocked) return `It is blocked by ${count(data.exhausted)} that failed too often: acknowledge or terminate them below to go on.`;
   if (trend < -0.05) return `At this rate it has caught up in ${span((data.lag / -trend) * 1000)}.`;
   if (trend > 0.05) return `At this rate it never catches up: the lag doubles in ${span((data.lag / trend) * 1000)}.`;
   return (data.settledRate ?? 0) > 0 ? 'At this rate the lag stays as it is.' : 'Nothing is being settled.';
