@@ -286,7 +286,7 @@ function Options({ data }: { readonly data: SubscriptionAnswer }): JSX.Element {
           ['Max deliveries', data.maxDeliveries === 0 ? 'no limit' : count(data.maxDeliveries)],
           ['Back-off', `${span(data.backoffMs)} to ${span(data.backoffCapMs)}`],
           ['Poison policy', data.poison.replace('_', ' ')],
-          ['Dead letters go to', <a href={to('letters', { topic: data.deadLetter })}>{data.deadLetter}</a>],
+          data.poison === 'dead_letter' ? ['Dead letters go to', <a href={to('letters', { topic: data.deadLetter })}>{data.deadLetter}</a>] : null,
           ['Rate limit', data.ratePerSecond > 0 ? `${rate(data.ratePerSecond)}/s` : 'none'],
           ['Expires when idle for', data.idleExpiryMs > 0 ? spanOfSeconds(data.idleExpiryMs / 1000) : 'never'],
           data.idleSince ? ['Idle', <Ago at={data.idleSince} />] : null,
