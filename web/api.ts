@@ -32,6 +32,8 @@ export const heardAt = new Store(0);
 // The page is served at …/ui/; a proxy may serve the hub below a path.
 export const ROOT = new URL('../api/admin/v1', document.baseURI).pathname;
 
+const SEARCHES_AGAIN = 3;
+
 export function pathOf(...parts: readonly string[]): string {
   return `/${parts.map(encodeURIComponent).join('/')}`;
 }
@@ -42,8 +44,17 @@ function address(path: string, query: Query = {}): string {
   return `${ROOT}${path}${search ? `?${search}` : ''}`;
 }
 
-export function get<T>(path: string, query?: Query, signal?: AbortSignal): Promise<T> {
-  return request<T>(address(path, query), { method: 'GET', ...(signal ? { signal } : {}) });
+export async function get<T>(path: string, query?: Query, signal?: AbortSignal): Promise<T> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await request<T>(address(path, query), { method: 'GET', ...(signal ? { signal } : {}) });
+    } catch (error) {
+      // A newer search ends an older one of the same person: on a hub without tokens, of any open page.
+      if (!(error instanceof ApiError) || error.code !== 'search_replaced' || attempt > SEARCHES_AGAIN) throw error;
+      await new Promise((done) => setTimeout(done, attempt * (150 + 250 * Math.random())));
+      signal?.throwIfAborted();
+    }
+  }
 }
 
 export function post<T>(path: string, body: unknown, key?: string): Promise<T> {

@@ -10,7 +10,7 @@ import type { SeriesMark } from './answers';
 import { useStore } from './hooks';
 import { painted } from './media';
 import type { Plot } from './plot';
-import { bytes } from './text';
+import { bytes, count } from './text';
 import { full, tick, zone } from './when';
 import { words } from './words';
 
@@ -71,7 +71,7 @@ export function Chart({ title, t, from, to, lines, marks = [], show, height = 16
         font: `11px ${color('--sans')}`,
         tick,
         value: (value) => show(value),
-        isBytes: show === bytes,
+        kind: show === bytes ? 'bytes' : show === count ? 'count' : 'measure',
         onPoint: setPoint,
       });
       observer.observe(node);

@@ -23,8 +23,8 @@ export interface PlotOptions {
   readonly font: string;
   readonly tick: (at: number, step: number) => string;
   readonly value: (value: number) => string;
-  /** Bytes have steps of powers of two. */
-  readonly isBytes: boolean;
+  /** Bytes have steps of powers of two; what is counted has whole ones. */
+  readonly kind: 'bytes' | 'count' | 'measure';
   readonly onPoint: (index: number | null) => void;
 }
 
@@ -47,7 +47,7 @@ export function draw(target: HTMLElement, options: PlotOptions): Plot {
       scales: { x: { time: true, range: [options.from, options.to] }, y: { range: (_, least, most) => range(least, most) } },
       axes: [
         { ...axis, space: 72, size: 28, values: (_, splits, __, ___, step) => splits.map((at) => options.tick(at, step)) },
-        { ...axis, space: 28, size: 56, ...(options.isBytes ? { incrs: POWERS } : {}), values: (_, splits) => splits.map((value) => options.value(value)) },
+        { ...axis, space: 28, size: 56, ...(STEPS[options.kind] ? { incrs: STEPS[options.kind] } : {}), values: (_, splits) => alike(splits.map((value) => options.value(value))) },
       ],
       series: [{}, ...lines.map((line) => ({ stroke: line.color, width: 1.5, points: { show: false }, spanGaps: false }))],
       hooks: {
@@ -65,6 +65,14 @@ export function draw(target: HTMLElement, options: PlotOptions): Plot {
 }
 
 const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power);
+const WHOLE = Array.from({ length: 45 }, (_, index) => [1, 2, 5][index % 3]! * 10 ** Math.floor(index / 3));
+const STEPS: Partial<Record<PlotOptions['kind'], number[]>> = { bytes: POWERS, count: WHOLE };
+
+/** Labels of one axis: decimals only if one of them needs some. */
+function alike(labels: readonly string[]): string[] {
+  const short = labels.map((label) => label.replace(/\.0+(?!\d)/, ''));
+  return short.some((label) => label.includes('.')) ? [...labels] : short;
+}
 
 function range(least: number | null, most: number | null): [number, number] {
   const low = Math.min(0, least ?? 0);

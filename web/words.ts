@@ -3,6 +3,8 @@
 export const words = {
   // Everywhere.
   title: 'Signal Hub',
+  busyActors: 'Busiest actors',
+  busyTopics: 'Busiest topics',
   cancel: 'Cancel',
   close: 'Close',
   columns: 'Columns',

@@ -291,11 +291,14 @@ export class Arrivals {
       return;
     }
     const { waiting } = this._unhandled.waiting.length ? this._unhandled : queue;
-    const messages = [...waiting];
+    const messages = waiting.first?.isSettleable ? [...waiting] : [];
     const oldest = messages.findIndex((message) => !message.isSettleable);
     if (oldest >= 0) {
       messages.splice(oldest, 1);
       waiting.set(messages);
+    }
+    // Almost always it is the first: then nothing has to be copied.
+    if (oldest >= 0 || (!messages.length && waiting.shift())) {
       if (!this.dropped++) {
         const said =
           'Messages are dropped, because the program reads them too slowly or not at all';

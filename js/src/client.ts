@@ -37,6 +37,7 @@ import {
   type Platform,
   type Token,
   currentToken,
+  inform,
   platformOf,
   until,
 } from './transport/platform.js';
@@ -624,15 +625,7 @@ export class Client<M extends Payloads = Payloads> extends Management {
   }
 
   private _report(event: Report): void {
-    const { listener } = this._options;
-    try {
-      listener?.(event);
-    } catch (error) {
-      // It belongs to the caller and must not end the connection.
-      this._platform.soon(() => {
-        throw error;
-      });
-    }
+    inform(this._platform, this._options.listener, event);
     this.dispatchEvent(new HubEvent(event.type, event));
   }
 }

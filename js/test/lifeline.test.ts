@@ -205,3 +205,17 @@ test('an address per tab has a suffix that stays while the tab is open', () => {
     delete scope.sessionStorage;
   }
 });
+
+test('a frame that may store nothing has an address per tab as well', () => {
+  Object.defineProperty(globalThis, 'sessionStorage', {
+    configurable: true,
+    get: () => {
+      throw new DOMException('denied', 'SecurityError');
+    },
+  });
+  try {
+    assert.match(addressPerTab('@(web/anna)'), /^@\(web\/anna-[0-9a-z]{8}\)$/);
+  } finally {
+    delete (globalThis as any).sessionStorage;
+  }
+});

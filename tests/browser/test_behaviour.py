@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser import scenes
 from tests.browser.conftest import Look, Stage
-from tests.browser.scripted_hub import Refusal, Scene
+from tests.browser.scripted_hub import Asked, Refusal, Scene
 
 # A night in which an hour comes twice, and one in which an hour is left out.
 NIGHTS: Final = (
@@ -320,6 +320,36 @@ def test_a_refused_action_says_why_and_stays_open(look: Look, stage: Stage) -> N
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     assert focused(page) == "Pause…"
+
+
+def test_a_search_that_another_one_ended_is_repeated_by_itself(look: Look, stage: Stage) -> None:
+    scene = scenes.busy()
+    answer = scenes.actions([scenes.action(i) for i in range(3)])
+    refusals = iter([Refusal(409, "search_replaced", "The search was ended.")])
+
+    def found(asked: Asked) -> object:
+        for refusal in refusals:
+            raise refusal
+        return answer
+
+    scene.on("GET", "/actions", found)
+    hub = stage(scene)
+    page = look(hub.url, allowed_errors=("409",)).open("actions")
+
+    expect(page.locator("[data-index]")).to_have_count(3)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    assert [one.path for one in hub.asked].count("/actions") == 2
+
+
+def test_a_blocked_subscription_says_what_blocks_it(look: Look, stage: Stage) -> None:
+    scene = scenes.busy()
+    path = "/topics/orders/subscriptions/slow-report"
+    shown = scene.answer(Asked("GET", path, {}, ""))
+    blocked = {"state": "blocked", "blocked": True, "exhausted": 17}
+    scene.on("GET", path, shown | blocked)
+    page = look(stage(scene).url).open("subs/orders/slow-report")
+
+    expect(page.get_by_text("It is blocked by 17 that failed too often")).to_be_visible()
 
 
 def test_a_message_is_found_by_its_id_far_back(look: Look, stage: Stage) -> None:

@@ -163,14 +163,14 @@ export function ActorPage(): JSX.Element {
                 <p class="dim">None: this actor is not durable. Asks to it fail while it is away.</p>
               )}
               <h2>Subscriptions</h2>
-              {data.subscriptions.length + data.consumers.length === 0 && <p class="dim">None.</p>}
+              {data.subscriptions.length + data.consumers.filter((one) => one.topic !== address).length === 0 && <p class="dim">None.</p>}
               <ul class="names">
                 {data.subscriptions.map((one) => (
                   <li key={`plain ${one.topic}`}>
                     <span class="mono">{one.topic}</span> <span class="dim">plain</span>
                   </li>
                 ))}
-                {data.consumers.map((one) => (
+                {data.consumers.filter((one) => one.topic !== address).map((one) => (
                   <li key={`${one.topic} ${one.subscription} ${one.consumer}`}>
                     <a class="mono" href={to(['subs', one.topic, one.subscription])}>
                       {one.topic} / {one.subscription}

@@ -17,6 +17,9 @@ import { count, visible } from '../text';
 import { now, span } from '../when';
 import { words } from '../words';
 
+/** When a deadline is; what is late says so. */
+const untilThen = (at: number): string => (at > now() ? `in ${span(at - now())}` : `${span(now() - at)} ago`);
+
 const TABS = [
   { path: ['hosts'], text: words.hosts },
   { path: ['calls'], text: words.calls },
@@ -94,7 +97,7 @@ export function HostsPage(): JSX.Element {
 
 const OPEN_COLUMNS: readonly Column<CallRow>[] = [
   { id: 'age', head: 'Age', width: '90px', end: true, cell: (row) => (row.at ? span(now() - row.at) : '–') },
-  { id: 'deadline', head: 'Deadline', width: '90px', end: true, cell: (row) => (row.deadline ? span(row.deadline - now()) : '–') },
+  { id: 'deadline', head: 'Deadline', width: '110px', end: true, cell: (row) => (row.deadline ? untilThen(row.deadline) : '–') },
 ];
 const OPEN_STATES = ['stored', 'sent', 'accepted', 'waiting', 'retrying', 'offloaded', 'answered'];
 

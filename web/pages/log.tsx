@@ -160,7 +160,7 @@ export function LogPage(): JSX.Element {
       </header>
       <div class="filter-bar">
         <SearchField name="stream" label="Stream" placeholder="topic or address" mono />
-        <SearchField name="from" label="From" placeholder="now, a time, epoch.offset" mono />
+        <SearchField name="from" label="From" placeholder="now, or a time" mono />
         <SearchField name="key" label="Key" mono />
         <SearchField name="type" label="Type" mono />
         <SearchField name="sender" label="Sender" mono />

@@ -52,6 +52,12 @@ function Page({ children }: { readonly children: preact.ComponentChildren }): JS
 function Numbers({ data }: { readonly data: OverviewAnswer }): JSX.Element {
   const one = (name: string): number | null => data.sample[name] ?? null;
   const lake = me.value?.features.lake;
+  const blocked = one('blocked') ?? 0;
+  // The red is that of the blocked ones, which need not be those with the worst lag.
+  const worstNote = [
+    (one('lag_worst') ?? 0) > 0 ? `oldest ${span((one('oldest_worst') ?? 0) * 1000)}` : '',
+    blocked > 0 ? `${count(blocked)} blocked` : '',
+  ].filter(Boolean).join(', ') || undefined;
   const actorLimit = data.limits.find((row) => row.resource === 'actors' || row.resource === 'registrations')?.limit;
   return (
     <dl class="stats eight">
@@ -60,8 +66,8 @@ function Numbers({ data }: { readonly data: OverviewAnswer }): JSX.Element {
       <Stat label="Stored / s" value={rate(one('stored'))} href={to('log')} />
       <Stat label="Ask p99" value={span(one('ask_p99'))} />
       <Stat label="Sync p99" value={span(one('sync_p99'))} />
-      <Stat label="Sessions" value={count(one('sessions'))} note={`${count(one('actors'))}${actorLimit ? ` of ${count(actorLimit)}` : ''} actors`} href={to('sessions')} />
-      <Stat label="Worst lag" value={count(one('lag_worst'))} note={(one('lag_worst') ?? 0) > 0 ? `oldest ${span((one('oldest_worst') ?? 0) * 1000)}` : undefined} href={to('subs', { sort: 'lag' })} tone={(one('blocked') ?? 0) > 0 ? 'bad' : undefined} />
+      <Stat label="Sessions" value={count(one('sessions'))} note={`actors: ${count(one('actors'))}${actorLimit ? ` of ${count(actorLimit)}` : ''}`} href={to('sessions')} />
+      <Stat label="Worst lag" value={count(one('lag_worst'))} note={worstNote} href={to('subs', { sort: 'lag' })} tone={blocked > 0 ? 'bad' : undefined} />
       <Stat label="Lake behind" value={lake ? span((one('lake_lag_s') ?? 0) * 1000) : 'off'} note={lake ? `${count(one('lake_lag'))} entries` : undefined} href={to('lake')} />
     </dl>
   );
@@ -151,11 +157,11 @@ function Busy({ data }: { readonly data: OverviewAnswer }): JSX.Element | null {
       )}
       <div class="thirds">
         <section class="panel">
-          <h2>{words.topics}</h2>
+          <h2>{words.busyTopics}</h2>
           <Names rows={topics} link={(name) => to(['topics', name])} />
         </section>
         <section class="panel">
-          <h2>{words.actors}</h2>
+          <h2>{words.busyActors}</h2>
           <Names rows={actors} link={(name) => to(['actors', name])} />
         </section>
         <section class="panel">
@@ -180,7 +186,7 @@ function Busy({ data }: { readonly data: OverviewAnswer }): JSX.Element | null {
 function Names({ rows, link }: { readonly rows: readonly BusyName[]; readonly link: (name: string) => string }): JSX.Element {
   if (rows.length === 0) return <p class="dim">{words.idle}</p>;
   return (
-    <ul class="names">
+    <ul class="names busy">
       {rows.map((one) => (
         <li key={one.name}>
           <a class="mono" href={link(one.name)}>

@@ -46,7 +46,7 @@ function Numbers({ data }: { readonly data: RoomsAnswer }): JSX.Element {
       <p class="dim">{words.roomsExplained}</p>
       {data.rooms === 0 && data.inboxes === 0 && <Empty title="No rooms yet." command="signalhub room send general 'hello'" />}
       <dl class="stats eight">
-        <Stat label="Rooms" value={count(data.rooms)} note={`${count(data.inboxes)} inboxes`} />
+        <Stat label="Rooms" value={count(data.rooms)} note={`inboxes: ${count(data.inboxes)}`} />
         <Stat label="Sockets" value={count(data.sockets)} />
         <Stat label="Messages / s" value={rate(data.messageRate)} note={`${count(data.sent)} ever`} />
         <Stat label="Appends / s" value={rate(data.appendRate)} note={`${count(data.appended)} ever`} />
@@ -62,7 +62,7 @@ function Numbers({ data }: { readonly data: RoomsAnswer }): JSX.Element {
             {sizes.map(([text, n]) => (
               <li key={text} class="bar">
                 <span>{text}</span>
-                <i style={{ width: `${((n / most) * 100).toFixed(1)}%` }} aria-hidden="true" />
+                {n > 0 ? <i style={{ width: `${((n / most) * 100).toFixed(1)}%` }} aria-hidden="true" /> : <span />}
                 <b>{count(n)}</b>
               </li>
             ))}

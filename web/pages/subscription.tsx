@@ -124,13 +124,21 @@ export function SubscriptionPage(): JSX.Element {
 
 const SETTLE = { ack: words.ack, nack: words.nack, term: words.term };
 
+/** How the lag changes per second: over the last minute where it is known, because a second is too short for a slow topic. */
+function trendOf({ history, trend }: SubscriptionAnswer): number | null {
+  const end = history.at(-1);
+  const since = end && history.find((one) => one.at >= end.at - 60_000);
+  const seconds = since ? (end.at - since.at) / 1000 : 0;
+  return since && seconds >= 20 ? (end.lag - since.lag) / seconds : trend;
+}
+
 function Lead({ data }: { readonly data: SubscriptionAnswer }): JSX.Element {
-  const trend = data.trend ?? 0;
+  const trend = trendOf(data) ?? 0;
   return (
     <dl class="stats">
       <div class="stat"><dt>Lag</dt><dd>{count(data.lag)}</dd><dd class="note">{data.oldestAt === null ? 'nothing waits' : <>oldest <Ago at={data.oldestAt} /></>}</dd></div>
       <div class="stat"><dt>Settled per second</dt><dd>{rate(data.settledRate)}</dd><dd class="note">{rate(data.deliveredRate)} delivered</dd></div>
-      <div class="stat"><dt>Trend</dt><dd class={trend > 0.05 && data.lag > 0 ? 'warn' : ''}>{data.trend === null ? '–' : `${trend > 0 ? '+' : ''}${rate(trend)}/s`}</dd><dd class="note">{trend > 0.05 ? 'growing' : trend < -0.05 ? 'shrinking' : 'steady'}</dd></div>
+      <div class="stat"><dt>Trend</dt><dd class={trend > 0.05 && data.lag > 0 ? 'warn' : ''}>{trendOf(data) === null ? '–' : `${trend > 0 ? '+' : ''}${rate(trend)}/s`}</dd><dd class="note">{trend > 0.05 ? 'growing' : trend < -0.05 ? 'shrinking' : 'steady'}</dd></div>
       <div class="stat"><dt>In flight</dt><dd>{count(data.inFlight)}</dd><dd class="note">window {count(data.window)}</dd></div>
       <div class="stat"><dt>Consumers</dt><dd>{count(data.consumers)}</dd><dd class="note">{data.mode.replace('_', ' ')}</dd></div>
       <div class="stat"><dt>Dead letters</dt><dd class={data.deadLettered > 0 ? 'warn' : ''}>{count(data.deadLettered)}</dd><dd class="note">{data.exhausted > 0 ? `${count(data.exhausted)} exhausted` : data.poison.replace('_', ' ')}</dd></div>
@@ -140,8 +148,10 @@ function Lead({ data }: { readonly data: SubscriptionAnswer }): JSX.Element {
 
 /** Whether it will ever be done, at the rate of now. */
 function forecast(data: SubscriptionAnswer): string {
-  const trend = data.trend ?? 0;
+  const trend = trendOf(data) ?? 0;
   if (data.lag === 0) return 'Everything is settled.';
+  if (data.paused) return 'It is paused: nothing is delivered until somebody resumes it.';
+  if (data.blocked) return `It is blocked by ${count(data.exhausted)} that failed too often: acknowledge or terminate them below to go on.`;
   if (trend < -0.05) return `At this rate it has caught up in ${span((data.lag / -trend) * 1000)}.`;
   if (trend > 0.05) return `At this rate it never catches up: the lag doubles in ${span((data.lag / trend) * 1000)}.`;
   return (data.settledRate ?? 0) > 0 ? 'At this rate the lag stays as it is.' : 'Nothing is being settled.';
@@ -276,7 +286,7 @@ function Options({ data }: { readonly data: SubscriptionAnswer }): JSX.Element {
           ['Max deliveries', data.maxDeliveries === 0 ? 'no limit' : count(data.maxDeliveries)],
           ['Back-off', `${span(data.backoffMs)} to ${span(data.backoffCapMs)}`],
           ['Poison policy', data.poison.replace('_', ' ')],
-          ['Dead letters go to', <a href={to('letters', { topic: data.deadLetter })}>{data.deadLetter}</a>],
+          data.poison === 'dead_letter' ? ['Dead letters go to', <a href={to('letters', { topic: data.deadLetter })}>{data.deadLetter}</a>] : null,
           ['Rate limit', data.ratePerSecond > 0 ? `${rate(data.ratePerSecond)}/s` : 'none'],
           ['Expires when idle for', data.idleExpiryMs > 0 ? spanOfSeconds(data.idleExpiryMs / 1000) : 'never'],
           data.idleSince ? ['Idle', <Ago at={data.idleSince} />] : null,

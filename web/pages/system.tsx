@@ -194,7 +194,8 @@ export function ActionsPage(): JSX.Element {
   const newest = useLive<{ readonly offset?: number }>('actions').data?.offset;
   const columns = useMemo(ACTIONS, [zoneName()]);
   useEffect(() => {
-    if (newest !== undefined && pages.data) pages.reload();
+    const shown = Number(pages.rows[0]?.position.split('.').at(-1) ?? -1);
+    if (newest !== undefined && pages.data && newest > shown) pages.reload();
   }, [newest]);
   return (
     <>

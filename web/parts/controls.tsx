@@ -200,7 +200,7 @@ export function Meter({ used, limit, label, isProgress = false }: { readonly use
   const tone = isProgress ? '' : share > 0.95 ? 'bad' : share > 0.85 ? 'warn' : '';
   return (
     <span class={`meter ${tone}`} role="img" aria-label={label}>
-      <i style={{ width: `${(share * 100).toFixed(1)}%` }} />
+      {share > 0 && <i style={{ width: `${(share * 100).toFixed(1)}%` }} />}
     </span>
   );
 }

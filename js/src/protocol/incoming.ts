@@ -188,7 +188,7 @@ export function welcomeOf(incoming: Incoming): Welcome {
   const offers = facts.capabilities;
   const messageRate = numberIn(offers, 'messageRate') ?? 0;
   return {
-    sessionId: String(facts.sessionId ?? ''),
+    sessionId: textIn(facts, 'sessionId') ?? '',
     sessionToken: textIn(incoming.metadata, 'sessionToken'),
     messageBytesMax: Math.trunc(numberIn(facts, 'maxMessageSize') ?? MESSAGE_BYTES_MAX),
     heartbeatMs: numberIn(facts, 'heartbeatInterval') ?? HEARTBEAT_MS,

@@ -40,7 +40,7 @@ function unpacked(value: unknown): unknown {
     return value;
   }
   const { $: tag, v: content } = value;
-  if (Array.isArray(content) && /^(tuple|set|frozenset)$/.test(String(tag))) {
+  if (Array.isArray(content) && typeof tag === 'string' && /^(tuple|set|frozenset)$/.test(tag)) {
     return content.map(unpacked);
   }
   const pairs = tag === 'dict' && Array.isArray(content) ? content : Object.entries(value);
@@ -148,9 +148,14 @@ export class Calls {
       if (!isObject(body)) {
         continue;
       }
-      body.error === undefined
-        ? waiting?.resolve(unpacked(body.ok ?? null))
-        : waiting?.reject(errorOf(body.error, result.call));
+      try {
+        body.error === undefined
+          ? waiting?.resolve(unpacked(body.ok ?? null))
+          : waiting?.reject(errorOf(body.error, result.call));
+      } catch {
+        // Its caller must not wait for nothing, nor those of the results behind it.
+        waiting?.reject(errorOf(null, result.call));
+      }
     }
   }
 }
@@ -173,7 +178,7 @@ function errorOf(described: unknown, callId: string): CallError {
     facts.executed = attrs.executed === 'no' ? 'no' : 'unknown';
   }
   return new CallError(
-    codes[own ?? ''] ?? 'call_failed',
+    (Object.hasOwn(codes, own ?? '') && codes[own!]) || 'call_failed',
     textIn(described, 'message') ?? '',
     facts,
   );

@@ -9,6 +9,7 @@ import {
   type Platform,
   type Token,
   currentToken,
+  inform,
   platformOf,
 } from '../transport/platform.js';
 import { encoded, hex, randomBytes, textOf, utf8 } from '../wire/bytes.js';
@@ -230,8 +231,8 @@ export class Hub {
     const sealing = key ? new Sealing(key, name) : null;
     this._checkOpen();
     const report = (event: Report): void => {
-      listener?.(event);
-      this._options.listener?.({ ...event, room });
+      inform(this._platform, listener, event);
+      inform(this._platform, this._options.listener, { ...event, room });
       joined?.dispatchEvent(new HubEvent(event.type, event));
     };
     let joined: Room | undefined;
@@ -272,7 +273,7 @@ export class Hub {
 
   /** An inbox, to be read and written without joining a room. */
   inbox(inboxId: string): InboxAccess {
-    return this._inbox(inboxId, (event) => this._options.listener?.(event));
+    return this._inbox(inboxId, (event) => inform(this._platform, this._options.listener, event));
   }
 
   /** Leave all rooms and close all connections. Can be called more than once. */

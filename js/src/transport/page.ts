@@ -48,8 +48,13 @@ const SUFFIX = 'signalhub.suffix';
  * tab is open. A hub has one connection for each address.
  */
 export function addressPerTab(address: string): string {
-  const stored = globalThis.sessionStorage;
   const name = `${SUFFIX} ${address}`;
+  let stored: Storage | undefined;
+  try {
+    stored = globalThis.sessionStorage;
+  } catch {
+    // Sandboxed frames, and browsers that keep nothing, have none: then it is new with each load.
+  }
   let suffix = stored?.getItem(name);
   if (!suffix) {
     suffix = Math.random().toString(36).slice(2, 10).padEnd(8, '0');

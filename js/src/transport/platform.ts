@@ -90,6 +90,21 @@ export function platformOf(injected: Injected = {}): Platform {
   };
 }
 
+/** Call a listener; what it throws is the program's, and must not end what calls it. */
+export function inform<E>(
+  platform: Pick<Platform, 'soon'>,
+  listener: ((event: E) => void) | undefined,
+  event: E,
+): void {
+  try {
+    listener?.(event);
+  } catch (error) {
+    platform.soon(() => {
+      throw error;
+    });
+  }
+}
+
 /** A promise, and the means to settle it. */
 export interface Deferred<T> {
   promise: Promise<T>;

@@ -172,5 +172,11 @@ for (const [name, kind] of Object.entries({
 }
 
 /** The sentence of an error, or what was thrown instead of one. */
-export const sentence = (error: unknown): string =>
-  error instanceof Error ? error.message : String(error);
+export function sentence(error: unknown): string {
+  try {
+    return String(error instanceof Error ? error.message : error);
+  } catch {
+    // An object without a prototype, or one whose own conversion fails.
+    return 'something that has no text was thrown';
+  }
+}
