@@ -777,3 +777,15 @@ async def test_the_description_names_every_route_and_can_be_read_by_anybody() ->
         paths = json.loads(answer.body)["paths"]
         described = {(method.upper(), path) for path, some in paths.items() for method in some}
         assert len(described) == len(office.desk.api.endpoints)
+
+
+async def test_a_part_of_a_paused_pattern_is_shown_as_paused() -> None:
+    async with open_office() as office:
+        peer = await office.orders()
+        pattern = {"pattern": "orders/#", "subscription": "audit"}
+        assert (await peer.ask("hub:subscribe", pattern))["type"] == "hub:subscribed"
+        assert (await peer.ask("hub:sub_pause", pattern))["type"] != "hub:error"
+
+        shown = await office.person().get("/topics/orders/subscriptions/audit")
+
+        assert (shown["state"], shown["paused"]) == ("paused", True)

@@ -811,3 +811,12 @@ async def test_the_document_describes_messages_with_and_without_rooms() -> None:
             document = json.loads((await home.get("/openapi.json")).body)
             assert f"{BASE}/publish" in document["paths"]
             assert ("/v1/room/metadata" in document["paths"]) is is_enabled
+
+
+async def test_a_misspelt_member_is_refused_because_nothing_would_be_stored(home: House) -> None:
+    message = {"topic": "orders", "type": "order", "durible": True}
+
+    answer = await home.post("publish", message)
+
+    assert answer.status == 400
+    assert "durible" in answer.json["error"]

@@ -52,7 +52,7 @@ def state_of(subscription: Subscription) -> str:
         return HELD_UP
     if subscription.is_blocked:
         return BLOCKED
-    if subscription.position.is_paused:
+    if subscription.is_paused:
         return PAUSED
     if not len(subscription.consumers):
         return IDLE

@@ -333,7 +333,7 @@ class Streams:
             "next": one.next_seq,
             "head": one.stream.head,
             "first": one.stream.first,
-            "paused": position.is_paused,
+            "paused": one.is_paused,
             "blocked": one.is_blocked,
             "delivered": stats.delivered,
             "settled": stats.settled,

@@ -8,14 +8,14 @@ import msgspec
 from msgspec import UNSET
 
 from signalhub.server.callers import CallRefused
-from signalhub.server.messages.bodies import BatchItem, Body, Refused
+from signalhub.server.messages.bodies import AnswerBody, BatchItem, Refused
 from signalhub.server.port.http import Response
 from signalhub.server.rooms.answers import JSON, REPLAY, RETRY_AFTER
 
 _NOT_STORED: Final = {"Cache-Control": "no-store"}
 
 
-def answered(status: int, body: Body, *, is_repeat: bool = False) -> Response:
+def answered(status: int, body: AnswerBody, *, is_repeat: bool = False) -> Response:
     """Return a response; a repeat says so."""
     headers = _NOT_STORED | {REPLAY: "true"} if is_repeat else _NOT_STORED
     return Response(status, msgspec.json.encode(body), JSON, headers)

@@ -79,8 +79,8 @@ def _null() -> Raw:
     return NULL
 
 
-class Body(msgspec.Struct, rename="camel", gc=False):
-    """Base of all; members that it does not know are ignored."""
+class Body(msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields=True):
+    """Base of all requests; an unknown member is refused: it may be `durable` misspelt."""
 
 
 # Requests.
@@ -168,7 +168,11 @@ class TermBody(SettleBody):
 # Answers.
 
 
-class StoredPublish(Body, omit_defaults=True):
+class AnswerBody(msgspec.Struct, rename="camel", gc=False):
+    """Base of all answers; later versions may have more members."""
+
+
+class StoredPublish(AnswerBody, omit_defaults=True):
     """A durable publish: on disk at this position."""
 
     id: str
@@ -180,7 +184,7 @@ class StoredPublish(Body, omit_defaults=True):
     subscriber_count: int | UnsetType = UNSET
 
 
-class Published(Body):
+class Published(AnswerBody):
     """A publish to a plain topic: handed to so many subscribers."""
 
     id: str
@@ -188,13 +192,13 @@ class Published(Body):
     subscriber_count: Annotated[int, Meta(ge=0)]
 
 
-class Told(Body):
+class Told(AnswerBody):
     """A tell: forwarded if somebody is there."""
 
     id: str
 
 
-class Receipt(Body, omit_defaults=True):
+class Receipt(AnswerBody, omit_defaults=True):
     """An ask: stored, and delivered or queued in a mailbox."""
 
     id: str
@@ -206,7 +210,7 @@ class Receipt(Body, omit_defaults=True):
     duplicate: bool | UnsetType = UNSET
 
 
-class Reply(Body):
+class Reply(AnswerBody):
     """The reply to a request."""
 
     id: str
@@ -215,7 +219,7 @@ class Reply(Body):
     data: Raw
 
 
-class Refused(Body, rename={"error_code": "errorCode", "retry_after_ms": "retryAfterMs"}):
+class Refused(AnswerBody, rename={"error_code": "errorCode", "retry_after_ms": "retryAfterMs"}):
     """Why something was not done, and what to do."""
 
     error: str
@@ -225,7 +229,7 @@ class Refused(Body, rename={"error_code": "errorCode", "retry_after_ms": "retryA
     retry_after_ms: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
 
 
-class BatchItem(Body, omit_defaults=True):
+class BatchItem(AnswerBody, omit_defaults=True):
     """What became of one message of a batch: the status it would have had alone."""
 
     status: int
@@ -243,14 +247,14 @@ class BatchItem(Body, omit_defaults=True):
     retry_after_ms: int | UnsetType = UNSET
 
 
-class Batch(Body):
+class Batch(AnswerBody):
     """The results in the order of the messages, and how many of them were refused."""
 
     results: list[BatchItem]
     failed: Annotated[int, Meta(ge=0)]
 
 
-class StoredMessage(Body, omit_defaults=True):
+class StoredMessage(AnswerBody, omit_defaults=True):
     """A message of a durable topic."""
 
     id: str
@@ -273,7 +277,7 @@ class Delivery(StoredMessage, kw_only=True, omit_defaults=True):
     delivery_id: str
 
 
-class History(Body, omit_defaults=True):
+class History(AnswerBody, omit_defaults=True):
     """A page of a topic; `next` is the position after it."""
 
     topic: str
@@ -286,7 +290,7 @@ class History(Body, omit_defaults=True):
     withheld: int | UnsetType = UNSET
 
 
-class Pulled(Body):
+class Pulled(AnswerBody):
     """What was taken, oldest first; nothing if nothing came in time."""
 
     topic: str
@@ -294,7 +298,7 @@ class Pulled(Body):
     messages: list[Delivery]
 
 
-class Settled(Body):
+class Settled(AnswerBody):
     """How many were settled, which were not waited for, and up to where all are settled."""
 
     floor: Annotated[int, Meta(ge=0)]
@@ -302,14 +306,14 @@ class Settled(Body):
     ignored: list[int]
 
 
-class FoundActor(Body):
+class FoundActor(AnswerBody):
     """An address that is registered, and what it can do."""
 
     address: str
     capabilities: list[str]
 
 
-class Actors(Body):
+class Actors(AnswerBody):
     """Who matches; `hasMore` if there are others."""
 
     actors: list[FoundActor]
