@@ -279,7 +279,7 @@ async def test_a_host_that_answers_nonsense_does_not_keep_the_others(hub: Runnin
     # It does not look how often it is asked.
     desk = hub.app.desk
     assert desk is not None
-    desk.api._bucket.rate_s = 0
+    desk.api._bucket.rate_s = desk.api._visitor_rate_s = 0
     async with (
         foreign_host(hub, "odd", lambda name, given: said[0] if not given.get("offset") else []),
         foreign_host(hub, "sound", finished("sound", 1)),
